@@ -1,0 +1,93 @@
+//! The bare stream-and-fence loop: what the processor takes to make bytes durable, with nothing around it.
+//!
+//! It must never write outside the range it was given at construction.
+#![allow(unsafe_code)] // Maps a file of the benchmark and stores to it past the cache, as nothing leaner can.
+
+use std::arch::asm;
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm512_loadu_si512, _mm512_stream_si512,
+};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Bytes per durable store.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// A range of a file, mapped shared.
+pub struct Bare {
+    base: *mut u8,
+    len: usize,
+    wide: bool,
+}
+
+impl Bare {
+    /// Maps `len` bytes at `offset`, both multiples of 4096.
+    pub fn open(path: &Path, offset: u64, len: usize) -> Result<Self> {
+        ensure!(
+            offset.is_multiple_of(4096) && len.is_multiple_of(BLOCK_BYTES),
+            "the range must be of whole pages"
+        );
+        let file = std::fs::File::options().read(true).write(true).open(path)?;
+        ensure!(offset + len as u64 <= file.metadata()?.len(), "{} is too short", path.display());
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, offset) }
+            .context("could not map the pool")?;
+        Ok(Self { base: base.cast(), len, wide: is_x86_feature_detected!("avx512f") })
+    }
+
+    /// Streams `source` to consecutive places, with a fence after each, `count` times.
+    pub fn run(&self, source: &[u8; BLOCK_BYTES], count: usize) {
+        assert!(count * BLOCK_BYTES <= self.len, "more blocks than were mapped");
+        for number in 0..count {
+            // SAFETY: the assertion above keeps the block within the mapping.
+            let to = unsafe { self.base.add(number * BLOCK_BYTES) };
+            if self.wide {
+                // SAFETY: `to` is page-aligned with a block of room; the processor has AVX-512, as `wide` says.
+                unsafe { stream_wide(to, source) };
+            } else {
+                // SAFETY: `to` is page-aligned with a block of room.
+                unsafe { stream_narrow(to, source) };
+            }
+            // SAFETY: sfence only orders stores; it is part of x86-64.
+            unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+        }
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `open` with this length, and nothing refers to it any more.
+        unsafe { munmap(self.base.cast(), self.len) }.ok();
+    }
+}
+
+/// # Safety
+///
+/// `to` must be 64-byte aligned and writable for a block.
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_wide(to: *mut u8, from: &[u8; BLOCK_BYTES]) {
+    for at in (0..BLOCK_BYTES).step_by(64) {
+        // SAFETY: `at` is a multiple of 64 within both blocks.
+        unsafe {
+            _mm512_stream_si512(
+                to.add(at).cast::<__m512i>(),
+                _mm512_loadu_si512(from.as_ptr().add(at).cast()),
+            );
+        }
+    }
+}
+
+/// # Safety
+///
+/// `to` must be 16-byte aligned and writable for a block.
+unsafe fn stream_narrow(to: *mut u8, from: &[u8; BLOCK_BYTES]) {
+    for at in (0..BLOCK_BYTES).step_by(16) {
+        // SAFETY: `at` is a multiple of 16 within both blocks. SSE2 is part of x86-64.
+        unsafe {
+            _mm_stream_si128(to.add(at).cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().add(at).cast()));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The list of benchmarks: name, what it shows with its bar, what it needs. It runs nothing.
+
+use anyhow::Result;
+
+use crate::lab::Lab;
+use crate::report::Outcome;
+use crate::{append_api, fio_benches, lifecycle, recovery, redis, rocksdb, sqlite};
+
+/// One named benchmark.
+pub struct Benchmark {
+    /// What the user types.
+    pub name: &'static str,
+    /// What it shows, with its bar.
+    pub about: &'static str,
+    /// Programs it needs, with their Debian packages.
+    pub tools: &'static [(&'static str, &'static str)],
+    /// Whether it runs when no name is given.
+    pub quick: bool,
+    /// Whether every run under Holdfast writes, so that one that absorbed nothing proves nothing.
+    pub absorbs: bool,
+    /// Runs it.
+    pub run: fn(&Lab) -> Result<Outcome>,
+}
+
+const FIO: (&str, &str) = ("fio", "fio");
+const EATMYDATA: (&str, &str) = ("eatmydata", "eatmydata");
+const SQLITE: (&str, &str) = ("sqlite3", "sqlite3");
+
+/// All benchmarks, in the order they run.
+pub const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "fio-randwrite",
+        about: "4 KiB random write + fsync, one job: >= 0.55 x native without fsync, >= 15 x native with it",
+        tools: &[FIO],
+        quick: true,
+        absorbs: true,
+        run: fio_benches::randwrite,
+    },
+    Benchmark {
+        name: "fio-append",
+        about: "256-byte append + fsync: >= 40 x native",
+        tools: &[FIO],
+        quick: true,
+        absorbs: true,
+        run: fio_benches::append,
+    },
+    Benchmark {
+        name: "fio-two-jobs",
+        about: "4 KiB random write + fsync, two threads on two files: >= 1.5 x one",
+        tools: &[FIO],
+        quick: false,
+        absorbs: true,
+        run: fio_benches::two_jobs,
+    },
+    Benchmark {
+        name: "append-api",
+        about: "durable 4 KiB append through the library, no hook: <= 1.6 x bare stream and fence",
+        tools: &[],
+        quick: true,
+        absorbs: false,
+        run: append_api::append_api,
+    },
+    Benchmark {
+        name: "saturated",
+        about: "pool 1/16 of what is written, final drain included: >= 0.8 x native with one fsync at the end",
+        tools: &[FIO],
+        quick: false,
+        absorbs: true,
+        run: fio_benches::saturated,
+    },
+    Benchmark {
+        name: "reads",
+        about: "4 KiB reads from a warm page cache, sequential and random: >= 0.97 x native",
+        tools: &[FIO],
+        quick: false,
+        absorbs: false,
+        run: fio_benches::reads,
+    },
+    Benchmark {
+        name: "sqlite-wal",
+        about: "SQLite WAL, synchronous=FULL, single-row transactions: >= 0.75 x eatmydata",
+        tools: &[SQLITE, EATMYDATA],
+        quick: true,
+        absorbs: true,
+        run: sqlite::wal,
+    },
+    Benchmark {
+        name: "sqlite-delete",
+        about: "SQLite DELETE journal, synchronous=FULL, single-row transactions: >= 4 x native",
+        tools: &[SQLITE, EATMYDATA],
+        quick: true,
+        absorbs: true,
+        run: sqlite::delete,
+    },
+    Benchmark {
+        name: "redis",
+        about: "redis-server appendfsync always, SET: >= 0.75 x eatmydata",
+        tools: &[("redis-server", "redis-server"), ("redis-benchmark", "redis-tools"), EATMYDATA],
+        quick: false,
+        absorbs: true,
+        run: redis::set,
+    },
+    Benchmark {
+        name: "rocksdb",
+        about: "db_bench fillsync: >= 0.75 x eatmydata",
+        tools: &[("db_bench", "rocksdb-tools"), EATMYDATA],
+        quick: false,
+        absorbs: true,
+        run: rocksdb::fillsync,
+    },
+    Benchmark {
+        name: "startup",
+        about: "holdfast run -- true, existing pool: <= 25 ms over true",
+        tools: &[],
+        quick: true,
+        absorbs: false,
+        run: lifecycle::startup,
+    },
+    Benchmark {
+        name: "recovery",
+        about: "holdfast recover after everything was killed: >= 1 GiB of log per second",
+        tools: &[FIO],
+        quick: false,
+        absorbs: false,
+        run: recovery::recovery,
+    },
+    Benchmark {
+        name: "idle",
+        about: "CPU time of a keeper with an idle client: none in 10 s",
+        tools: &[],
+        quick: true,
+        absorbs: false,
+        run: lifecycle::idle,
+    },
+    Benchmark {
+        name: "board-size",
+        about: "shared memory besides the pool: <= pool/64 + 8 MiB",
+        tools: &[],
+        quick: true,
+        absorbs: false,
+        run: lifecycle::board_size,
+    },
+];

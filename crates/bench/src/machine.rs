@@ -1,0 +1,70 @@
+//! What machine the numbers come from. It changes nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::lab::Lab;
+
+/// One paragraph: CPU, memory, kernel, file system under test, media of the pool.
+pub fn describe(lab: &Lab) -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let memory_gib = field("/proc/meminfo", "MemTotal")
+        .and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok())
+        .unwrap_or(0.0)
+        / (1024.0 * 1024.0);
+    let fence = if lab.options.exclusive { "none (--exclusive)" } else { "automatic" };
+    format!(
+        "machine: {cpus} x {}, {memory_gib:.0} GiB, Linux {}\nfiles: {} on {}\npool: {} of {} MiB, {}\nrounds: {}, \
+         {} s per run, sides in turn; median (min .. max); fence against outsiders: {fence}",
+        field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into()),
+        fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
+        lab.options.dir.display(),
+        file_system(&lab.options.dir).unwrap_or_else(|| "an unknown file system".into()),
+        lab.pool.display(),
+        lab.options.pool_bytes >> 20,
+        media(&lab.pool),
+        lab.options.rounds,
+        lab.options.seconds,
+    )
+}
+
+/// The first program of this name in PATH.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// Type and device of the file system that holds `path`.
+pub fn file_system(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (device, at, kind) = (words.next()?, words.next()?, words.next()?);
+            path.starts_with(at).then(|| (at.len(), format!("{kind} ({device})")))
+        })
+        // A later mount on the same place hides the earlier one, and max_by_key takes the last of equals.
+        .max_by_key(|(length, _)| *length)
+        .map(|(_, text)| text)
+}
+
+fn media(pool: &Path) -> String {
+    if pool.starts_with("/dev/dax") {
+        return "a DAX device".into();
+    }
+    let parent = pool.parent().unwrap_or(Path::new("/"));
+    match file_system(parent) {
+        Some(text) if text.starts_with("tmpfs") => {
+            "EMULATED NVM: a tmpfs file in DRAM, which survives a kill but not a power cut".into()
+        }
+        Some(text) => format!("a file on {text}"),
+        None => "a file on an unknown file system".into(),
+    }
+}
+
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}

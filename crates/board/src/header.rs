@@ -1,0 +1,92 @@
+//! The first page of the board: sizes of its tables, the seq counter, the keeper's word and a few counters.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
+pub const KEEPER_DIED: u32 = 0x4000_0000;
+
+/// A counter alone in its cache line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Counter {
+    value: AtomicU64,
+}
+
+impl Counter {
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.value.load(Ordering::SeqCst)
+    }
+
+    /// Adds `n` and returns the value before.
+    pub fn add(&self, n: u64) -> u64 {
+        self.value.fetch_add(n, Ordering::SeqCst)
+    }
+
+    /// Sets the value; only where there is one writer.
+    pub fn set(&self, n: u64) {
+        self.value.store(n, Ordering::SeqCst);
+    }
+
+    /// Raises the value to at least `n`.
+    pub fn raise(&self, n: u64) {
+        self.value.fetch_max(n, Ordering::SeqCst);
+    }
+}
+
+/// A futex word alone in its cache line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Switch {
+    /// The word.
+    pub word: AtomicU32,
+}
+
+/// The board's first page.
+#[repr(C)]
+#[derive(Default)]
+pub struct Header {
+    pub(crate) magic: AtomicU64,
+    pub(crate) slot_count: AtomicU32,
+    pub(crate) segment_count: AtomicU32,
+    pub(crate) lane_count: AtomicU32,
+    pub(crate) lock_count: AtomicU32,
+    pub(crate) bucket_count: AtomicU32,
+    pub(crate) request_count: AtomicU32,
+    /// Odd while the file table is being rewritten.
+    pub(crate) table_version: AtomicU64,
+    /// The keeper's thread id, or with [`KEEPER_DIED`] set: nothing is acknowledged any more.
+    pub keeper: Switch,
+    /// The pool's one counter: every seq, segment generation and slot generation is drawn from it.
+    pub counter: Counter,
+    /// Bumped whenever segments become free; writers that need one sleep on it.
+    pub segments_freed: Switch,
+    /// Bumped whenever a lane is let go while somebody waits for one.
+    pub lanes_wanted: Switch,
+    /// 1 while the expirer sleeps without a time limit: the first writer wakes it.
+    pub expirer_idle: Switch,
+    /// Bumped to make the expirer look at once.
+    pub expirer_wake: Switch,
+    /// Bumped with every posted request.
+    pub request_wake: Switch,
+    /// Forks announced by parents whose children have not said hello yet.
+    pub forks_pending: Switch,
+    /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
+    pub throttle_ns: Counter,
+    /// Syncs answered from the log.
+    pub syncs_absorbed: Counter,
+    /// Syncs passed on to the kernel.
+    pub syncs_real: Counter,
+    /// Truncations and punches logged.
+    pub truncates_absorbed: Counter,
+    /// Times a file was brought to disk before a call went around the log.
+    pub settles: Counter,
+}
+
+impl Header {
+    /// Whether the keeper is alive: one load, no system call.
+    #[inline]
+    pub fn keeper_alive(&self) -> bool {
+        self.keeper.word.load(Ordering::SeqCst) & KEEPER_DIED == 0
+    }
+}

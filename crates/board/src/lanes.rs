@@ -1,0 +1,69 @@
+//! Lanes: private streams of log segments, and the note of what their present owner is doing.
+//!
+//! A writer owns a lane for one operation. Everything the keeper needs to repair the operation of a dead
+//! client stands here, written before the step it describes.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// One lane. Only its owner writes to it; the keeper does when the owner is dead.
+#[repr(C, align(256))]
+#[derive(Default)]
+pub struct LaneRow {
+    /// Client that owns the lane, 0 when free.
+    pub owner: AtomicU32,
+    /// Slot of the file being changed; set before `announce`.
+    pub slot: AtomicU32,
+    /// Lower bound of the seq about to be drawn, plus one; 0 when no operation is under way.
+    pub announce: AtomicU64,
+    /// The seq drawn, 0 before.
+    pub seq: AtomicU64,
+    /// First byte of the page locks that may be held.
+    pub lock_offset: AtomicU64,
+    /// Bytes of the page locks that may be held.
+    pub lock_bytes: AtomicU64,
+    /// Segment the lane appends to, plus one; 0 for none.
+    pub segment: AtomicU32,
+    /// Next byte within it.
+    pub at: AtomicU32,
+    /// Its generation.
+    pub generation: AtomicU64,
+    /// Its checksum seed.
+    pub seed: AtomicU32,
+    /// Writes acknowledged through this lane.
+    pub writes: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Bytes of NVM written.
+    pub nvm_bytes: AtomicU64,
+    /// Cancel records.
+    pub cancels: AtomicU64,
+    /// Waits for log space.
+    pub stalls: AtomicU64,
+    /// Nanoseconds of these waits.
+    pub stall_ns: AtomicU64,
+}
+
+impl LaneRow {
+    /// Takes the lane if it is free.
+    #[inline]
+    pub fn try_take(&self, client: u32) -> bool {
+        self.owner.load(Ordering::Relaxed) == 0
+            && self.owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Adds to a counter that only the owner changes.
+    #[inline]
+    pub fn count(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    /// Whether an operation on `slot` is under way here.
+    ///
+    /// `slot` is read after `announce`: if the lane went on to another file in between, the operation on the
+    /// first one is over, which is what the caller waits for.
+    #[inline]
+    pub fn announces(&self, slot: u32) -> Option<u64> {
+        let bound = self.announce.load(Ordering::SeqCst);
+        (bound != 0 && self.slot.load(Ordering::SeqCst) == slot).then(|| bound - 1)
+    }
+}

@@ -1,0 +1,24 @@
+//! The board: volatile memory shared by the keeper and its clients (a memfd).
+//!
+//! Position-independent tables of atomics: lanes, file rows, segment rows, page locks, request cells and the
+//! table that finds a file by device and inode. Nothing here survives a crash and nothing needs to: it is
+//! rebuilt from the log. The board must never hold the only copy of anything durable.
+#![deny(unsafe_code)]
+
+mod files;
+mod futex;
+mod header;
+mod lanes;
+mod locks;
+mod map;
+mod requests;
+mod segments;
+
+pub use files::{FileRow, FileState, NO_SIZE};
+pub use futex::{wait, wake};
+pub use header::{Counter, Header, KEEPER_DIED, Switch};
+pub use lanes::LaneRow;
+pub use locks::{PAGE_BYTES, PageLocks};
+pub use map::{Board, BoardError, Plan};
+pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
+pub use segments::{SegmentRow, SegmentState};

@@ -1,0 +1,168 @@
+//! Page locks: a table of owner words, found by (slot, page).
+//!
+//! Neighbouring pages of a file lie beside each other, so a range is one run of words (two when it wraps) and
+//! is always locked in the order of the table: no two writers can wait for each other. A word holds lane + 1,
+//! so that the keeper can open the locks of a dead client. Collisions cost time, never correctness.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+
+use crate::futex;
+use crate::header::KEEPER_DIED;
+
+/// Bytes covered by one lock.
+pub const PAGE_BYTES: u64 = 4096;
+
+const WAITERS: u32 = 0x8000_0000;
+/// Spins before sleeping: about as long as a page write takes.
+const SPINS: u32 = 200;
+
+/// The table.
+#[derive(Clone, Copy)]
+pub struct PageLocks<'a> {
+    pub(crate) words: &'a [AtomicU32],
+    /// The keeper's word: without a keeper nobody opens the locks of the dead.
+    pub(crate) keeper: &'a AtomicU32,
+}
+
+impl<'a> PageLocks<'a> {
+    fn runs(&self, slot: u32, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
+        let count = self.words.len() as u64;
+        let first = offset / PAGE_BYTES;
+        let pages = (offset + bytes.max(1) - 1) / PAGE_BYTES - first + 1;
+        if pages >= count {
+            return [self.words, &[]];
+        }
+        // A large odd stride keeps files apart while pages of one file stay neighbours.
+        let start = (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(first) % count) as usize;
+        let end = start + pages as usize;
+        let count = count as usize;
+        if end <= count {
+            [&self.words[start..end], &[]]
+        } else {
+            [&self.words[..end - count], &self.words[start..]]
+        }
+    }
+
+    /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has died.
+    #[inline]
+    pub fn lock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) -> bool {
+        for run in self.runs(slot, offset, bytes) {
+            for word in run {
+                if !lock_word(word, lane + 1, self.keeper) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Opens the locks of a range that `lane` holds; others are left alone, so it also serves repair.
+    #[inline]
+    pub fn unlock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) {
+        for run in self.runs(slot, offset, bytes) {
+            for word in run {
+                unlock_word(word, lane + 1);
+            }
+        }
+    }
+}
+
+/// Locks one owner word for `owner` (never 0); false when the keeper has died meanwhile.
+#[cold]
+fn lock_slow(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
+    let mut spins = 0;
+    loop {
+        let seen = word.load(Ordering::Relaxed);
+        if seen == 0 {
+            // Whoever slept must assume that others still sleep.
+            let value = if spins > SPINS { owner | WAITERS } else { owner };
+            if word.compare_exchange(0, value, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+            continue;
+        }
+        spins += 1;
+        if spins <= SPINS {
+            core::hint::spin_loop();
+            continue;
+        }
+        if keeper.load(Ordering::SeqCst) & KEEPER_DIED != 0 {
+            return false;
+        }
+        if seen & WAITERS != 0
+            || word.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            futex::wait(word, seen | WAITERS, Duration::from_millis(50));
+        }
+    }
+}
+
+/// Takes an owner word, sleeping while another owner holds it; false when the keeper has died.
+#[inline]
+pub(crate) fn lock_word(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
+    word.compare_exchange(0, owner, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        || lock_slow(word, owner, keeper)
+}
+
+/// Lets an owner word go if `owner` holds it; returns whether it did.
+#[inline]
+pub(crate) fn unlock_word(word: &AtomicU32, owner: u32) -> bool {
+    if word.load(Ordering::Relaxed) & !WAITERS != owner {
+        return false;
+    }
+    if word.swap(0, Ordering::Release) & WAITERS != 0 {
+        futex::wake(word, u32::MAX);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(count: usize) -> Vec<AtomicU32> {
+        (0..count).map(|_| AtomicU32::new(0)).collect()
+    }
+
+    #[test]
+    fn every_byte_of_a_range_is_locked_once_also_across_the_end() {
+        let (words, alive) = (table(64), AtomicU32::new(1));
+        let locks = PageLocks { words: &words, keeper: &alive };
+        for slot in 0..50 {
+            for (offset, bytes, pages) in
+                [(0, 1, 1), (4095, 2, 2), (40_960, 4096, 1), (5, 100_000, 25), (9, 1 << 20, 64)]
+            {
+                assert!(locks.lock(6, slot, offset, bytes));
+                assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) == 7).count(), pages);
+                locks.unlock(3, slot, offset, bytes);
+                assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) == 7).count(), pages);
+                locks.unlock(6, slot, offset, bytes);
+                assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+            }
+        }
+    }
+
+    #[test]
+    fn overlapping_ranges_exclude_each_other_and_nobody_sleeps_for_ever() {
+        let (words, alive) = (table(16), AtomicU32::new(1));
+        let locks = PageLocks { words: &words, keeper: &alive };
+        let inside = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for lane in 0..4u32 {
+                let inside = &inside;
+                scope.spawn(move || {
+                    for round in 0..2000u64 {
+                        let offset = (round % 3) * PAGE_BYTES;
+                        assert!(locks.lock(lane, 1, offset, 3 * PAGE_BYTES));
+                        // Page 2 of the file is in every range.
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        std::hint::spin_loop();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        locks.unlock(lane, 1, offset, 3 * PAGE_BYTES);
+                    }
+                });
+            }
+        });
+    }
+}

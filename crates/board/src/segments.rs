@@ -1,0 +1,135 @@
+//! Segment rows: who has a segment and which files' records are in it.
+//!
+//! The summary is written before the record it describes, so it always covers what the segment holds.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Files told apart in a summary; with more the segment is judged by its highest seq alone.
+const SUMMARY_SLOTS: usize = 4;
+const OVERFLOW: u32 = 1;
+
+/// Who has a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Nobody; every record in it is dead (invariant 3).
+    Free,
+    /// The lane with this index.
+    Lane(u32),
+    /// Full; waits until its records are dead.
+    Sealed,
+    /// Holds records that recovery set aside.
+    Pinned,
+}
+
+impl SegmentState {
+    fn code(self) -> u32 {
+        match self {
+            Self::Free => 0,
+            Self::Sealed => 1,
+            Self::Pinned => 2,
+            Self::Lane(lane) => 0x100 + lane,
+        }
+    }
+}
+
+/// One segment.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct SegmentRow {
+    state: AtomicU32,
+    flags: AtomicU32,
+    seqs: [AtomicU64; SUMMARY_SLOTS],
+    /// Slot + 1 of each entry, 0 for none.
+    slots: [AtomicU32; SUMMARY_SLOTS],
+    max_seq: AtomicU64,
+}
+
+impl SegmentRow {
+    /// The state now.
+    pub fn state(&self) -> SegmentState {
+        match self.state.load(Ordering::Acquire) {
+            0 => SegmentState::Free,
+            1 => SegmentState::Sealed,
+            2 => SegmentState::Pinned,
+            code => SegmentState::Lane(code - 0x100),
+        }
+    }
+
+    /// Sets the state.
+    pub fn set_state(&self, state: SegmentState) {
+        self.state.store(state.code(), Ordering::Release);
+    }
+
+    /// Takes a free segment for a lane.
+    pub fn try_take(&self, lane: u32) -> bool {
+        let code = SegmentState::Lane(lane).code();
+        self.state.load(Ordering::Relaxed) == 0
+            && self.state.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Empties the summary of a segment just taken.
+    pub fn clear_summary(&self) {
+        self.flags.store(0, Ordering::Relaxed);
+        self.max_seq.store(0, Ordering::Relaxed);
+        for slot in &self.slots {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a record of `slot` with `seq` is about to be written here. Only the segment's owner calls it.
+    #[inline]
+    pub fn note(&self, slot: u32, seq: u64) {
+        self.max_seq.store(seq, Ordering::Relaxed);
+        for index in 0..SUMMARY_SLOTS {
+            let held = self.slots[index].load(Ordering::Relaxed);
+            if held == slot + 1 || held == 0 {
+                self.seqs[index].store(seq, Ordering::Relaxed);
+                self.slots[index].store(slot + 1, Ordering::Release);
+                return;
+            }
+        }
+        self.flags.store(OVERFLOW, Ordering::Release);
+    }
+
+    /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot whose
+    /// records are void) and the lowest one of all slots with live records.
+    pub fn is_dead(&self, expired_seq: impl Fn(u32) -> u64, expired_seq_min: u64) -> bool {
+        let max_seq = self.max_seq.load(Ordering::Acquire);
+        if max_seq <= expired_seq_min {
+            return true;
+        }
+        self.flags.load(Ordering::Acquire) == 0
+            && (0..SUMMARY_SLOTS).all(|index| match self.slots[index].load(Ordering::Acquire) {
+                0 => true,
+                slot => self.seqs[index].load(Ordering::Relaxed) <= expired_seq(slot - 1),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_dies_when_each_of_its_files_has_expired() {
+        let row = SegmentRow::default();
+        row.note(3, 10);
+        row.note(4, 11);
+        row.note(3, 12);
+        let expired = |three, four| move |slot| if slot == 3 { three } else { four };
+        assert!(!row.is_dead(expired(12, 10), 0));
+        assert!(!row.is_dead(expired(11, 11), 0));
+        assert!(row.is_dead(expired(12, 11), 0));
+        assert!(row.is_dead(expired(0, 0), 12));
+    }
+
+    #[test]
+    fn with_too_many_files_only_the_lowest_expiry_counts() {
+        let row = SegmentRow::default();
+        for slot in 0..5 {
+            row.note(slot, 20 + u64::from(slot));
+        }
+        assert!(!row.is_dead(|_| 1000, 23));
+        assert!(row.is_dead(|_| 0, 24));
+    }
+}

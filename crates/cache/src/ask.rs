@@ -1,0 +1,194 @@
+//! What a client asks of the keeper, and the round trip through a request cell.
+//!
+//! No descriptor and no allocation: the cell lies in the board and the client sleeps on its word.
+
+use core::ffi::CStr;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, wait, wake};
+
+use crate::client::Errno;
+
+/// How long a client sleeps before it looks whether the keeper still lives.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Requests. `args` and `reply` are those of the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Ask {
+    /// Manage the file behind descriptor `args[0]`, opened as `args[1]` (an `Origin`). Answers slot and
+    /// generation; result `EAGAIN` asks for [`Ask::Sole`] first; `EOPNOTSUPP` leaves the file to the kernel.
+    Register = 1,
+    /// Second half of `Register`: `args[2]` is 1 when no other description of the file exists.
+    Sole = 2,
+    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it.
+    Settle = 3,
+    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]).
+    Bypass = 4,
+    /// The name in the path, relative to descriptor `args[2]`, is about to be removed.
+    Unlinking = 5,
+    /// The file is about to get the name in the path, relative to descriptor `args[2]`.
+    Naming = 6,
+    /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
+    Withdraw = 7,
+}
+
+impl Ask {
+    /// Decodes a cell's kind.
+    pub fn from_u32(value: u32) -> Option<Self> {
+        [
+            Self::Register,
+            Self::Sole,
+            Self::Settle,
+            Self::Bypass,
+            Self::Unlinking,
+            Self::Naming,
+            Self::Withdraw,
+        ]
+        .into_iter()
+        .find(|ask| *ask as u32 == value)
+    }
+}
+
+/// Why a file is left to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// A shared writable mapping: its stores cannot be seen.
+    MappedShared = 1,
+    /// io_uring or libaio in the process.
+    AsyncIo = 2,
+    /// A writable descriptor went to a program or process that Holdfast cannot follow.
+    HandedAway = 3,
+    /// A descriptor whose opening was not seen.
+    UnknownOrigin = 4,
+    /// Somebody else has the file open for writing.
+    Outsider = 5,
+    /// It is not known whether somebody else has the file open.
+    CannotTell = 6,
+    /// Not ext4, xfs or btrfs.
+    FileSystem = 7,
+    /// Left out by the include and exclude patterns.
+    Pattern = 8,
+    /// No fence covers it: not below an `--exclusive` directory, and no other fence is in use.
+    NoFence = 9,
+    /// The keeper cannot reach it under its path (another mount namespace or root), or the path is too long.
+    Unreachable = 10,
+    /// The keeper may not open it.
+    Permission = 11,
+    /// No free slot although everything expired.
+    NoSlot = 12,
+    /// A system call changed it in a way the log cannot hold.
+    Uncovered = 13,
+}
+
+impl Reason {
+    const ALL: [Self; 13] = [
+        Self::MappedShared,
+        Self::AsyncIo,
+        Self::HandedAway,
+        Self::UnknownOrigin,
+        Self::Outsider,
+        Self::CannotTell,
+        Self::FileSystem,
+        Self::Pattern,
+        Self::NoFence,
+        Self::Unreachable,
+        Self::Permission,
+        Self::NoSlot,
+        Self::Uncovered,
+    ];
+
+    /// Decodes an argument; unknown values read as `Uncovered`.
+    pub fn from_u64(value: u64) -> Self {
+        Self::ALL.into_iter().find(|reason| *reason as u64 == value).unwrap_or(Self::Uncovered)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MappedShared => "mapped shared and writable",
+            Self::AsyncIo => "the program uses io_uring or libaio",
+            Self::HandedAway => "a writable descriptor was handed to another program",
+            Self::UnknownOrigin => "its opening was not seen",
+            Self::Outsider => "a process outside Holdfast has it open for writing",
+            Self::CannotTell => "it cannot be told whether others have it open for writing",
+            Self::FileSystem => "its file system is not ext4, xfs or btrfs",
+            Self::Pattern => "left out by --include or --exclude",
+            Self::NoFence => "no fence covers it (use --exclusive DIR, or run as root for fanotify)",
+            Self::Unreachable => "the keeper cannot reach it under its path",
+            Self::Permission => "the keeper may not open it",
+            Self::NoSlot => "no file slot was free (use a larger pool)",
+            Self::Uncovered => "a system call changed it around the log",
+        })
+    }
+}
+
+fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
+    let cells = board.requests();
+    loop {
+        for index in 0..cells.len() {
+            let cell = &cells[(client as usize + index) % cells.len()];
+            if cell.advance(RequestState::Free, RequestState::Claimed) {
+                cell.client.store(client, Ordering::Relaxed);
+                return Some(cell);
+            }
+        }
+        if !board.header().keeper_alive() {
+            return None;
+        }
+        // All cells are taken: as many clients wait for answers, one of which is due soon.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 });
+    }
+}
+
+fn post<'a>(
+    board: &'a Board,
+    client: u32,
+    ask: Ask,
+    args: [u64; 4],
+    path: Option<&CStr>,
+) -> Option<&'a RequestCell> {
+    let cell = claim(board, client)?;
+    cell.kind.store(ask as u32, Ordering::Relaxed);
+    for (place, value) in cell.args.iter().zip(args) {
+        place.store(value, Ordering::Relaxed);
+    }
+    cell.set_path(path.map_or(b"", CStr::to_bytes));
+    cell.set_state(RequestState::Posted);
+    let doorbell = &board.header().request_wake.word;
+    doorbell.fetch_add(1, Ordering::SeqCst);
+    wake(doorbell, 1);
+    Some(cell)
+}
+
+/// Asks and waits for the answer. `EIO` when the keeper is dead.
+pub(crate) fn ask(
+    board: &Board,
+    client: u32,
+    ask: Ask,
+    args: [u64; 4],
+    path: Option<&CStr>,
+) -> Result<[u64; 2], Errno> {
+    if path.is_some_and(|path| path.to_bytes().len() > REQUEST_PATH_BYTES) {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let cell = post(board, client, ask, args, path).ok_or(Errno::EIO)?;
+    loop {
+        let seen = cell.state.load(Ordering::Acquire);
+        if cell.state() == RequestState::Done {
+            break;
+        }
+        if !board.header().keeper_alive() {
+            return Err(Errno::EIO);
+        }
+        wait(&cell.state, seen, LOOK_AGAIN);
+    }
+    let result = cell.result.load(Ordering::Relaxed);
+    let reply = [cell.reply[0].load(Ordering::Relaxed), cell.reply[1].load(Ordering::Relaxed)];
+    cell.set_state(RequestState::Free);
+    if result == 0 { Ok(reply) } else { Err(Errno(result)) }
+}

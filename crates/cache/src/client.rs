@@ -1,0 +1,278 @@
+//! A process attached to a keeper: what the preloaded library calls.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use holdfast_board::{Board, BoardError, FileRow, FileState};
+use holdfast_media::{Mapping, Nvm};
+use holdfast_pool::Layout;
+use rustix::fd::BorrowedFd;
+
+use crate::ask::{Ask, Reason, ask};
+use crate::wire::{WIRE_VERSION, Welcome};
+
+/// An error number, as the program will see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Another process registers the same file at this moment.
+    pub const EINTR: Self = Self(4);
+    /// Input/output error: nothing is acknowledged any more.
+    pub const EIO: Self = Self(5);
+    /// Ask again.
+    pub const EAGAIN: Self = Self(11);
+    /// Not a pool or board this library knows.
+    pub const EINVAL: Self = Self(22);
+    /// Path longer than a request can carry.
+    pub const ENAMETOOLONG: Self = Self(36);
+    /// Left to the kernel.
+    pub const EOPNOTSUPP: Self = Self(95);
+}
+
+/// A cached place of a file in the board. Every use verifies it, so an old one does no harm (history 20).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRef {
+    /// Row and slot.
+    pub slot: u32,
+    /// Generation of their use.
+    pub generation: u64,
+}
+
+/// How a descriptor came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Origin {
+    /// This open created the file.
+    Created = 1,
+    /// An open we saw; the file was there.
+    Opened = 2,
+    /// A descriptor whose opening was not seen.
+    Unknown = 3,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// A given byte offset.
+    At(u64),
+    /// The description's cursor; `known` only if nobody else can move it.
+    Cursor {
+        /// The cursor, if the caller tracked it.
+        known: Option<u64>,
+    },
+    /// The end of the file.
+    Append,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done and durable.
+    Absorbed {
+        /// Bytes written.
+        bytes: usize,
+        /// Where they went.
+        offset: u64,
+    },
+    /// The file is left to the kernel: make the call, honour `O_SYNC`.
+    Kernel,
+    /// The slot was given back meanwhile: register the descriptor again and retry.
+    Stale,
+}
+
+/// A file found in the board.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Its place.
+    pub file: FileRef,
+    /// Its state.
+    pub state: FileState,
+}
+
+/// A process attached to a keeper. Threads share it; a forked child attaches anew.
+pub struct Client<N: Nvm = Mapping> {
+    pub(crate) nvm: N,
+    pub(crate) board: Board,
+    pub(crate) layout: Layout,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) id: u32,
+}
+
+impl Client<Mapping> {
+    /// Maps the board and the pool named by the keeper's welcome. The descriptors may be closed afterwards.
+    pub fn attach(welcome: &Welcome, board: BorrowedFd<'_>, pool: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let layout = Layout::new(welcome.pool_bytes.get()).map_err(|_| Errno::EINVAL)?;
+        let fits = welcome.version.get() == WIRE_VERSION
+            && welcome.client.get() != 0
+            && layout.slot_count == welcome.slot_count.get()
+            && layout.segment_count == welcome.segment_count.get();
+        if !fits {
+            return Err(Errno::EINVAL);
+        }
+        let (info, delay) = welcome.media().ok_or(Errno::EINVAL)?;
+        let board =
+            Board::open(board, layout.slot_count, layout.segment_count).map_err(|error| match error {
+                BoardError::Os(errno) => Errno(errno),
+                BoardError::Unknown => Errno::EINVAL,
+            })?;
+        let nvm = Mapping::from_fd(pool, &info, welcome.read_only_bytes.get()).map_err(|_| Errno::EINVAL)?;
+        nvm.set_delay(delay);
+        Ok(Self::new(nvm, board, layout, welcome.uuid, welcome.client.get()))
+    }
+}
+
+impl<N: Nvm> Client<N> {
+    /// A client over parts that are mapped already (keeper, tests).
+    pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
+        Self { nvm, board, layout, uuid, id }
+    }
+
+    /// The board.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Whether the keeper lives; if not, nothing may be acknowledged.
+    #[inline]
+    pub fn keeper_alive(&self) -> bool {
+        self.board.header().keeper_alive()
+    }
+
+    #[inline]
+    pub(crate) fn row(&self, file: FileRef) -> &FileRow {
+        &self.board.files()[file.slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn is_current(&self, file: FileRef) -> bool {
+        self.row(file).generation.load(Ordering::SeqCst) == file.generation
+    }
+
+    /// Looks a file up by device and inode, without a system call.
+    pub fn find(&self, dev: u64, ino: u64) -> Option<Seen> {
+        let slot = self.board.find(dev, ino)?;
+        let row = &self.board.files()[slot as usize];
+        let generation = row.generation.load(Ordering::SeqCst);
+        let state = row.state();
+        (state != FileState::Free).then_some(Seen { file: FileRef { slot, generation }, state })
+    }
+
+    /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether
+    /// no other description of the file exists; it is called once the fence stands.
+    pub fn register(
+        &self,
+        fd: i32,
+        origin: Origin,
+        sole: impl FnOnce() -> bool,
+    ) -> Result<Option<FileRef>, Errno> {
+        let args = [fd as u64, origin as u64, 0, 0];
+        let mut answer = Err(Errno::EINTR);
+        while answer == Err(Errno::EINTR) {
+            answer = ask(&self.board, self.id, Ask::Register, args, None);
+        }
+        if answer == Err(Errno::EAGAIN) {
+            let args = [fd as u64, origin as u64, u64::from(sole()), 0];
+            answer = ask(&self.board, self.id, Ask::Sole, args, None);
+        }
+        match answer {
+            Ok([slot, generation]) => Ok(Some(FileRef { slot: slot as u32, generation })),
+            Err(Errno::EOPNOTSUPP) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done before.
+    pub(crate) fn settle(&self, file: FileRef) -> Result<(), Errno> {
+        let args = [u64::from(file.slot), file.generation, 0, 0];
+        ask(&self.board, self.id, Ask::Settle, args, None).map(|_| ())
+    }
+
+    /// Leaves a file to the kernel for good, after it is settled.
+    pub fn bypass(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
+        let args = [u64::from(file.slot), file.generation, reason as u64, 0];
+        ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+    }
+
+    /// Notes a change that the log does not hold (mode, owner, times, attributes, allocation): the next sync is
+    /// real (invariant 9).
+    pub fn note_unlogged(&self, file: FileRef) {
+        if self.is_current(file) {
+            self.row(file).note_unlogged();
+        }
+    }
+
+    /// Persists, before the call, that the name `path` is about to be removed (history 16).
+    pub fn unlinking(&self, file: FileRef, dirfd: i32, path: &CStr) -> Result<(), Errno> {
+        self.intent(Ask::Unlinking, file, dirfd, path)
+    }
+
+    /// Persists, before the call, that the file is about to be known as `path`.
+    pub fn naming(&self, file: FileRef, dirfd: i32, path: &CStr) -> Result<(), Errno> {
+        self.intent(Ask::Naming, file, dirfd, path)
+    }
+
+    fn intent(&self, kind: Ask, file: FileRef, dirfd: i32, path: &CStr) -> Result<(), Errno> {
+        if !self.is_current(file) {
+            return Ok(());
+        }
+        let args = [u64::from(file.slot), file.generation, dirfd as u64, 0];
+        match ask(&self.board, self.id, kind, args, Some(path)) {
+            Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Reports how the announced call went: a failed one withdraws its intent before the program hears of it.
+    /// Of success the keeper finds the traces itself.
+    pub fn named(&self, file: FileRef, ok: bool) {
+        if !ok && self.is_current(file) {
+            let args = [u64::from(file.slot), file.generation, 0, 0];
+            // A dead keeper cannot be told; recovery then judges by what it finds at the names.
+            let _ = ask(&self.board, self.id, Ask::Withdraw, args, None);
+        }
+    }
+
+    /// Tells the keeper that a child is about to be forked, so that it waits for the child's hello.
+    pub fn announce_fork(&self) {
+        self.board.header().forks_pending.word.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes an announcement back: the fork failed.
+    pub fn withdraw_fork(&self) {
+        self.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Answers a program's `fsync` or `fdatasync`.
+    ///
+    /// Every managed byte is durable already (durability = write), so only changes that the log does not hold
+    /// need the disk (invariant 9). A failure met in the background is reported once per description.
+    pub fn sync(
+        &self,
+        file: FileRef,
+        seen_error: &AtomicU32,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        if !self.keeper_alive() {
+            return Err(Errno::EIO);
+        }
+        let row = self.row(file);
+        let state = row.state();
+        if !self.is_current(file) || !matches!(state, FileState::Through | FileState::Failed) {
+            return raw();
+        }
+        let epoch = row.error_epoch.load(Ordering::SeqCst);
+        if seen_error.swap(epoch, Ordering::SeqCst) != epoch || state == FileState::Failed {
+            return Err(Errno::EIO);
+        }
+        if !row.needs_real_sync() {
+            self.board.header().syncs_absorbed.add(1);
+            return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
+        }
+        let covered = row.unlogged.load(Ordering::SeqCst);
+        self.board.header().syncs_real.add(1);
+        raw()?;
+        row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
+        Ok(())
+    }
+}

@@ -1,0 +1,15 @@
+//! The designs behind one interface: how writes, syncs, truncations and names are absorbed.
+//!
+//! State Through (write-through) is here; others stand beside it as they come. The cache translates what a
+//! program does to a file into records, board changes and requests to the keeper. It never opens, closes or
+//! names a file itself: kernel calls on the file are handed in by the caller.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod client;
+mod lane;
+pub mod through;
+pub mod wire;
+
+pub use ask::{Ask, Reason};
+pub use client::{Client, Errno, FileRef, Origin, Outcome, Place, Seen};

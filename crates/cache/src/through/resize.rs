@@ -1,0 +1,103 @@
+//! Truncate, punch, and calls that no record can express.
+
+use core::sync::atomic::Ordering;
+
+use holdfast_board::{FileState, NO_SIZE};
+use holdfast_log::Kind;
+use holdfast_media::Nvm;
+
+use crate::client::{Client, Errno, FileRef, Outcome};
+use crate::lane::Entry;
+
+impl<N: Nvm> Client<N> {
+    /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure (invariant 7).
+    ///
+    /// # Errors
+    /// What `raw` reported, or `EIO` when the keeper is dead.
+    pub fn truncate(
+        &self,
+        file: FileRef,
+        size: u64,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Outcome, Errno> {
+        self.change(file, Kind::Truncate, size, 0, raw)
+    }
+
+    /// Absorbs a punched hole of `bytes` from `offset` on; as [`Client::truncate`].
+    ///
+    /// # Errors
+    /// What `raw` reported, or `EIO` when the keeper is dead.
+    pub fn punch(
+        &self,
+        file: FileRef,
+        offset: u64,
+        bytes: u64,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Outcome, Errno> {
+        self.change(file, Kind::Punch, offset, bytes, raw)
+    }
+
+    fn change(
+        &self,
+        file: FileRef,
+        kind: Kind,
+        offset: u64,
+        extent: u64,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Outcome, Errno> {
+        let mut lane = self.reserve(0)?;
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let row = self.row(file);
+        let result = match lane.enter(file, true) {
+            Ok(Entry::Entered) => {
+                let seq = lane.append(file, kind, offset, extent, &[]);
+                let result = raw();
+                match result {
+                    Err(_) => lane.cancel(file, seq, 0),
+                    Ok(()) if kind == Kind::Truncate => row.size_hint.store(offset, Ordering::SeqCst),
+                    Ok(()) => {}
+                }
+                lane.finish(file);
+                self.board.header().truncates_absorbed.add(1);
+                result.map(|()| Outcome::Absorbed { bytes: 0, offset })
+            }
+            Ok(Entry::Kernel) => Ok(Outcome::Kernel),
+            Ok(Entry::Stale) => Ok(Outcome::Stale),
+            Err(errno) => Err(errno),
+        };
+        row.unlock_exclusive(self.id);
+        if result.is_ok() && !self.keeper_alive() {
+            return Err(Errno::EIO);
+        }
+        result
+    }
+
+    /// Makes a call that changes the file in a way the log cannot hold: everything before it is on disk and
+    /// expired, and so is its own effect when this returns (invariant 5).
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
+    pub fn around<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
+        if !self.is_current(file) || self.row(file).state() != FileState::Through {
+            return Ok(raw());
+        }
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let row = self.row(file);
+        let result = if self.is_current(file) && row.state() == FileState::Through {
+            self.settle(file).and_then(|()| {
+                let done = raw();
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                row.note_unlogged();
+                self.settle(file).map(|()| done)
+            })
+        } else {
+            Ok(raw())
+        };
+        row.unlock_exclusive(self.id);
+        result
+    }
+}

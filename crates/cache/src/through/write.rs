@@ -1,0 +1,139 @@
+//! The write path of state Through.
+
+use core::sync::atomic::Ordering;
+
+use holdfast_board::{FileRow, NO_SIZE};
+use holdfast_log::Kind;
+use holdfast_media::{Bytes, Nvm};
+
+use crate::client::{Client, Errno, FileRef, Outcome, Place};
+use crate::lane::{Entry, Lane, atomic_write_bytes_max};
+
+/// How the part under the locks ended.
+enum Written {
+    /// Logged and in the page cache.
+    Done { bytes: usize, offset: u64 },
+    /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be settled.
+    Misplaced { bytes: usize },
+}
+
+impl<N: Nvm> Client<N> {
+    /// Absorbs a write: durable when it returns, visible only once durable (invariant 1).
+    ///
+    /// `raw` is the program's own call, without sync flags; `cursor` reads the description's cursor. Writes of
+    /// more than an eighth of the pool go around the log and are synced before they return.
+    ///
+    /// # Errors
+    /// What `raw` reported, or `EIO` when the keeper is dead (nothing is acknowledged then) or the disk failed.
+    pub fn write(
+        &self,
+        file: FileRef,
+        place: Place,
+        parts: &[Bytes<'_>],
+        mut raw: impl FnMut() -> Result<usize, Errno>,
+        cursor: impl Fn() -> Result<u64, Errno>,
+    ) -> Result<Outcome, Errno> {
+        let total: usize = parts.iter().map(Bytes::len).sum();
+        if total == 0 {
+            return Ok(Outcome::Kernel);
+        }
+        if total as u64 > atomic_write_bytes_max(self.layout.pool_bytes) {
+            return self.write_around(file, raw);
+        }
+        // Step 0: space before any lock.
+        let mut lane = self.reserve(total as u64)?;
+        match lane.enter(file, false)? {
+            Entry::Entered => {}
+            Entry::Kernel => return Ok(Outcome::Kernel),
+            Entry::Stale => return Ok(Outcome::Stale),
+        }
+        let written = self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor);
+        lane.finish(file);
+        drop(lane);
+        match written? {
+            // Invariant: nothing is acknowledged after the keeper's death. The record was durable before this
+            // look, so recovery, which starts later, finds every acknowledged one (history 11).
+            _ if !self.keeper_alive() => Err(Errno::EIO),
+            Written::Done { bytes, offset } => Ok(Outcome::Absorbed { bytes, offset }),
+            Written::Misplaced { bytes } => {
+                // Invariant 5, in the rare race with a foreign append: on disk and expired before it counts.
+                self.settle(file)?;
+                Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
+            }
+        }
+    }
+
+    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
+    #[allow(clippy::too_many_arguments)]
+    fn write_entered(
+        &self,
+        lane: &mut Lane<'_, N>,
+        file: FileRef,
+        place: Place,
+        parts: &[Bytes<'_>],
+        total: u64,
+        raw: &mut impl FnMut() -> Result<usize, Errno>,
+        cursor: &impl Fn() -> Result<u64, Errno>,
+    ) -> Result<Written, Errno> {
+        let row = self.row(file);
+        let offset = match place {
+            Place::At(offset) => offset,
+            Place::Cursor { known } => {
+                self.lock_cursor(row, lane)?;
+                known.map_or_else(cursor, Ok)?
+            }
+            Place::Append => {
+                self.lock_cursor(row, lane)?;
+                match row.size_hint.load(Ordering::SeqCst) {
+                    NO_SIZE => 0,
+                    size => size,
+                }
+            }
+        };
+        if offset.checked_add(total).is_none_or(|end| end > i64::MAX as u64) {
+            // The kernel knows the right error; nothing will be written.
+            return raw().map(|bytes| Written::Misplaced { bytes });
+        }
+        lane.lock_pages(file, offset, total)?;
+        let seq = lane.append(file, Kind::Write, offset, total, parts);
+        let result = raw();
+        let bytes = *result.as_ref().unwrap_or(&0);
+        let end = offset + bytes as u64;
+        let landed = match place {
+            Place::Cursor { known: None } | Place::Append if bytes > 0 => cursor()?,
+            _ => end,
+        };
+        let kept = if landed == end { bytes as u64 } else { 0 };
+        if kept < total {
+            lane.cancel(file, seq, kept);
+        }
+        if bytes == 0 {
+            return result.map(|bytes| Written::Done { bytes, offset });
+        }
+        if landed != end {
+            row.size_hint.store(landed, Ordering::SeqCst);
+            return Ok(Written::Misplaced { bytes });
+        }
+        row.size_hint.fetch_max(end, Ordering::SeqCst);
+        lane.count_write(bytes as u64);
+        Ok(Written::Done { bytes, offset })
+    }
+
+    fn lock_cursor(&self, row: &FileRow, lane: &Lane<'_, N>) -> Result<(), Errno> {
+        let locked = row.lock_cursor(lane.index(), &self.board.header().keeper.word);
+        if locked { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// A write too large for the log: settled before (invariant 5) and on disk when it returns.
+    fn write_around(
+        &self,
+        file: FileRef,
+        mut raw: impl FnMut() -> Result<usize, Errno>,
+    ) -> Result<Outcome, Errno> {
+        if !self.is_current(file) {
+            return Ok(Outcome::Stale);
+        }
+        let bytes = self.around(file, &mut raw)??;
+        Ok(Outcome::Absorbed { bytes, offset: 0 })
+    }
+}

@@ -1,0 +1,100 @@
+//! The hello of a client and the keeper's answer: the only bytes that cross the socket for a client.
+//!
+//! With the answer come two descriptors: the board, then the pool (`SCM_RIGHTS`).
+
+use holdfast_media::{Delay, FlushPath, MediaInfo, MediaKind};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Changes with every incompatible change of board, wire or format.
+pub const WIRE_VERSION: u32 = 1;
+
+/// First byte of a client's hello; control requests begin with other bytes.
+pub const HELLO: u8 = b'H';
+/// First byte of a request for the keeper's status (answered in JSON).
+pub const STATUS: u8 = b'S';
+/// First byte of a request to drain (answered in JSON when done).
+pub const DRAIN: u8 = b'D';
+
+/// What a client says first. The keeper learns its pid from the kernel.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Hello {
+    /// [`HELLO`].
+    pub kind: u8,
+    /// 1 when this process was announced by its parent (`forks_pending`).
+    pub forked: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+    /// [`WIRE_VERSION`].
+    pub version: U32,
+}
+
+/// The keeper's answer; all zero but `version` when the client is refused.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Welcome {
+    /// [`WIRE_VERSION`].
+    pub version: U32,
+    /// The client's number, unique in the keeper's life; never 0.
+    pub client: U32,
+    /// File slots of the pool.
+    pub slot_count: U32,
+    /// Segments of the pool.
+    pub segment_count: U32,
+    /// Bytes of the pool.
+    pub pool_bytes: U64,
+    /// Bytes at its start that clients map read-only.
+    pub read_only_bytes: U64,
+    /// The pool's UUID.
+    pub uuid: [u8; 16],
+    media: U32,
+    flush_path: U32,
+    delay_ns: U64,
+    bandwidth_bytes_per_s: U64,
+}
+
+impl Welcome {
+    /// Fills an answer.
+    pub fn new(
+        client: u32,
+        layout: &holdfast_pool::Layout,
+        uuid: [u8; 16],
+        media: &MediaInfo,
+        delay: Delay,
+    ) -> Self {
+        Self {
+            version: WIRE_VERSION.into(),
+            client: client.into(),
+            slot_count: layout.slot_count.into(),
+            segment_count: layout.segment_count.into(),
+            pool_bytes: layout.pool_bytes.into(),
+            read_only_bytes: layout.offset(holdfast_pool::Zone::Segments).into(),
+            uuid,
+            media: (media.kind as u32).into(),
+            flush_path: (media.flush as u32).into(),
+            delay_ns: delay.write_latency_ns.into(),
+            bandwidth_bytes_per_s: delay.bandwidth_bytes_per_s.into(),
+        }
+    }
+
+    /// The answer to somebody who may not be a client.
+    pub fn refusal() -> Self {
+        Self { version: WIRE_VERSION.into(), ..Self::new_zeroed() }
+    }
+
+    /// The media and the injected delay, if this code knows them.
+    pub fn media(&self) -> Option<(MediaInfo, Delay)> {
+        let kind = [MediaKind::DaxDevice, MediaKind::DaxFile, MediaKind::Volatile]
+            .into_iter()
+            .find(|kind| *kind as u32 == self.media.get())?;
+        let flush = [FlushPath::Clwb, FlushPath::ClflushOpt, FlushPath::Clflush, FlushPath::None]
+            .into_iter()
+            .find(|path| *path as u32 == self.flush_path.get())?;
+        let delay = Delay {
+            write_latency_ns: self.delay_ns.get(),
+            bandwidth_bytes_per_s: self.bandwidth_bytes_per_s.get(),
+        };
+        Some((MediaInfo { kind, len: self.pool_bytes.get(), flush }, delay))
+    }
+}

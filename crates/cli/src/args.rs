@@ -1,0 +1,382 @@
+//! The command line as data. Parsing validates numbers, sizes and names and nothing else: it opens no file
+//! and asks the system for nothing. Help, man pages and completions are generated from these types.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use holdfast_keeper::config::FenceChoice;
+
+use crate::sizes;
+
+/// Durable writes at the speed of non-volatile memory, for unmodified Linux programs.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, max_term_width = 100, after_help = TOP_EXAMPLES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  holdfast demo                                          see it work, in under a minute
+  holdfast doctor                                        what this machine offers
+  holdfast run --pool /mnt/pmem/db.pool -- sqlite3 app.db
+  holdfast run --volatile -- sqlite3 app.db              no NVM: survives kills, not power cuts
+
+Exit status: that of the program for `run`, or 128 + n if signal n killed it; 120 if Holdfast
+refused or failed before the program started; 121 if the keeper failed while it ran; 126 and 127
+if the program cannot be executed or found; 2 for a wrong command line; 1 for other failures.";
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program; its writes are durable in the pool when they return
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Box<RunArgs>),
+    /// Bring back to the files what a crash left in a pool
+    #[command(after_help = RECOVER_EXAMPLES)]
+    Recover(RecoverArgs),
+    /// Say what the keeper of a pool is doing, or what a pool without a keeper holds
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Bring everything absorbed so far to the disk and wait until it is there
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(DrainArgs),
+    /// Make a new pool
+    #[command(after_help = FORMAT_EXAMPLES)]
+    Format(FormatArgs),
+    /// Say what NVM, fences and limits this machine has, and what to do about what is missing
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
+    /// Show it at work: real sqlite3, native and under Holdfast, then a kill -9 and a recovery
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(DemoArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all of them to a directory
+    #[command(after_help = MAN_EXAMPLES)]
+    Man(ManArgs),
+    /// Own a pool (started by `run`; reads its configuration from standard input)
+    #[command(hide = true)]
+    Keeper,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  holdfast run --pool /mnt/pmem/db.pool --size 4G -- redis-server redis.conf
+  holdfast run --volatile -- git commit -m 'a commit'
+  holdfast run --volatile --summary -- sqlite3 app.db 'INSERT INTO t VALUES (1)'
+  holdfast run --pool /dev/dax0.0 --exclusive /srv/pg -- postgres -D /srv/pg
+  holdfast run --volatile --nvm-latency-ns 300 --nvm-bandwidth 2G/s -- fio job.fio
+
+A pool that does not exist is created. A pool that another keeper of yours owns is joined. A pool
+that was left behind by a crash is recovered first. The last example studies slower NVM.";
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// The pool: a DAX device, a file on a DAX file system, or (with --volatile) a file on tmpfs.
+    /// With --volatile the default is /dev/shm/holdfast-UID.pool
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+    pub pool: Option<PathBuf>,
+    /// Size of a pool that has to be created [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub size: Option<u64>,
+    /// Accept a pool that survives a crash of the program but not a power cut
+    #[arg(long)]
+    pub volatile: bool,
+    /// What is guaranteed when a call returns
+    #[arg(long, value_enum, default_value_t = Durability::Write)]
+    pub durability: Durability,
+    /// You vouch that nobody else opens the files below DIR (may be given several times)
+    #[arg(long, value_name = "DIR")]
+    pub exclusive: Vec<PathBuf>,
+    /// How to notice others who open managed files
+    #[arg(long, value_enum, default_value_t = Fence::Auto)]
+    pub fence: Fence,
+    /// Manage only files whose absolute path matches (may be given several times)
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// Never manage files whose absolute path matches (may be given several times)
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Start bringing files to disk once this much is logged [default: an eighth of the pool]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub batch_min: Option<u64>,
+    /// Bring files to disk at the latest when this much is logged [default: half of the pool]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub batch_max: Option<u64>,
+    /// Bring files to disk at the latest when the oldest logged write is this old
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub age_max: u64,
+    /// Inject latency: every durable write takes at least this long
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    pub nvm_latency_ns: u64,
+    /// Inject a write bandwidth limit, for example 2G/s
+    #[arg(long, value_name = "SIZE/s", value_parser = sizes::parse_bytes_per_s)]
+    pub nvm_bandwidth: Option<u64>,
+    /// At the end, print what was absorbed to standard error, or write it as JSON to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    pub summary: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// What a returned call guarantees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Durability {
+    /// Every write is durable when it returns
+    Write,
+}
+
+/// Fences against processes that are no clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fence {
+    /// fanotify when permitted, else inotify
+    Auto,
+    /// Others wait until the file is settled; needs root
+    Fanotify,
+    /// Others are noticed and the file is marked; needs nothing
+    Inotify,
+    /// Manage only files below --exclusive directories
+    None,
+}
+
+impl From<Fence> for FenceChoice {
+    fn from(fence: Fence) -> Self {
+        match fence {
+            Fence::Auto => Self::Auto,
+            Fence::Fanotify => Self::Fanotify,
+            Fence::Inotify => Self::Inotify,
+            Fence::None => Self::None,
+        }
+    }
+}
+
+const RECOVER_EXAMPLES: &str = "\
+Examples:
+  holdfast recover --pool /mnt/pmem/db.pool --dry-run
+  holdfast recover --pool /mnt/pmem/db.pool
+  holdfast recover --pool /mnt/pmem/db.pool --export /root/set-aside
+  holdfast recover --pool /mnt/pmem/db.pool --force /srv/app.db
+  holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
+
+A file is set aside, not replayed, when it was changed or replaced after the crash. Then decide:
+--force replays the log over it, --export saves what the log holds, --discard forgets it. Exits 1
+if any file was set aside or failed, or if a record is damaged.";
+
+/// Arguments of `recover`.
+#[derive(Args, Debug)]
+pub struct RecoverArgs {
+    /// The pool
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+    pub pool: PathBuf,
+    /// Look and report; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Replay FILE although it was changed or replaced since the crash (may be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub force: Vec<PathBuf>,
+    /// Write what is set aside to this directory
+    #[arg(long, value_name = "DIR")]
+    pub export: Option<PathBuf>,
+    /// Forget what the pool holds for FILE (may be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub discard: Vec<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  holdfast status
+  holdfast status --pool /mnt/pmem/db.pool --json";
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The pool [default: /dev/shm/holdfast-UID.pool]
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+    pub pool: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  holdfast drain --pool /mnt/pmem/db.pool && lvcreate --snapshot ...";
+
+/// Arguments of `drain`.
+#[derive(Args, Debug)]
+pub struct DrainArgs {
+    /// The pool [default: /dev/shm/holdfast-UID.pool]
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+    pub pool: Option<PathBuf>,
+}
+
+const FORMAT_EXAMPLES: &str = "\
+Examples:
+  holdfast format --pool /mnt/pmem/db.pool --size 4G
+  holdfast format --pool /dev/dax0.0
+  holdfast format --pool /dev/shm/test.pool --size 256M --volatile
+
+All space is allocated now, so that no write can ever find the pool's own file system full.";
+
+/// Arguments of `format`.
+#[derive(Args, Debug)]
+pub struct FormatArgs {
+    /// Where: a DAX device, a file on a DAX file system, or (with --volatile) a file on tmpfs
+    #[arg(long, value_name = "PATH")]
+    pub pool: PathBuf,
+    /// Size of the pool [default: all of a device, 256M for a file]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub size: Option<u64>,
+    /// Overwrite a pool although it holds records that are not yet in the files
+    #[arg(long)]
+    pub force: bool,
+    /// Accept media that survives a crash of the program but not a power cut
+    #[arg(long)]
+    pub volatile: bool,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  holdfast doctor
+  holdfast doctor --json
+  holdfast doctor -- redis-cli ping      inspects it, runs it once, says what would not be seen";
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A program to inspect and to run once under a throw-away pool
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  holdfast demo
+  holdfast demo --dir /srv/scratch --seconds 2
+
+Needs the sqlite3 shell (apt-get install sqlite3) and a directory on ext4, xfs or btrfs.";
+
+/// Arguments of `demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Directory for the test databases, on ext4, xfs or btrfs [default: ./target, else .]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Seconds per measurement
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub seconds: u64,
+}
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  holdfast completions bash > /etc/bash_completion.d/holdfast";
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  holdfast man | man -l -
+  holdfast man --dir /usr/local/share/man/man1";
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Write one page per subcommand to this directory instead of printing the main page
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(std::iter::once("holdfast").chain(line.iter().copied()))
+    }
+
+    fn run_args(line: &[&str]) -> RunArgs {
+        match parse(line).expect("valid").command {
+            Command::Run(args) => *args,
+            other => panic!("not run: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_subcommand_has_examples() {
+        for sub in Arguments::command().get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "{} has no examples", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn run_takes_the_program_after_the_dashes_only() {
+        let args = run_args(&["run", "--volatile", "--size", "64M", "--", "ls", "--size", "-l"]);
+        assert_eq!(args.program, ["ls", "--size", "-l"]);
+        assert_eq!(args.size, Some(64 << 20));
+        assert!(args.summary.is_none());
+        assert!(parse(&["run", "--volatile"]).is_err());
+        assert!(parse(&["run", "ls"]).is_err());
+    }
+
+    #[test]
+    fn summary_takes_its_file_with_an_equals_sign_only() {
+        assert_eq!(run_args(&["run", "--summary", "--", "ls"]).summary, Some(PathBuf::from("-")));
+        assert_eq!(run_args(&["run", "--summary=a.json", "--", "ls"]).summary, Some(PathBuf::from("a.json")));
+    }
+
+    #[test]
+    fn wrong_values_are_usage_errors() {
+        for line in [
+            &["run", "--size", "many", "--", "ls"][..],
+            &["run", "--age-max", "0", "--", "ls"],
+            &["run", "--fence", "moat", "--", "ls"],
+            &["run", "--durability", "never", "--", "ls"],
+            &["format"],
+        ] {
+            assert_eq!(parse(line).expect_err("must be refused").exit_code(), 2, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn lists_may_be_given_several_times() {
+        let args = run_args(&[
+            "run",
+            "--exclusive",
+            "/a",
+            "--exclusive",
+            "/b",
+            "--nvm-bandwidth",
+            "2G/s",
+            "--",
+            "x",
+        ]);
+        assert_eq!(args.exclusive.len(), 2);
+        assert_eq!(args.nvm_bandwidth, Some(2 << 30));
+    }
+}

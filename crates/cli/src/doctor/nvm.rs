@@ -1,0 +1,65 @@
+//! Which non-volatile memory there is and how the processor makes stores durable. It opens no device.
+
+use std::path::Path;
+
+use holdfast_media::{FlushPath, cpu_features, persistence_domain, probe};
+
+use super::Finding;
+
+pub(super) fn findings() -> Vec<Finding> {
+    vec![media(), flush_path(), power_fail_domain()]
+}
+
+fn media() -> Finding {
+    const SUBJECT: &str = "NVM";
+    let usable: Vec<String> = probe().iter().map(ToString::to_string).collect();
+    if !usable.is_empty() {
+        return Finding::good(SUBJECT, usable.join(", "));
+    }
+    let blocks = pmem_blocks();
+    if !blocks.is_empty() {
+        let advice = "mkfs.ext4 or mkfs.xfs -m reflink=0, mount with -o dax=always, and put the pool there";
+        return Finding::missing(SUBJECT, format!("{} without a DAX file system", blocks.join(", ")), advice);
+    }
+    let advice = "run --volatile works without (it survives kills, not power cuts). To rehearse with a DAX file system \
+                  in memory, boot with memmap=4G!12G";
+    Finding::missing(SUBJECT, "none", advice)
+}
+
+/// NVM that the kernel shows as block devices.
+fn pmem_blocks() -> Vec<String> {
+    let Ok(listed) = std::fs::read_dir(Path::new("/sys/class/block")) else { return Vec::new() };
+    let names = listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<String> =
+        names.filter(|name| name.starts_with("pmem")).map(|name| format!("/dev/{name}")).collect();
+    found.sort();
+    found
+}
+
+fn flush_path() -> Finding {
+    const SUBJECT: &str = "flush path";
+    let cpu = cpu_features();
+    let found = format!("non-temporal stores ({}), {}", cpu.copy, cpu.flush);
+    if cpu.flush == FlushPath::Clflush {
+        return Finding::limited(
+            SUBJECT,
+            found,
+            "nothing in software: this processor flushes line after line",
+        );
+    }
+    Finding::good(SUBJECT, found)
+}
+
+fn power_fail_domain() -> Finding {
+    const SUBJECT: &str = "power-fail domain";
+    match persistence_domain().as_deref() {
+        None => Finding::limited(SUBJECT, "unknown (no NVM)", "nothing, as long as pools are volatile"),
+        Some("cpu_cache") => Finding::good(SUBJECT, "processor caches (eADR): stores need no flush"),
+        Some("memory_controller") => Finding::good(SUBJECT, "memory controller (ADR): stores are flushed"),
+        Some(other) => Finding::limited(
+            SUBJECT,
+            format!("{other:?}"),
+            "check the platform: without ADR, what has been flushed can still be lost in a power cut",
+        ),
+    }
+}

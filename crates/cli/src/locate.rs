@@ -1,0 +1,71 @@
+//! Where things are: the default pool, this executable, absolute paths, file systems. It creates nothing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// The pool used when none is named: one volatile pool per user.
+pub fn default_volatile_pool() -> PathBuf {
+    PathBuf::from(format!("/dev/shm/holdfast-{}.pool", rustix::process::geteuid().as_raw()))
+}
+
+/// This executable.
+pub fn executable() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find the path of this executable (is /proc mounted?)")
+}
+
+/// `path` made absolute without touching the file system, since the keeper has another working directory.
+pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot make {} absolute", path.display()))
+}
+
+/// File systems whose files are managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// ext4, xfs or btrfs, by name.
+    Managed(&'static str),
+    /// tmpfs or ramfs, where a volatile pool may lie.
+    Memory,
+    /// Anything else: files there are left to the kernel.
+    Other,
+}
+
+/// The file system that `path` (or, while it does not exist, its directory) is on.
+pub fn file_system(path: &Path) -> anyhow::Result<FileSystem> {
+    let existing = if path.exists() { path } else { parent(path) };
+    let facts =
+        rustix::fs::statfs(existing).with_context(|| format!("cannot look at {}", existing.display()))?;
+    Ok(match facts.f_type {
+        0xEF53 => FileSystem::Managed("ext4"),
+        0x5846_5342 => FileSystem::Managed("xfs"),
+        0x9123_683E => FileSystem::Managed("btrfs"),
+        // tmpfs and ramfs.
+        0x0102_1994 | 0x8584_58F6 => FileSystem::Memory,
+        _ => FileSystem::Other,
+    })
+}
+
+/// The directory a path lies in.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_pool_is_per_user() {
+        assert!(default_volatile_pool().to_string_lossy().starts_with("/dev/shm/holdfast-"));
+    }
+
+    #[test]
+    fn file_systems_are_told_apart() {
+        assert_eq!(file_system(Path::new("/dev/shm/not-there")).expect("known"), FileSystem::Memory);
+        assert_eq!(file_system(Path::new("/proc/self")).expect("known"), FileSystem::Other);
+        assert!(file_system(Path::new("/no/such/dir/file")).is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! The `holdfast` program: reads the command line, calls one module per subcommand and turns what they
+//! return into an exit status. It is the only place that prints errors.
+
+mod args;
+mod demo;
+mod doctor;
+mod elf;
+mod export;
+mod format;
+mod keeper_process;
+mod locate;
+mod preload;
+mod program;
+mod progress;
+mod recover;
+mod report;
+mod run;
+mod signals;
+mod sizes;
+mod status;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+
+/// Holdfast refused or failed before the program started.
+const EXIT_REFUSED: u8 = 120;
+/// The keeper failed or died while the program ran.
+const EXIT_KEEPER: u8 = 121;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let (result, code_on_error) = match arguments.command {
+        Command::Run(args) => (run::run(&args), EXIT_REFUSED),
+        Command::Recover(args) => (recover::run(&args), 1),
+        Command::Status(args) => (status::run(&args), 1),
+        Command::Drain(args) => (status::drain(&args), 1),
+        Command::Format(args) => (format::run(&args), 1),
+        Command::Doctor(args) => (doctor::run(&args), 1),
+        Command::Demo(args) => (demo::run(&args), 1),
+        Command::Completions(args) => (export::completions(&args), 1),
+        Command::Man(args) => (export::man(&args), 1),
+        Command::Keeper => (keeper_process::serve(), 1),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("holdfast: {error:#}");
+            let refused = error.downcast_ref::<program::Refused>().map(program::Refused::exit_code);
+            ExitCode::from(refused.unwrap_or(code_on_error))
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The `recover` subcommand. What is done to each file is decided by the keeper's recovery; this only passes the
+//! user's decisions on and shows the outcome.
+
+use std::path::{Path, PathBuf};
+
+use holdfast_keeper::recovery::{self, RecoverOptions, Report};
+
+use crate::args::RecoverArgs;
+use crate::locate;
+use crate::progress::Progress;
+use crate::report;
+
+/// The `recover` subcommand.
+pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
+    let options = RecoverOptions {
+        dry_run: args.dry_run,
+        force: absolute(&args.force)?,
+        discard: absolute(&args.discard)?,
+        export: args.export.as_deref().map(locate::absolute).transpose()?,
+    };
+    let pool = locate::absolute(&args.pool)?;
+    let mut progress = Progress::new();
+    let recovered =
+        recovery::recover(&pool, &options, &mut |stage, done, total| progress.update(stage, done, total));
+    progress.finish();
+    let outcome = recovered?;
+    if args.json {
+        report::print(report::json(&outcome)?)?;
+    } else {
+        let verb = if args.dry_run { "would be recovered (dry run, nothing changed)" } else { "recovered" };
+        report::print(format!("pool {} {verb}\n{}", pool.display(), report::recovery(&outcome)))?;
+    }
+    let attention = report::needs_attention(&outcome);
+    if attention {
+        eprint!("{}", advice(&outcome, &pool));
+    }
+    Ok(u8::from(attention))
+}
+
+fn absolute(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    paths.iter().map(|path| locate::absolute(path)).collect()
+}
+
+/// What to do about files that were not brought back, and about damage.
+pub fn advice(outcome: &Report, pool: &Path) -> String {
+    let pool = pool.display();
+    let mut text = String::new();
+    for file in outcome.files.iter().filter(|file| report::is_unresolved(file)) {
+        text += &match file.outcome.as_str() {
+            "failed" => format!(
+                "holdfast: {} could not be brought back ({}). Its data stays in the pool: remove the cause and run \
+                 `holdfast recover --pool {pool}` again\n",
+                file.path, file.reason
+            ),
+            _ => format!(
+                "holdfast: {path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \
+                 --force {path} (replay the log over it), --export DIR (save what the log holds), --discard {path} \
+                 (forget it)\n",
+                path = file.path,
+                reason = file.reason,
+            ),
+        };
+    }
+    if !outcome.damaged.is_empty() {
+        text += &format!(
+            "holdfast: {} damaged records in pool {pool}: check the media, and the files with their own tools\n",
+            outcome.damaged.len()
+        );
+    }
+    text
+}

@@ -1,0 +1,151 @@
+//! What is shown to people: the summary of a run, the report of a recovery; and printing itself. It computes
+//! nothing that the JSON form of the same data does not hold.
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
+
+use anyhow::Context;
+use holdfast_keeper::recovery::{FileReport, Report};
+use holdfast_keeper::status::Summary;
+use serde::Serialize;
+
+use crate::sizes::{human_bytes, human_count, human_ns};
+
+/// Prints to standard output; a reader that has seen enough (`| head`) is no failure.
+pub fn print(bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The JSON form of anything, indented, with a newline.
+pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+}
+
+/// Two columns, aligned.
+pub fn table(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "  {name:width$}  {value}");
+        text
+    })
+}
+
+/// "persistent" or what a volatile pool survives.
+pub fn durability_in_words(volatile: bool) -> &'static str {
+    if volatile { "volatile (survives a process crash, not a power cut)" } else { "persistent" }
+}
+
+/// The table of `--summary`.
+pub fn summary(summary: &Summary) -> String {
+    let files = summary.files.iter().map(|(state, count)| format!("{count} {state}"));
+    let files = files.collect::<Vec<_>>().join(", ");
+    let mut text = format!("holdfast: pool {}, {}\n", summary.pool, durability_in_words(summary.volatile));
+    text += &table(&[
+        (
+            "writes absorbed",
+            format!("{}  ({})", human_count(summary.writes_absorbed), human_bytes(summary.bytes_absorbed)),
+        ),
+        ("syncs absorbed", human_count(summary.syncs_absorbed)),
+        ("syncs by the kernel", human_count(summary.syncs_real)),
+        ("truncates absorbed", human_count(summary.truncates_absorbed)),
+        ("written to NVM", human_bytes(summary.nvm_bytes)),
+        ("fsyncs by the keeper", human_count(summary.keeper_fsyncs)),
+        ("waits for log space", format!("{}  ({})", human_count(summary.stalls), human_ns(summary.stall_ns))),
+        ("cancelled writes", human_count(summary.cancels)),
+        ("settled first", human_count(summary.settles)),
+        ("fence", summary.fence.clone()),
+        ("files", if files.is_empty() { "none".to_string() } else { files }),
+        (
+            "all on disk",
+            if summary.drained { "yes".to_string() } else { "NO: the rest is in the pool".to_string() },
+        ),
+    ]);
+    for file in &summary.bypassed {
+        let _ = writeln!(text, "  bypassed: {}: {}", file.path, file.reason);
+    }
+    if let Some(report) = &summary.recovered {
+        text += &recovery(report);
+    }
+    text
+}
+
+/// The lines of a recovery: one in sum, one per file, one per damaged record.
+pub fn recovery(report: &Report) -> String {
+    let mut text = if report.clean {
+        "  nothing to recover: the pool was closed cleanly\n".to_string()
+    } else {
+        format!(
+            "  found {} records ({}) of {} files in {} of log; scanned in {}, applied in {}\n",
+            human_count(report.records),
+            human_bytes(report.bytes),
+            report.files.len(),
+            human_bytes(report.scanned_bytes),
+            human_ns((report.scan_s * 1e9) as u64),
+            human_ns((report.apply_s * 1e9) as u64),
+        )
+    };
+    for file in &report.files {
+        text += &recovered_file(file);
+    }
+    for record in &report.damaged {
+        let _ = writeln!(text, "  damaged record: {record}");
+    }
+    text
+}
+
+fn recovered_file(file: &FileReport) -> String {
+    let reason = if file.reason.is_empty() { String::new() } else { format!(": {}", file.reason) };
+    let (records, bytes) = (human_count(file.records), human_bytes(file.bytes));
+    format!("  {}: {} ({records} records, {bytes}){reason}\n", file.outcome, file.path)
+}
+
+/// Whether somebody has to look at the outcome: a file that was not brought back, or damage.
+pub fn needs_attention(report: &Report) -> bool {
+    !report.damaged.is_empty() || report.files.iter().any(is_unresolved)
+}
+
+/// Whether a file's records are still waiting for a decision.
+pub fn is_unresolved(file: &FileReport) -> bool {
+    matches!(file.outcome.as_str(), "set aside" | "failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(outcome: &str) -> FileReport {
+        FileReport {
+            path: "/srv/app.db".to_string(),
+            outcome: outcome.to_string(),
+            reason: String::new(),
+            records: 3,
+            bytes: 12_288,
+        }
+    }
+
+    #[test]
+    fn a_report_names_files_and_damage() {
+        let mut report = Report { files: vec![file("replayed")], ..Report::default() };
+        assert!(!needs_attention(&report));
+        assert!(recovery(&report).contains("replayed: /srv/app.db (3 records, 12.0 KiB)"));
+        report.damaged.push("segment 3, offset 128: checksum".to_string());
+        assert!(needs_attention(&report));
+        assert!(recovery(&report).contains("damaged record: segment 3"));
+        let aside = Report { files: vec![file("set aside")], ..Report::default() };
+        assert!(needs_attention(&aside));
+    }
+
+    #[test]
+    fn a_summary_says_what_the_pool_survives() {
+        let text = summary(&Summary { writes_absorbed: 1234, volatile: true, ..Summary::default() });
+        assert!(text.contains("1,234"));
+        assert!(text.contains("not a power cut"));
+        assert!(text.contains("NO: the rest is in the pool"));
+    }
+}

@@ -1,0 +1,280 @@
+//! The `run` subcommand, the supervisor: finds or makes the pool, joins or starts its keeper, runs the program
+//! with the library and returns its status after the drain. It never lets a program start without Holdfast.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use holdfast_keeper::config::KeeperConfig;
+use holdfast_keeper::control::{Control, ControlError};
+use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
+use holdfast_keeper::status::Summary;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::args::RunArgs;
+use crate::keeper_process::{self, Started};
+use crate::program::{self, Refused};
+use crate::recover::advice;
+use crate::signals::Signals;
+use crate::supervise::{self, Recovered};
+use crate::{EXIT_KEEPER, format, locate, preload, report};
+
+/// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just ending.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+/// How long to wait for a keeper without clients to end.
+const KEEPER_END_S_MAX: i64 = 5;
+
+/// The `run` subcommand.
+pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
+    let name = args.program.first().expect("the parser asks for one");
+    let path = program::resolve(name)?;
+    let library = preload::library()?;
+    let config = config_of(args)?;
+    let mut keeper = attach(&config, args.size)?;
+    refuse_unexpected_volatile(&mut keeper.control, &config)?;
+
+    let signals = Signals::hold()?;
+    let mut program = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals)?;
+    let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
+    let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
+    if let Some(target) = &args.summary {
+        write_summary(&summary, target)?;
+    }
+    Ok(match exit_code(ended.status) {
+        0 if !keeper_well => EXIT_KEEPER,
+        code => code,
+    })
+}
+
+/// What the keeper is told, from the command line.
+fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
+    let pool = match &args.pool {
+        Some(pool) => locate::absolute(pool)?,
+        None if args.volatile => locate::default_volatile_pool(),
+        None => bail!(
+            "no pool is named: give --pool PATH, a DAX device or a file on a DAX file system (`holdfast doctor` \
+             lists them), or --volatile to use memory, which survives a crash of the program but not a power cut"
+        ),
+    };
+    format::refuse_volatile_media(&pool, args.volatile)?;
+    let exclusive = args.exclusive.iter().map(|dir| {
+        // Files are compared by their real paths.
+        dir.canonicalize().with_context(|| format!("--exclusive {}", dir.display()))
+    });
+    Ok(KeeperConfig {
+        volatile: args.volatile,
+        exclusive: exclusive.collect::<Result<_, _>>()?,
+        fence: args.fence.into(),
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
+        batch_bytes_min: args.batch_min.unwrap_or(0),
+        batch_bytes_max: args.batch_max.unwrap_or(0),
+        age_ms_max: args.age_max,
+        nvm_latency_ns: args.nvm_latency_ns,
+        nvm_bandwidth_bytes_per_s: args.nvm_bandwidth.unwrap_or(0),
+        ..KeeperConfig::new(pool)
+    })
+}
+
+/// The keeper that serves this run.
+struct Keeper {
+    control: Control,
+    pidfd: OwnedFd,
+    /// Set if this run started it.
+    child: Option<Child>,
+}
+
+/// Joins the pool's keeper or starts one, making the pool if it is missing.
+fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<Keeper> {
+    let started = Instant::now();
+    let mut pause = Duration::from_millis(5);
+    loop {
+        if let Some(control) = join(&config.pool, size_bytes, config.volatile)? {
+            say_if_options_are_ignored(config, control.keeper_pid());
+            let pidfd = supervise::pidfd_of(control.keeper_pid())?;
+            return Ok(Keeper { control, pidfd, child: None });
+        }
+        match keeper_process::start(config)? {
+            Started::Ready(child, recovered) => {
+                let pidfd = supervise::pidfd_of(child.id())?;
+                say_what_was_recovered(recovered.as_ref(), &config.pool);
+                let control = Control::connect(&config.pool)?;
+                return Ok(Keeper { control, pidfd, child: Some(child) });
+            }
+            Started::Refused(message) => bail!(message),
+            Started::Busy(message) if started.elapsed() > BUSY_MAX => bail!(message),
+            // Its owner is ending, is just starting, or is a recovery: all of them soon change.
+            Started::Busy(_) => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(200));
+            }
+        }
+    }
+}
+
+/// Connects to a keeper if the pool has one; makes the pool if there is none.
+fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<Option<Control>> {
+    if !pool.exists() {
+        let made = format::create(pool, size_bytes.unwrap_or(format::POOL_BYTES_DEFAULT), volatile, false);
+        // Somebody else may have made it at the same moment.
+        return if pool.exists() { Ok(None) } else { made.map(|()| None) };
+    }
+    match Control::connect(pool) {
+        Ok(control) => Ok(Some(control)),
+        Err(ControlError::NoKeeper(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn say_if_options_are_ignored(config: &KeeperConfig, keeper_pid: u32) {
+    let plain = KeeperConfig { volatile: config.volatile, ..KeeperConfig::new(config.pool.clone()) };
+    if format!("{config:?}") != format!("{plain:?}") {
+        eprintln!("holdfast: joining keeper {keeper_pid}, which keeps the options it was started with");
+    }
+}
+
+fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
+    if let Some(outcome) =
+        recovered.filter(|outcome| !outcome.files.is_empty() || report::needs_attention(outcome))
+    {
+        eprint!(
+            "holdfast: recovered pool {}\n{}{}",
+            pool.display(),
+            report::recovery(outcome),
+            advice(outcome, pool)
+        );
+    }
+}
+
+/// Says once that the pool is volatile; refuses if that was not agreed to.
+fn refuse_unexpected_volatile(control: &mut Control, config: &KeeperConfig) -> anyhow::Result<()> {
+    let pool = config.pool.display();
+    if control.status()?.summary.volatile {
+        if !config.volatile {
+            bail!("pool {pool} is volatile: a power cut erases it. Add --volatile if that will do");
+        }
+        eprintln!("holdfast: pool {pool} is volatile (survives a process crash, not a power cut)");
+    }
+    Ok(())
+}
+
+/// Starts the program: our library first in LD_PRELOAD, everything else as we were given it.
+fn spawn(
+    path: &Path,
+    line: &[OsString],
+    library: &Path,
+    socket: &Path,
+    signals: &Signals,
+) -> anyhow::Result<Child> {
+    let name = line.first().map_or(path.as_os_str(), OsString::as_os_str);
+    let mut command = Command::new(path);
+    command.arg0(name).args(line.iter().skip(1));
+    let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    command.env("LD_PRELOAD", preload::with_library(&inherited, library)).env("HOLDFAST_SOCKET", socket);
+    signals.give_to(&mut command);
+    command.spawn().map_err(|error| {
+        Refused::Unusable { program: name.to_string_lossy().into_owned(), reason: error.to_string() }.into()
+    })
+}
+
+/// Drains, or tells what recovery did if the keeper died. Returns the counters, and whether all went well.
+fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) -> (Summary, bool) {
+    let lost = match lost {
+        Some(recovered) => recovered,
+        None => match keeper.control.drain() {
+            Ok(summary) => {
+                if !summary.drained {
+                    say_not_drained(&mut keeper.control, &config.pool);
+                }
+                let well = summary.drained;
+                end(keeper);
+                return (summary, well);
+            }
+            Err(error) => {
+                eprintln!("holdfast: {error}; recovering");
+                recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {})
+            }
+        },
+    };
+    if let Some(mut child) = keeper.child {
+        // Already dead; this only takes its status away.
+        let _ = child.try_wait();
+    }
+    let mut summary =
+        Summary { pool: config.pool.display().to_string(), volatile: config.volatile, ..Summary::default() };
+    match lost {
+        Ok(outcome) => {
+            let text = report::recovery(&outcome);
+            eprint!(
+                "holdfast: recovered pool {}\n{text}{}",
+                config.pool.display(),
+                advice(&outcome, &config.pool)
+            );
+            summary.drained = !report::needs_attention(&outcome);
+            summary.recovered = Some(outcome);
+        }
+        Err(error) if error.busy => eprintln!("holdfast: {error}. It recovers what was acknowledged"),
+        Err(error) => eprintln!(
+            "holdfast: {error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",
+            config.pool.display()
+        ),
+    }
+    (summary, false)
+}
+
+fn say_not_drained(control: &mut Control, pool: &Path) {
+    let errors = control.status().map(|status| status.errors).unwrap_or_default();
+    eprintln!(
+        "holdfast: not everything could be brought to the disk{}. It stays in the pool: remove the cause, then \
+         `holdfast drain --pool {pool}` or `holdfast recover --pool {pool}`",
+        errors.last().map(|error| format!(" ({error})")).unwrap_or_default(),
+        pool = pool.display()
+    );
+}
+
+/// Lets go of the keeper. One that we started and that nobody uses ends now; when we return it has let go of the
+/// pool and of the user's file systems.
+fn end(mut keeper: Keeper) {
+    let in_use = keeper.control.status().map_or(true, |status| !status.clients.is_empty());
+    drop(keeper.control);
+    if let Some(child) = &mut keeper.child
+        && !in_use
+    {
+        let timeout = Timespec { tv_sec: KEEPER_END_S_MAX, tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::new(&keeper.pidfd, PollFlags::IN)], Some(&timeout));
+        let _ = child.try_wait();
+    }
+}
+
+fn write_summary(summary: &Summary, target: &Path) -> anyhow::Result<()> {
+    if target == Path::new("-") {
+        eprint!("{}", report::summary(summary));
+        return Ok(());
+    }
+    let file: PathBuf = target.to_path_buf();
+    std::fs::write(&file, report::json(summary)?).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The program's status as a shell gives it.
+fn exit_code(status: ExitStatus) -> u8 {
+    const KILLED: i32 = 128;
+    let code = status.code().unwrap_or_else(|| KILLED + status.signal().unwrap_or_default());
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_a_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(exit_code(ExitStatus::from_raw(11 | 0x80)), 139);
+    }
+}

@@ -1,0 +1,127 @@
+//! The `status` and `drain` subcommands: ask the keeper, or look at a pool that has none without changing it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use holdfast_keeper::control::{Control, ControlError};
+use holdfast_keeper::recovery::{self, RecoverOptions, Report};
+use holdfast_keeper::status::Status;
+use serde::Serialize;
+
+use crate::args::{DrainArgs, StatusArgs};
+use crate::locate;
+use crate::report;
+use crate::sizes::{human_bytes, human_count};
+
+/// What `status --json` prints.
+#[derive(Serialize)]
+struct Answer {
+    /// Whether a keeper owns the pool now.
+    running: bool,
+    /// The pool.
+    pool: PathBuf,
+    /// What the keeper says.
+    #[serde(flatten)]
+    status: Option<Status>,
+    /// Without a keeper: what a recovery would do.
+    unrecovered: Option<Report>,
+}
+
+/// The `status` subcommand.
+pub fn run(args: &StatusArgs) -> anyhow::Result<u8> {
+    let pool = pool_of(args.pool.as_deref())?;
+    let answer = match connect(&pool)? {
+        Some(mut control) => {
+            Answer { running: true, status: Some(control.status()?), unrecovered: None, pool: pool.clone() }
+        }
+        None => Answer { running: false, status: None, unrecovered: Some(look(&pool)?), pool: pool.clone() },
+    };
+    report::print(if args.json { report::json(&answer)? } else { in_words(&answer) })?;
+    Ok(0)
+}
+
+/// The `drain` subcommand.
+pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
+    let pool = pool_of(args.pool.as_deref())?;
+    let Some(mut control) = connect(&pool)? else {
+        let left = look(&pool)?;
+        if left.records > 0 || !left.damaged.is_empty() {
+            bail!(
+                "no keeper runs for pool {pool}, and it holds {} records of {} files that are not on disk: run \
+                 `holdfast recover --pool {pool}`",
+                human_count(left.records),
+                left.files.len(),
+                pool = pool.display()
+            );
+        }
+        report::print(format!("pool {}: no keeper runs and nothing is left to drain\n", pool.display()))?;
+        return Ok(0);
+    };
+    let summary = control.drain()?;
+    if !summary.drained {
+        let errors = control.status().map(|status| status.errors).unwrap_or_default();
+        bail!(
+            "pool {}: not everything could be brought to the disk; it stays in the pool{}",
+            pool.display(),
+            errors.last().map(|error| format!(". Last error: {error}")).unwrap_or_default()
+        );
+    }
+    report::print(format!("pool {}: everything absorbed so far is on disk\n", pool.display()))?;
+    Ok(0)
+}
+
+fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let pool = given.map_or_else(|| Ok(locate::default_volatile_pool()), locate::absolute)?;
+    if !pool.exists() {
+        bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
+    }
+    Ok(pool)
+}
+
+/// The keeper of a pool, if one runs.
+fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
+    match Control::connect(pool) {
+        Ok(control) => Ok(Some(control)),
+        Err(ControlError::NoKeeper(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a recovery would do; changes nothing.
+fn look(pool: &Path) -> anyhow::Result<Report> {
+    let options = RecoverOptions { dry_run: true, ..RecoverOptions::default() };
+    Ok(recovery::recover(pool, &options, &mut |_, _, _| {})?)
+}
+
+fn in_words(answer: &Answer) -> String {
+    let pool = answer.pool.display();
+    let Some(status) = &answer.status else {
+        let left = answer.unrecovered.clone().unwrap_or_default();
+        let next = if left.clean || left.records == 0 && left.damaged.is_empty() {
+            String::new()
+        } else {
+            format!("  the next run recovers it, or now: holdfast recover --pool {pool}\n")
+        };
+        return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
+    };
+    let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
+    let mut text = format!("pool {pool}: keeper {} runs\n", status.keeper_pid);
+    text += &report::table(&[
+        ("media", format!("{}, {}", status.media, report::durability_in_words(status.summary.volatile))),
+        ("flush path", status.flush_path.clone()),
+        ("clients", if clients.is_empty() { "none".to_string() } else { clients.join(" ") }),
+        ("pool", human_bytes(status.pool_bytes)),
+        ("board", human_bytes(status.board_bytes)),
+        (
+            "segments free",
+            format!("{} of {}", human_count(status.segments_free), human_count(status.segments)),
+        ),
+        ("file slots used", format!("{} of {}", human_count(status.slots_used), human_count(status.slots))),
+        ("files not on disk", human_count(status.files_dirty)),
+        ("backlog at most", human_bytes(status.backlog_bytes)),
+    ]);
+    for error in &status.errors {
+        text += &format!("  error: {error}\n");
+    }
+    text + &report::summary(&status.summary)
+}

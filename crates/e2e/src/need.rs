@@ -1,0 +1,68 @@
+//! What the tests need from the machine. A missing piece fails the test with the command that installs it; nothing is skipped.
+
+use std::path::{Path, PathBuf};
+
+/// Directories searched for programs, in order.
+pub const PATH: &str =
+    "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/postgresql/15/bin";
+
+/// Debian's package for each program that the tests start.
+const PACKAGES: &[(&str, &str)] = &[
+    ("btrfs", "btrfs-progs"),
+    ("db_bench", "rocksdb-tools"),
+    ("eatmydata", "eatmydata"),
+    ("fio", "fio"),
+    ("gcc", "gcc libc6-dev"),
+    ("git", "git"),
+    ("initdb", "postgresql-15"),
+    ("ldb", "rocksdb-tools"),
+    ("losetup", "mount util-linux"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("pg_amcheck", "postgresql-15"),
+    ("pgbench", "postgresql-15"),
+    ("postgres", "postgresql-15"),
+    ("psql", "postgresql-15"),
+    ("python3", "python3"),
+    ("redis-check-aof", "redis-tools"),
+    ("redis-server", "redis-server"),
+    ("setpriv", "util-linux"),
+    ("sqlite3", "sqlite3"),
+    ("xfs_io", "xfsprogs"),
+];
+
+/// The full path of a program; fails the test, naming the package, when it is not installed.
+pub fn tool(name: &str) -> PathBuf {
+    PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.exists()).unwrap_or_else(|| {
+        let package = PACKAGES.iter().find(|(tool, _)| *tool == name).map_or(name, |(_, package)| package);
+        panic!("this test needs `{name}`: apt-get install -y --no-install-recommends {package}")
+    })
+}
+
+/// Fails the test when it does not run as root.
+pub fn root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test mounts file systems and changes users: run it as root"
+    );
+}
+
+/// The built program: `HOLDFAST_BIN`, else `target/release/holdfast` of this workspace.
+pub fn holdfast() -> PathBuf {
+    let path = std::env::var_os("HOLDFAST_BIN")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/holdfast"));
+    let path = path.canonicalize().unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}: build it first with `cargo build --release`, or set HOLDFAST_BIN",
+            path.display()
+        )
+    });
+    assert!(
+        path.with_file_name("libholdfast.so").exists(),
+        "{} has no libholdfast.so beside it: `cargo build --release`",
+        path.display()
+    );
+    path
+}

@@ -1,0 +1,114 @@
+//! A pool on /dev/shm under a unique name, removed at the end of the test, and the commands on it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+use crate::cmd::{Cmd, Output};
+use crate::{proc, report};
+
+/// A volatile pool of one test.
+pub struct Pool {
+    /// Where it is, or will be once something creates it.
+    pub path: PathBuf,
+    /// Who it belongs to: a user's name and capabilities; empty for the tests' own user.
+    user: Option<(String, String)>,
+    size: &'static str,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool {
+    /// A name for a pool; the first `run` creates it.
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("holdfast-e2e-{}-{}.pool", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self { path: PathBuf::from("/dev/shm").join(name), user: None, size: "64M" }
+    }
+
+    /// The same with another size, in `--size` spelling.
+    pub fn with_size(size: &'static str) -> Self {
+        let mut pool = Self::new();
+        pool.size = size;
+        pool
+    }
+
+    /// The same for another user.
+    pub fn of_user(user: &str, capabilities: &str) -> Self {
+        let mut pool = Self::new();
+        pool.user = Some((user.into(), capabilities.into()));
+        pool
+    }
+
+    /// An existing, freshly formatted pool.
+    pub fn formatted() -> Self {
+        let pool = Self::new();
+        pool.command("format").args(["--size", pool.size, "--volatile"]).ok();
+        pool
+    }
+
+    /// The pool's path as text.
+    pub fn text(&self) -> &str {
+        self.path.to_str().expect("pool paths are text")
+    }
+
+    /// The command as the pool's user.
+    pub fn as_user(&self, cmd: Cmd) -> Cmd {
+        match &self.user {
+            Some((user, capabilities)) => cmd.user(user, capabilities),
+            None => cmd,
+        }
+    }
+
+    /// `holdfast SUBCOMMAND --pool THIS`, as the pool's user.
+    pub fn command(&self, subcommand: &str) -> Cmd {
+        self.as_user(Cmd::holdfast(subcommand).arg("--pool").arg(&self.path))
+    }
+
+    /// `holdfast run` on this pool, with the options, ready for `--` and a program. The pool is created when missing.
+    pub fn run(&self, options: &[&str]) -> Cmd {
+        self.as_user(
+            Cmd::holdfast("run")
+                .arg("--volatile")
+                .arg("--pool")
+                .arg(&self.path)
+                .args(["--size", self.size])
+                .args(options),
+        )
+    }
+
+    /// What `status --json` says; fails the test when no keeper answers.
+    pub fn status(&self) -> Value {
+        report::parse(&self.command("status").arg("--json").ok().stdout)
+    }
+
+    /// Runs `recover --json`, with more options.
+    pub fn recover(&self, options: &[&str]) -> Output {
+        self.command("recover").arg("--json").args(options).output()
+    }
+
+    /// Runs a program and returns what it left together with the JSON summary; its exit status is the caller's business.
+    pub fn run_summarised(&self, options: &[&str], program: &[&str]) -> (Output, Value) {
+        let file = tempfile::NamedTempFile::new().expect("temporary file");
+        let summary = format!("--summary={}", file.path().display());
+        let output = self.run(options).arg(summary).arg("--").args(program).output();
+        let text = std::fs::read_to_string(file.path()).expect("summary");
+        assert!(!text.is_empty(), "no summary was written\n{}", output.told());
+        (output, report::parse(&text))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for pid in proc::keepers(&self.path) {
+            proc::kill_hard(pid);
+        }
+        drop(std::fs::remove_file(&self.path));
+    }
+}

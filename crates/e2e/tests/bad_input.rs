@@ -1,0 +1,582 @@
+//! What can be wrong with a pool, a file, a disk or a program: each ends in a message that names the thing and says what to do, a
+//! status that is not 0, and nothing damaged.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdfast_e2e::cmd::{Cmd, Output};
+use holdfast_e2e::disk::{self, Disk, Kind};
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::{need, proc, report};
+
+/// `run` refused, or failed before the program started.
+const REFUSED: i32 = 120;
+const NOBODY: &str = "nobody";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths are text")
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    let mut file = std::fs::OpenOptions::new().write(true).open(path).expect("pool");
+    file.seek(SeekFrom::Start(offset)).and_then(|_| file.write_all(bytes)).expect("write");
+}
+
+/// Every command refuses the pool, names it, says one of `why`, and leaves it as it is.
+fn every_command_refuses(pool: &Pool, why: &[&str]) {
+    let before = std::fs::read(&pool.path).expect("pool");
+    pool.run(&[]).args(["--", "true"]).output().expect(&[REFUSED]).says(&[pool.text()], why);
+    pool.command("recover").output().expect(&[1]).says(&[pool.text()], why);
+    pool.command("status").output().expect(&[1]).says(&[pool.text()], &[]);
+    assert!(std::fs::read(&pool.path).expect("pool") == before, "the pool was changed");
+}
+
+#[test]
+fn not_a_pool() {
+    let pool = Pool::new();
+    std::fs::write(&pool.path, vec![b'x'; 32 << 20]).expect("file");
+    every_command_refuses(&pool, &["not a holdfast pool"]);
+    // `format` does not take a file with something in it without being told to.
+    pool.command("format")
+        .args(["--size", "64M", "--volatile"])
+        .output()
+        .expect(&[1])
+        .says(&[pool.text()], &["--force"]);
+    pool.command("format").args(["--size", "64M", "--volatile", "--force"]).ok();
+    pool.run(&[]).args(["--", "true"]).ok();
+}
+
+#[test]
+fn a_directory_is_no_pool() {
+    let dir = disk::directory();
+    let path = text(dir.path());
+    let run = Cmd::holdfast("run").args(["--volatile", "--pool", path, "--", "true"]).output();
+    run.expect(&[REFUSED]).says(&[path], &["directory"]);
+}
+
+#[test]
+fn wrong_version() {
+    let pool = Pool::formatted();
+    overwrite(&pool.path, 8, &999u32.to_le_bytes());
+    every_command_refuses(&pool, &["version 999"]);
+}
+
+#[test]
+fn truncated_pool() {
+    let pool = Pool::formatted();
+    let file = std::fs::OpenOptions::new().write(true).open(&pool.path).expect("pool");
+    file.set_len(20 << 20).expect("truncate");
+    every_command_refuses(&pool, &["truncated"]);
+}
+
+#[test]
+fn damaged_superblock() {
+    let pool = Pool::formatted();
+    overwrite(&pool.path, 33, b"\xff\x07");
+    every_command_refuses(&pool, &["damaged"]);
+}
+
+#[test]
+fn empty_file_is_no_pool_to_recover() {
+    let pool = Pool::new();
+    std::fs::write(&pool.path, b"").expect("file");
+    pool.command("recover").output().expect(&[1]).says(&[pool.text()], &["not a holdfast pool", "empty"]);
+}
+
+#[test]
+fn missing_pool() {
+    let pool = Pool::new();
+    pool.command("recover")
+        .output()
+        .expect(&[1])
+        .says(&[pool.text()], &["no such", "does not exist", "not found"]);
+    pool.command("status").output().expect(&[1]).says(&[pool.text()], &[]);
+    pool.command("drain").output().expect(&[1]).says(&[pool.text()], &[]);
+}
+
+#[test]
+fn another_users_pool() {
+    need::root();
+    for mode in [0o600, 0o666] {
+        let pool = Pool::formatted();
+        std::fs::set_permissions(&pool.path, std::fs::Permissions::from_mode(mode)).expect("mode");
+        let run = pool.run(&[]).args(["--", "true"]).user(NOBODY, "").output();
+        run.expect(&[REFUSED])
+            .says(&[pool.text()], &["permission", "owner", "belongs", "owned", "another user"]);
+        let recover = pool.command("recover").user(NOBODY, "").output();
+        recover
+            .expect(&[1])
+            .says(&[pool.text()], &["permission", "owner", "belongs", "owned", "another user"]);
+    }
+}
+
+#[test]
+fn busy_pool_names_its_owner() {
+    let pool = Pool::new();
+    let mut program = pool.run(&[]).args(["--", "sleep", "30"]).spawn();
+    let keeper = proc::keeper(&pool.path);
+    let pid = keeper.to_string();
+    let recover = pool.command("recover").output();
+    recover.expect(&[1]).says(&[pool.text(), &pid], &["use", "busy", "owned", "running"]);
+    let format = pool.command("format").args(["--size", "64M", "--volatile", "--force"]).output();
+    format.expect(&[1]).says(&[pool.text(), &pid], &["use", "busy", "owned", "running"]);
+    assert!(proc::alive(keeper), "the keeper did not survive the attempts");
+    for pid in proc::descendants(program.id()) {
+        if !proc::is_holdfast(pid) {
+            proc::kill_hard(pid);
+        }
+    }
+    drop(program.wait());
+}
+
+/// A tmpfs of its own, unmounted at the end.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn new(size: &str) -> Self {
+        need::root();
+        let dir = disk::directory();
+        Cmd::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(dir.path()).ok();
+        Self(dir)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        drop(Cmd::new("umount").arg("-l").arg(self.0.path()).output());
+    }
+}
+
+#[test]
+fn pool_on_a_full_tmpfs() {
+    let tmpfs = Tmpfs::new("24m");
+    let path = tmpfs.0.path().join("pool");
+    let run = || {
+        Cmd::holdfast("run")
+            .args(["--volatile", "--size", "64M", "--pool", text(&path), "--", "true"])
+            .output()
+    };
+    run().expect(&[REFUSED]).says(&[text(&path)], &["space", "full", "room"]);
+    assert!(!path.exists(), "half a pool was left behind");
+    let format =
+        Cmd::holdfast("format").args(["--volatile", "--size", "64M", "--pool", text(&path)]).output();
+    format.expect(&[1]).says(&[text(&path)], &["space", "full", "room"]);
+    assert!(!path.exists(), "half a pool was left behind");
+    Cmd::holdfast("run")
+        .args(["--volatile", "--size", "16M", "--pool", text(&path), "--", "true"])
+        .output()
+        .ok();
+}
+
+#[test]
+fn impossible_size() {
+    let pool = Pool::with_size("1M");
+    pool.run(&[]).args(["--", "true"]).output().expect(&[REFUSED, 2]).says(&["16 MiB"], &[]);
+    assert!(!pool.path.exists(), "half a pool was left behind");
+    let pool = Pool::with_size("many");
+    pool.run(&[]).args(["--", "true"]).output().expect(&[2]).says(&["--size", "many"], &[]);
+}
+
+#[test]
+fn volatile_media_needs_consent() {
+    let pool = Pool::formatted();
+    let run = Cmd::holdfast("run").args(["--pool", pool.text(), "--", "true"]).output();
+    run.expect(&[REFUSED]).says(&[pool.text(), "--volatile"], &["power", "volatile"]);
+    let run = Cmd::holdfast("run").args(["--", "true"]).output();
+    run.expect(&[REFUSED]).says(&["--volatile", "--pool"], &[]);
+    let disk = Disk::new(Kind::Ext4);
+    let path = disk.root.join("pool");
+    // A file on an ordinary disk is no memory at all.
+    let run = Cmd::holdfast("run")
+        .args(["--volatile", "--size", "64M", "--pool", text(&path), "--", "true"])
+        .output();
+    run.expect(&[REFUSED]).says(&[text(&path)], &["tmpfs", "dax", "dev/shm"]);
+}
+
+fn same_as_native(native: &Output, held: &Output) {
+    assert_eq!(
+        (native.code(), &native.stdout, &native.stderr),
+        (held.code(), &held.stdout, &held.stderr),
+        "natively:\n{}\nunder Holdfast:\n{}",
+        native.told(),
+        held.told()
+    );
+}
+
+#[test]
+fn no_permission_on_the_file_is_as_natively() {
+    let disk = Disk::new(Kind::Ext4);
+    let file = disk.root.join("file");
+    std::fs::write(&file, "of root").expect("file");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).expect("mode");
+    let script = format!(
+        "cat {0}; echo >> {0}; echo > {1}/new; dd if=/dev/zero of={0} count=1 2>&1 | head -n 1; rm -f {0}; mv {0} {0}2",
+        text(&file),
+        text(&disk.root)
+    );
+    let native = Cmd::new("env").args(["sh", "-c", &script]).user(NOBODY, "").output();
+    let pool = Pool::of_user(NOBODY, "");
+    let held = pool.run(&[]).args(["--", "sh", "-c", &script]).output();
+    assert!(native.stderr.contains("Permission denied"), "{}", native.told());
+    same_as_native(&native, &held);
+}
+
+/// Writes until the disk refuses, syncing every block, and says what the refusal was and how many blocks are safe.
+const FILL: &str = "
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+blocks = 0
+try:
+    while True:
+        step = 'write'
+        size = os.write(fd, bytes([blocks % 251]) * 65536)
+        if size < 65536:
+            continue
+        step = 'sync'
+        os.fsync(fd)
+        blocks += 1
+        print('ack', blocks, flush=True)
+except OSError as error:
+    print('refused', step, error.errno, flush=True)
+os.fsync(fd)
+os.close(fd)
+";
+
+/// The refusal's number, and the blocks acknowledged before; those must all be in the file.
+fn fill(cmd: Cmd, file: &Path) -> (String, u64) {
+    let output = cmd.args(["python3", "-c", FILL, text(file)]).limit(Duration::from_secs(60)).ok();
+    let refused =
+        output.stdout.lines().find_map(|line| line.strip_prefix("refused ")).unwrap_or("").to_owned();
+    let blocks = output
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("ack ")?.parse().ok())
+        .next_back()
+        .unwrap_or(0);
+    let bytes = std::fs::read(file).expect("file");
+    for block in 0..blocks as usize {
+        let part = bytes.get(block * 65536..(block + 1) * 65536);
+        let whole = part.is_some_and(|part| part.iter().all(|byte| usize::from(*byte) == block % 251));
+        assert!(whole, "acknowledged block {block} of {blocks} is not in the file\n{}", output.told());
+    }
+    (refused, blocks)
+}
+
+/// The same refusal at the same place as natively, and everything acknowledged is there: after the end, and after a crash.
+fn refused_as_natively(dir: &Path, expected: &str, pool: &Pool) {
+    let (native, held) = (dir.join("native"), dir.join("held"));
+    let (refusal, native_blocks) = fill(Cmd::new("env"), &native);
+    assert_eq!(refusal, expected, "natively");
+    std::fs::remove_file(&native).expect("remove");
+    Cmd::new("sync").arg("-f").arg(dir).ok();
+    let (refusal, held_blocks) = fill(pool.run(&[]).arg("--"), &held);
+    assert_eq!(refusal, expected, "under Holdfast");
+    let difference = native_blocks.abs_diff(held_blocks);
+    assert!(
+        difference <= native_blocks / 10 + 16,
+        "{native_blocks} blocks natively, {held_blocks} under Holdfast"
+    );
+    let recovered = report::parse(&pool.recover(&[]).ok().stdout);
+    println!("{native_blocks} blocks natively, {held_blocks} under Holdfast; {recovered:#}");
+    // Space that became free can be used, under a pool that met a full disk.
+    std::fs::remove_file(&held).expect("remove");
+    let again = dir.join("again");
+    let program = ["dd", "if=/dev/zero", &format!("of={}", text(&again)), "bs=64k", "count=8", "conv=fsync"];
+    pool.run(&[]).arg("--").args(program).ok();
+}
+
+#[test]
+fn disk_full_is_as_natively() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let size = if kind == Kind::Xfs { 320 << 20 } else { 48 << 20 };
+        let disk = Disk::with_size(kind, size);
+        // Leave room for some hundred blocks only.
+        let free = Cmd::new("stat").args(["-f", "-c", "%f %S"]).arg(&disk.root).ok().stdout;
+        let (blocks, size) = free.trim().split_once(' ').expect("two numbers");
+        let free: u64 = blocks.parse::<u64>().expect("blocks") * size.parse::<u64>().expect("size");
+        let ballast = format!("{}", free.saturating_sub(24 << 20));
+        Cmd::new("fallocate").args(["-l", &ballast]).arg(disk.root.join("ballast")).ok();
+        refused_as_natively(&disk.root, "write 28", &Pool::new());
+    }
+}
+
+#[test]
+fn quota_is_as_natively() {
+    let disk = Disk::new(Kind::Btrfs);
+    let volume = disk.root.join("volume");
+    Cmd::new("btrfs").args(["quota", "enable"]).arg(&disk.root).ok();
+    Cmd::new("btrfs").args(["subvolume", "create"]).arg(&volume).ok();
+    Cmd::new("btrfs").args(["qgroup", "limit", "16M"]).arg(&volume).ok();
+    refused_as_natively(&volume, "write 122", &Pool::new());
+}
+
+#[test]
+fn file_size_limit_is_as_natively() {
+    let disk = Disk::new(Kind::Ext4);
+    let script = |name: &str| {
+        let file = disk.root.join(name);
+        format!(
+            "trap '' XFSZ; ulimit -f 8; dd if=/dev/zero of={} bs=3000 count=10 conv=fsync 2>&1 | grep -o 'File too large'",
+            text(&file)
+        )
+    };
+    let native = Cmd::new("sh").args(["-c", &script("native")]).ok();
+    let held = Pool::new().run(&[]).args(["--", "sh", "-c", &script("held")]).ok();
+    assert_eq!(native.stdout, held.stdout);
+    let length = |name: &str| std::fs::metadata(disk.root.join(name)).expect("file").len();
+    assert_eq!(length("native"), length("held"));
+}
+
+#[test]
+fn unsupported_file_system_is_bypassed_and_named() {
+    let tmpfs = Tmpfs::new("24m");
+    let file = tmpfs.0.path().join("file");
+    let program = ["dd", "if=/dev/zero", &format!("of={}", text(&file)), "bs=4k", "count=10", "conv=fsync"];
+    let (output, summary) = Pool::new().run_summarised(&[], &program);
+    output.ok();
+    assert_eq!(std::fs::metadata(&file).expect("file").len(), 40960);
+    assert_eq!(report::number(&summary, "writes_absorbed"), 0, "{summary:#}");
+    let rows = report::find(&summary, "bypassed").filter(|rows| rows.is_array());
+    let rows =
+        rows.or_else(|| summary.get("bypassed")).and_then(|rows| rows.as_array()).expect("rows").clone();
+    let row = rows
+        .iter()
+        .find(|row| row["path"] == text(&file))
+        .unwrap_or_else(|| panic!("not named in {summary:#}"));
+    assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("tmpfs")), "{row:#}");
+}
+
+#[test]
+fn missing_library() {
+    let dir = disk::directory();
+    let alone = dir.path().join("holdfast");
+    std::fs::copy(need::holdfast(), &alone).expect("copy");
+    let pool = Pool::new();
+    let run = Cmd::new(&alone)
+        .args(["run", "--volatile", "--size", "64M", "--pool", pool.text(), "--", "true"])
+        .output();
+    run.expect(&[REFUSED]).says(&[text(dir.path()), "libholdfast.so"], &[]);
+}
+
+#[test]
+fn static_program() {
+    let disk = Disk::new(Kind::Ext4);
+    let (source, program) = (disk.root.join("main.c"), disk.root.join("program"));
+    std::fs::write(&source, "int main(void) { return 0; }").expect("source");
+    Cmd::new("gcc").args(["-static", "-o"]).arg(&program).arg(&source).ok();
+    let run = Pool::new().run(&[]).arg("--").arg(&program).output();
+    run.expect(&[REFUSED]).says(&[text(&program)], &["static"]);
+}
+
+#[test]
+fn setuid_program() {
+    let disk = Disk::new(Kind::Ext4);
+    let program = disk.root.join("program");
+    std::fs::copy("/bin/true", &program).expect("copy");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("mode");
+    let run = Pool::of_user(NOBODY, "").run(&[]).arg("--").arg(&program).output();
+    run.expect(&[REFUSED]).says(&[text(&program)], &["set-user-id", "setuid", "set-uid"]);
+}
+
+#[test]
+fn unknown_program() {
+    let run = Pool::new().run(&[]).args(["--", "no-such-program-anywhere"]).output();
+    run.expect(&[127, REFUSED]).says(&["no-such-program-anywhere"], &["not found", "no such file"]);
+    let run = Pool::new().run(&[]).args(["--", "/no/such/program"]).output();
+    run.expect(&[127, REFUSED]).says(&["/no/such/program"], &["not found", "no such file"]);
+    let dir = disk::directory();
+    let file = dir.path().join("plain");
+    std::fs::write(&file, "plain text").expect("file");
+    let run = Pool::new().run(&[]).arg("--").arg(&file).output();
+    run.expect(&[126, 127, REFUSED]).says(&[text(&file)], &["permission", "execut"]);
+}
+
+#[test]
+fn usage_errors() {
+    Cmd::holdfast("run").output().expect(&[2]).says(&["usage"], &[]);
+    Cmd::holdfast("nonsense").output().expect(&[2]).says(&["nonsense"], &[]);
+    Cmd::holdfast("run")
+        .args(["--durability", "never", "--", "true"])
+        .output()
+        .expect(&[2])
+        .says(&["never"], &[]);
+    Cmd::holdfast("recover").output().expect(&[1, 2]).says(&["--pool"], &[]);
+}
+
+/// A pool with acknowledged writes to `file` of which the disk knows nothing for certain, after everybody was killed.
+fn crashed(disk: &Disk, pool: &Pool) -> PathBuf {
+    let file = disk.root.join("file");
+    std::fs::write(&file, vec![b'o'; 20_000]).expect("file");
+    disk.settle();
+    let script = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY)
+os.fsync(fd)
+for block in range(4):
+    os.pwrite(fd, b'n' * 4096, block * 4096)
+    os.fsync(fd)
+print('done', flush=True)
+time.sleep(60)
+";
+    let program = ["--age-max", "60000", "--", "python3", "-c", script, text(&file)];
+    let mut supervisor = pool.run(&[]).args(program).spawn();
+    let mut stdout = std::io::BufReader::new(supervisor.stdout.take().expect("piped"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).expect("line");
+    if line != "done\n" {
+        let mut told = String::new();
+        drop(std::io::Read::read_to_string(&mut supervisor.stderr.take().expect("piped"), &mut told));
+        panic!("the program said `{line}`\n{told}");
+    }
+    let keeper = proc::keeper(&pool.path);
+    let family = proc::descendants(supervisor.id());
+    drop(supervisor.kill());
+    proc::kill_hard(keeper);
+    for pid in family {
+        proc::kill_hard(pid);
+    }
+    drop(supervisor.wait());
+    file
+}
+
+/// The same, and somebody wrote to the file afterwards, before recovery.
+fn changed_after_crash(disk: &Disk, pool: &Pool) -> PathBuf {
+    let file = crashed(disk, pool);
+    // Well after the last sign of life in the pool, which may be counted in whole seconds.
+    std::thread::sleep(Duration::from_millis(3500));
+    overwrite(&file, 0, b"by somebody else");
+    file
+}
+
+fn content(file: &Path) -> Vec<u8> {
+    std::fs::read(file).expect("file")
+}
+
+fn absorbed_content() -> Vec<u8> {
+    let mut expected = vec![b'o'; 20_000];
+    expected[..16384].fill(b'n');
+    expected
+}
+
+#[test]
+fn unchanged_file_is_recovered() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    let before = std::fs::read(&pool.path).expect("pool");
+    let dry = pool.recover(&["--dry-run"]);
+    dry.ok();
+    assert!(std::fs::read(&pool.path).expect("pool") == before, "a dry run changed the pool");
+    assert!(report::number(&report::parse(&dry.stdout), "records") >= 4, "{}", dry.told());
+    let recovered = pool.recover(&[]);
+    assert!(report::number(&report::parse(&recovered.ok().stdout), "records") >= 4, "{}", recovered.told());
+    assert!(content(&file) == absorbed_content());
+    let again = pool.recover(&[]);
+    assert_eq!(report::number(&report::parse(&again.ok().stdout), "records"), 0, "{}", again.told());
+}
+
+#[test]
+fn run_recovers_by_itself() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    overwrite_content_by_power_cut(&disk, &file);
+    let (output, summary) = pool.run_summarised(&[], &["cat", text(&file)]);
+    output.ok();
+    assert!(
+        output.stdout.as_bytes() == absorbed_content(),
+        "the program reads {} bytes",
+        output.stdout.len()
+    );
+    assert!(report::find(&summary, "recovered").is_some_and(|recovered| !recovered.is_null()), "{summary:#}");
+}
+
+/// Takes back what the page cache holds, as a power cut does.
+fn overwrite_content_by_power_cut(disk: &Disk, file: &Path) {
+    disk.cut_power();
+    disk.restore_power();
+    assert!(content(file) == vec![b'o'; 20_000], "the power cut took nothing back");
+}
+
+#[test]
+fn changed_file_is_set_aside_and_forced() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = changed_after_crash(&disk, &pool);
+    let theirs = content(&file);
+    let recovered = pool.command("recover").output();
+    recovered.expect(&[1]);
+    let told = format!("{}{}", recovered.stdout, recovered.stderr);
+    for word in [text(&file), "set aside", "--force"] {
+        assert!(told.contains(word), "recovery does not say `{word}`\n{}", recovered.told());
+    }
+    assert!(content(&file) == theirs, "recovery wrote over somebody's change");
+    let forced = pool.command("recover").arg("--force").arg(&file).output();
+    forced.ok();
+    assert!(content(&file) == absorbed_content(), "--force did not replay\n{}", forced.told());
+    pool.command("recover").ok();
+}
+
+#[test]
+fn changed_file_is_exported_and_discarded() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = changed_after_crash(&disk, &pool);
+    let theirs = content(&file);
+    let out = disk.root.join("out");
+    std::fs::create_dir(&out).expect("directory");
+    let exported = pool.command("recover").arg("--export").arg(&out).output();
+    exported.expect(&[0, 1]);
+    let found = Cmd::new("grep").args(["-rlc", "nnnnnnnnnnnnnnnn"]).arg(&out).output();
+    assert!(found.status.success(), "nothing exported holds the writes\n{}", exported.told());
+    assert!(content(&file) == theirs, "the export wrote to the file");
+    pool.command("recover").arg("--discard").arg(&file).ok();
+    assert!(content(&file) == theirs, "the discard wrote to the file");
+    pool.command("recover").ok();
+}
+
+#[test]
+fn replaced_file_is_set_aside() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    std::fs::rename(&file, disk.root.join("moved")).expect("rename");
+    std::fs::remove_file(disk.root.join("moved")).expect("remove");
+    std::fs::write(&file, "another file").expect("file");
+    let recovered = pool.command("recover").output();
+    recovered.expect(&[1]);
+    let told = format!("{}{}", recovered.stdout, recovered.stderr);
+    assert!(told.contains(text(&file)) && told.contains("set aside"), "{}", recovered.told());
+    assert_eq!(std::fs::read_to_string(&file).expect("file"), "another file");
+}
+
+#[test]
+fn format_refuses_unrecovered_records() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    let format = pool.command("format").args(["--size", "64M", "--volatile"]).output();
+    format.expect(&[1]).says(&[pool.text()], &["recover", "--force"]);
+    pool.recover(&[]).ok();
+    assert!(content(&file) == absorbed_content());
+}
+
+#[test]
+fn damaged_record_is_reported_and_the_rest_recovered() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    let mut bytes = std::fs::read(&pool.path).expect("pool");
+    // The second of four written blocks: valid records follow it, so it is damage and no torn end.
+    let runs: Vec<usize> = (0..bytes.len() - 4096)
+        .step_by(64)
+        .filter(|at| {
+            bytes[*at..*at + 64].iter().all(|byte| *byte == b'n')
+                && bytes[*at - 64..*at].iter().any(|byte| *byte != b'n')
+        })
+        .collect();
+    assert!(runs.len() >= 4, "{} blocks found in the pool", runs.len());
+    bytes[runs[1] + 1000] ^= 1;
+    overwrite(&pool.path, runs[1] as u64 + 1000, &[bytes[runs[1] + 1000]]);
+    let recovered = pool.recover(&[]);
+    let told = report::parse(&recovered.stdout);
+    let damaged = report::find(&told, "damaged").and_then(|rows| rows.as_array()).expect("rows").clone();
+    assert!(!damaged.is_empty(), "the damage was not reported\n{}", recovered.told());
+    recovered.expect(&[1]);
+    assert!(content(&file)[..4096].iter().all(|byte| *byte == b'n'), "what came before the damage");
+}

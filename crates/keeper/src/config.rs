@@ -1,0 +1,69 @@
+//! What `holdfast run` tells the keeper it starts. Plain data, passed as JSON; it decides nothing.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Which fence against outsiders to use (design: who else may be looking).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FenceChoice {
+    /// fanotify when the keeper may use it, else inotify.
+    #[default]
+    Auto,
+    /// Permission events on every managed file; needs root.
+    Fanotify,
+    /// Notices with a conflict mark; needs nothing.
+    Inotify,
+    /// No fence: only files under `exclusive` directories are managed.
+    None,
+}
+
+/// Everything a keeper is started with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeeperConfig {
+    /// The pool: a DAX device, a file on a DAX file system, or a file on tmpfs.
+    pub pool: PathBuf,
+    /// Whether media that does not survive a power cut is accepted.
+    pub volatile: bool,
+    /// Directories the user vouches for: nobody else touches the files below.
+    pub exclusive: Vec<PathBuf>,
+    /// The fence for all other files.
+    pub fence: FenceChoice,
+    /// Globs of absolute paths; when not empty, only these are managed.
+    pub include: Vec<String>,
+    /// Globs of absolute paths that are never managed.
+    pub exclude: Vec<String>,
+    /// Expire once this much is logged, in bytes (0: an eighth of the pool).
+    pub batch_bytes_min: u64,
+    /// Expire at the latest when this much is logged, in bytes (0: half of the pool).
+    pub batch_bytes_max: u64,
+    /// Expire at the latest when the oldest record is this old, in milliseconds.
+    pub age_ms_max: u64,
+    /// Injected write latency per fence, in nanoseconds.
+    pub nvm_latency_ns: u64,
+    /// Injected write bandwidth limit, in bytes per second (0: none).
+    pub nvm_bandwidth_bytes_per_s: u64,
+    /// Whether the keeper ends by itself when its last client is gone.
+    pub exit_when_unused: bool,
+}
+
+impl KeeperConfig {
+    /// The defaults for a pool.
+    pub fn new(pool: PathBuf) -> Self {
+        Self {
+            pool,
+            volatile: false,
+            exclusive: Vec::new(),
+            fence: FenceChoice::Auto,
+            include: Vec::new(),
+            exclude: Vec::new(),
+            batch_bytes_min: 0,
+            batch_bytes_max: 0,
+            age_ms_max: 1000,
+            nvm_latency_ns: 0,
+            nvm_bandwidth_bytes_per_s: 0,
+            exit_when_unused: true,
+        }
+    }
+}

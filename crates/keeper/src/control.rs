@@ -1,0 +1,110 @@
+//! Talking to a running keeper from another process: status and drain. A connection that is held keeps the
+//! keeper from ending by itself.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use holdfast_cache::wire::{DRAIN, STATUS};
+use holdfast_media::{Mapping, OpenMode};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::recovery::PoolError;
+use crate::runtime::socket_path;
+use crate::status::{Status, Summary};
+
+/// Answers are JSON in one message; the kernel limits messages to less than this.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Why a keeper could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// No keeper owns the pool at the moment.
+    #[error("no keeper is running for pool {0}")]
+    NoKeeper(PathBuf),
+    /// The conversation broke off.
+    #[error("the keeper of pool {pool} did not answer: {source}")]
+    Broken {
+        /// The pool.
+        pool: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The pool could not be read.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// A connection to the keeper of one pool.
+pub struct Control {
+    pool: PathBuf,
+    socket: PathBuf,
+    connection: OwnedFd,
+    keeper_pid: u32,
+}
+
+impl Control {
+    /// Connects to the keeper of `pool`, if one runs.
+    pub fn connect(pool: &Path) -> Result<Self, ControlError> {
+        let unusable = |error: String| {
+            let message = format!("pool {} cannot be used: {error}", pool.display());
+            ControlError::Pool(PoolError { message, busy: false })
+        };
+        let (mapping, _) = Mapping::open(pool, OpenMode::ReadOnly).map_err(|error| unusable(error.to_string()))?;
+        let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
+        let socket = socket_path(&superblock.uuid);
+        let connected = connect(&socket).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NoKeeper(pool.to_owned()),
+            _ => ControlError::Broken { pool: pool.to_owned(), source: error },
+        })?;
+        let peer = rustix::net::sockopt::socket_peercred(&connected)
+            .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error.into() })?;
+        let keeper_pid = peer.pid.as_raw_nonzero().get() as u32;
+        Ok(Self { pool: pool.to_owned(), socket, connection: connected, keeper_pid })
+    }
+
+    /// Where clients connect; the value of `HOLDFAST_SOCKET`.
+    pub fn socket_path(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The keeper's process id.
+    pub fn keeper_pid(&self) -> u32 {
+        self.keeper_pid
+    }
+
+    /// Asks for the keeper's state.
+    pub fn status(&mut self) -> Result<Status, ControlError> {
+        self.ask(STATUS)
+    }
+
+    /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
+    pub fn drain(&mut self) -> Result<Summary, ControlError> {
+        self.ask(DRAIN)
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&self, request: u8) -> Result<T, ControlError> {
+        let broken = |source: io::Error| ControlError::Broken { pool: self.pool.clone(), source };
+        rustix::net::send(&self.connection, &[request], SendFlags::NOSIGNAL)
+            .map_err(|error| broken(error.into()))?;
+        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
+        let bytes = loop {
+            match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
+                Ok((bytes, _)) => break bytes,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(broken(error.into())),
+            }
+        };
+        if bytes == 0 {
+            return Err(broken(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+        serde_json::from_slice(&answer[..bytes]).map_err(|error| broken(error.into()))
+    }
+}
+
+fn connect(socket: &Path) -> io::Result<OwnedFd> {
+    let connection =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
+    Ok(connection)
+}

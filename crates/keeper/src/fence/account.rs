@@ -1,0 +1,406 @@
+//! The account of one watched file: which outsiders were let in, and what is known of them since. Plain data
+//! and rules; it locks nothing and tells nobody.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
+use super::opener::{self, Progress};
+use super::outsiders::Scan;
+use super::sys;
+
+/// First pause between two looks at a file that an outsider opened; it doubles up to the longest.
+const LOOK_MS_FIRST: u64 = 1;
+const LOOK_MS_MAX: u64 = 30_000;
+/// Looks at one file take at most one part in so many of one processor's time.
+const LOOK_SHARE: u32 = 4;
+/// An unexplained open (inotify) may still be explained by a client's announcement for this long.
+const EXPLAIN_MS: u64 = 5;
+/// Until an open that was noticed afterwards shows up in its process's table of open files.
+pub(super) const INSTALL_MS: u64 = 20;
+/// An open of which nothing was ever seen, by a process that is gone, has failed after this long.
+const VANISHED_MS: u64 = 2_000;
+/// Until an open whose notice was lost is over, for all we can know.
+const LOST_MS: u64 = 1_000;
+/// How long client opens announced but not seen stay good for explaining an open.
+const CREDIT_MS: u64 = 1_000;
+
+/// An inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub dev: u64,
+    pub ino: u64,
+}
+
+impl Key {
+    /// The inode a path leads to, links followed.
+    pub(super) fn of(path: &Path) -> io::Result<Key> {
+        let stat = statx(CWD, path, AtFlags::empty(), StatxFlags::INO)?;
+        Ok(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
+    }
+
+    /// The inode of an open file.
+    pub(super) fn of_fd(fd: impl AsFd) -> io::Result<Key> {
+        let stat = rustix::fs::fstat(fd)?;
+        Ok(Key { dev: stat.st_dev, ino: stat.st_ino })
+    }
+}
+
+/// An open that waits for permission. Dropping it gives the permission.
+pub(super) struct Gate {
+    pub group: Arc<OwnedFd>,
+    pub file: OwnedFd,
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        sys::allow(self.group.as_fd(), self.file.as_fd());
+    }
+}
+
+/// Who opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// A thread and its process (the same, if that could not be told); with `hidden` only a close event can
+    /// tell that the description is gone.
+    Thread { tid: u32, pid: u32, hidden: bool },
+    /// Somebody, perhaps a client (inotify does not say who).
+    Somebody,
+    /// Somebody who is no client: no announcement explains the open.
+    Stranger,
+    /// Perhaps somebody: notices were lost.
+    Lost,
+}
+
+/// An outsider's open that was let in and not yet accounted for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub who: Who,
+    pub since: Instant,
+    /// It is over: if it succeeded, the description is where it will be.
+    pub past: bool,
+    /// Its description was seen in a table of open files or was closed.
+    pub seen: bool,
+}
+
+pub(super) struct File {
+    /// Distinguishes this watch from earlier and later ones of the same inode.
+    pub id: u64,
+    pub slot: u32,
+    pub generation: u64,
+    /// The sink was told `arrived` and not yet `left`.
+    pub arrived: bool,
+    /// An outsider was reported to be there already: `arrived` is due.
+    pub present: bool,
+    pub queued: bool,
+    pub running: bool,
+    /// Opens that wait until `arrived` has returned.
+    pub waiting: Vec<(Who, Option<Gate>)>,
+    pub opens: Vec<Open>,
+    /// Grows with each open and each close: a look that began before is stale.
+    pub epoch: u64,
+    /// Outsiders' closes of writing descriptions so far.
+    pub write_closes: u64,
+    /// A writer was seen in a table of open files, and no such close came since.
+    pub writer_owed: bool,
+    pub wrote: bool,
+    pub look_at: Option<Instant>,
+    pub look_not_before: Option<Instant>,
+    pub look_ms: u64,
+    pub tally: Tally,
+    /// An open was explained by a client's announcement, but may hide another one: look when it is cheap.
+    pub suspect: bool,
+}
+
+/// What one look at a file came to.
+pub(super) enum Verdict {
+    /// Outsiders may still write, or it cannot be told: look again when `look_at` says.
+    Stay,
+    /// None is left.
+    Left {
+        /// Their bytes may be unsynced.
+        wrote: bool,
+        /// There never was one: all opens were clients' (inotify).
+        all_ours: bool,
+    },
+}
+
+impl File {
+    pub(super) fn new(id: u64, slot: u32, generation: u64, announced: u64) -> File {
+        File {
+            id,
+            slot,
+            generation,
+            arrived: false,
+            present: false,
+            queued: false,
+            running: false,
+            waiting: Vec::new(),
+            opens: Vec::new(),
+            epoch: 0,
+            write_closes: 0,
+            writer_owed: false,
+            wrote: false,
+            look_at: None,
+            look_not_before: None,
+            look_ms: LOOK_MS_FIRST,
+            tally: Tally { announced_base: announced, ..Tally::default() },
+            suspect: false,
+        }
+    }
+
+    /// Queues an opener behind `arrived`.
+    pub(super) fn wait(&mut self, who: Who, gate: Option<Gate>) {
+        self.waiting.push((who, gate));
+        self.epoch += 1;
+    }
+
+    /// Enters those who are let in now.
+    pub(super) fn let_in(&mut self, waiting: &[(Who, Option<Gate>)], now: Instant) {
+        self.opens.extend(waiting.iter().map(|(who, _)| Open {
+            who: *who,
+            since: now,
+            past: matches!(who, Who::Thread { hidden: true, .. }),
+            seen: false,
+        }));
+        // Who is known to come from outside with more than reading in mind may have truncated at once.
+        self.wrote |= waiting.iter().any(|(who, _)| matches!(who, Who::Thread { .. }));
+        self.epoch += 1;
+        self.look_soon(now);
+    }
+
+    /// Whether closes of the file matter now.
+    pub(super) fn wants_closes(&self) -> bool {
+        self.arrived || self.present || !self.waiting.is_empty()
+    }
+
+    /// A description was closed for good; `mark` enters that into the opens it may concern and says whether
+    /// it did. Whether a look is due.
+    pub(super) fn closed(&mut self, wrote: bool, mark: impl Fn(&mut Open) -> bool, now: Instant) -> bool {
+        let marked = self.opens.iter_mut().fold(false, |any, open| mark(open) | any);
+        if !wrote && !marked {
+            return false;
+        }
+        self.epoch += 1;
+        if wrote {
+            self.wrote = true;
+            self.write_closes += 1;
+            self.writer_owed = false;
+        }
+        self.look_soon(now);
+        true
+    }
+
+    /// Notices were lost. What the account was waiting for may be among them: only looks count from here on.
+    pub(super) fn lost_events(&mut self) {
+        self.opens.clear();
+        self.writer_owed = false;
+        self.wrote = true;
+        self.wait(Who::Lost, None);
+    }
+
+    /// Draws the conclusion from a look that was begun at `before`. `opens` are those of that time, with what
+    /// has been found out about them; `scan` is missing if some were not over yet.
+    pub(super) fn conclude(
+        &mut self,
+        before: &Before,
+        mut opens: Vec<Open>,
+        scan: Option<&Scan>,
+        announced: u64,
+        now: Instant,
+    ) -> Verdict {
+        let pause = (now - before.at) * LOOK_SHARE;
+        self.look_not_before = Some(now + pause);
+        let writer = scan.is_some_and(|scan| scan.holders.iter().any(|holder| holder.writes));
+        if writer {
+            self.wrote = true;
+            // If one closed meanwhile, the one seen may be the one that is gone.
+            self.writer_owed |= self.write_closes == before.write_closes;
+        }
+        if self.epoch != before.epoch || !self.waiting.is_empty() {
+            self.look_soon(now);
+            return Verdict::Stay;
+        }
+        let all_ours = self.explain(&mut opens, announced, now);
+        if let Some(scan) = scan {
+            opens.iter_mut().for_each(|open| open.seen |= open.is_among(scan));
+            opens.retain(|open| !open.is_accounted_for(now));
+        }
+        self.opens = opens;
+        let clear = scan.is_some_and(|scan| scan.unreadable == 0) && !writer;
+        if !(clear || all_ours) || self.writer_owed || !self.opens.is_empty() {
+            // A writer that was seen ends with a close: until then there is nothing to look for.
+            let ends_with_close = self.writer_owed && scan.is_some();
+            self.look_at = (!ends_with_close).then(|| now + pause.max(Duration::from_millis(self.look_ms)));
+            self.look_ms = (self.look_ms * 2).min(LOOK_MS_MAX);
+            return Verdict::Stay;
+        }
+        self.arrived = false;
+        self.look_at = None;
+        Verdict::Left { wrote: std::mem::take(&mut self.wrote), all_ours }
+    }
+
+    /// Something changed: look soon.
+    fn look_soon(&mut self, now: Instant) {
+        self.look_ms = LOOK_MS_FIRST;
+        self.look_at = Some(self.look_not_before.map_or(now, |not_before| not_before.max(now)));
+    }
+
+    /// inotify: settles whose the opens are that nothing explained when they were noticed. Whether all were
+    /// the clients' own after all.
+    fn explain(&mut self, opens: &mut Vec<Open>, announced: u64, now: Instant) -> bool {
+        let waited = Duration::from_millis(EXPLAIN_MS);
+        let open_question = |open: &&mut Open| open.who == Who::Somebody;
+        if opens.iter().any(|open| open.who == Who::Lost) {
+            opens.iter_mut().filter(open_question).for_each(|open| open.who = Who::Stranger);
+            self.tally.rebase(announced);
+        } else if !opens.iter().any(|open| open.who == Who::Somebody) {
+            return false;
+        } else if self.tally.explained(announced) {
+            opens.retain(|open| open.who != Who::Somebody);
+            return opens.is_empty();
+        } else if opens.iter().all(|open| now - open.since > waited) {
+            opens.iter_mut().filter(open_question).for_each(|open| open.who = Who::Stranger);
+            self.tally.rebase(announced);
+        } else {
+            return false;
+        }
+        self.wrote = true;
+        false
+    }
+}
+
+/// inotify: opens noticed against opens announced.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    noticed: u64,
+    announced_base: u64,
+    /// Announced opens that had no notice when last looked, and since when.
+    credit: u64,
+    credit_since: Option<Instant>,
+}
+
+impl Tally {
+    /// Counts one open; whether clients' announcements explain it.
+    pub(super) fn notice(&mut self, announced_in_all: u64, now: Instant) -> bool {
+        let announced = announced_in_all.saturating_sub(self.announced_base);
+        // The kernel merges equal notices, and announced opens fail: credit of old must not hide an outsider.
+        if self.credit_since.is_some_and(|since| now - since > Duration::from_millis(CREDIT_MS)) {
+            self.noticed += self.credit.min(announced.saturating_sub(self.noticed));
+            self.credit = 0;
+        }
+        self.noticed += 1;
+        let credit = announced.saturating_sub(self.noticed);
+        if credit == 0 {
+            self.credit_since = None;
+        } else if credit > self.credit || self.credit_since.is_none() {
+            self.credit_since = Some(now);
+        }
+        self.credit = credit;
+        self.explained(announced_in_all)
+    }
+
+    fn explained(&self, announced_in_all: u64) -> bool {
+        announced_in_all.saturating_sub(self.announced_base) >= self.noticed
+    }
+
+    /// Takes every unexplained open for an outsider's, so that clients' later ones are counted anew.
+    fn rebase(&mut self, announced_in_all: u64) {
+        *self = Tally { announced_base: announced_in_all, ..Tally::default() };
+    }
+}
+
+/// What the account was when a look began.
+pub(super) struct Before {
+    pub epoch: u64,
+    pub write_closes: u64,
+    pub at: Instant,
+}
+
+impl Open {
+    /// Whether it is over, so that a scan meets its description.
+    pub(super) fn is_past(&self, now: Instant) -> bool {
+        match self.who {
+            _ if self.past => true,
+            Who::Thread { tid, .. } => opener::progress(tid) != Progress::Opening,
+            Who::Somebody | Who::Stranger => now - self.since > Duration::from_millis(INSTALL_MS),
+            Who::Lost => now - self.since > Duration::from_millis(LOST_MS),
+        }
+    }
+
+    /// Whether a scan shows a description that may have come of it.
+    fn is_among(&self, scan: &Scan) -> bool {
+        match self.who {
+            Who::Thread { hidden: true, .. } => false,
+            Who::Thread { pid, .. } => scan.holders.iter().any(|holder| holder.pid == pid),
+            Who::Somebody | Who::Stranger | Who::Lost => !scan.holders.is_empty(),
+        }
+    }
+
+    /// Whether its description is either visible to scans or closed, or never came to be.
+    fn is_accounted_for(&self, now: Instant) -> bool {
+        let vanished = now - self.since > Duration::from_millis(VANISHED_MS);
+        match self.who {
+            _ if self.seen => true,
+            Who::Thread { hidden: true, .. } => false,
+            Who::Thread { pid, .. } => vanished && !opener::alive(pid),
+            Who::Somebody | Who::Stranger => vanished,
+            Who::Lost => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outsiders::Holder;
+    use super::*;
+
+    #[test]
+    fn clients_opens_are_explained_and_others_are_not() {
+        let now = Instant::now();
+        let mut tally = Tally { announced_base: 7, ..Tally::default() };
+        assert!(tally.notice(8, now));
+        assert!(!tally.notice(8, now));
+        assert!(tally.explained(9));
+        assert!(!tally.notice(9, now));
+        tally.rebase(9);
+        assert!(tally.notice(10, now));
+    }
+
+    #[test]
+    fn old_credit_hides_nobody() {
+        let now = Instant::now();
+        let mut tally = Tally::default();
+        // Two clients opened, but the kernel merged the notices.
+        assert!(tally.notice(2, now));
+        assert!(!tally.notice(2, now + Duration::from_millis(CREDIT_MS + 1)));
+    }
+
+    #[test]
+    fn a_writer_that_was_seen_must_be_seen_to_close() {
+        let now = Instant::now();
+        let mut file = File::new(1, 1, 1, 0);
+        let who = Who::Thread { tid: 1, pid: 1, hidden: false };
+        file.arrived = true;
+        file.let_in(&[(who, None)], now);
+        let look = |file: &mut File, writes: Option<bool>| {
+            let before = Before { epoch: file.epoch, write_closes: file.write_closes, at: now };
+            let holders =
+                writes.map(|writes| Holder { dev: 1, ino: 1, pid: 1, writes }).into_iter().collect();
+            let opens = file.opens.clone();
+            let verdict = file.conclude(&before, opens, Some(&Scan { holders, unreadable: 0 }), 0, now);
+            matches!(verdict, Verdict::Left { wrote: true, .. })
+        };
+        assert!(!look(&mut file, Some(true)));
+        // On its way to another process: no table shows it.
+        assert!(!look(&mut file, None));
+        assert!(file.closed(true, |_| false, now));
+        assert!(!look(&mut file, Some(true)));
+        assert!(file.closed(true, |_| false, now));
+        assert!(look(&mut file, None));
+    }
+}

@@ -1,0 +1,154 @@
+//! The fanotify fence: the reader of permission events.
+//!
+//! The reader answers opens by our own processes at once and hands all others to the ledger's workers. It must
+//! never block, never take a lock of the board, and never open a watched file: nobody else would answer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+
+use super::account::{Gate, Key};
+use super::ledger::Ledger;
+use super::{FenceError, FenceKind, opener, sys};
+
+/// Room for some hundred events at once.
+const BUFFER_BYTES: usize = 8 * 1024;
+
+pub(super) struct Engine {
+    group: Arc<OwnedFd>,
+    stop: Arc<OwnedFd>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    pub(super) fn start(ledger: &Arc<Ledger>) -> Result<Engine, FenceError> {
+        let os = |what| move |source| FenceError::Os { kind: FenceKind::Fanotify, what, source };
+        let group = sys::fanotify_init().map_err(|err| match Errno::from_io_error(&err) {
+            Some(Errno::PERM) => FenceError::NotPermitted,
+            Some(Errno::NOSYS | Errno::INVAL) => FenceError::Unsupported,
+            _ => os("fanotify_init")(err),
+        })?;
+        probe(&group)?;
+        let group = Arc::new(group);
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|err| os("eventfd")(err.into()))?);
+        let reader = {
+            let (group, stop, ledger) = (Arc::clone(&group), Arc::clone(&stop), Arc::clone(ledger));
+            thread::Builder::new()
+                .name("fence-fanotify".into())
+                .spawn(move || read_all(&group, &stop, &ledger))
+        };
+        let reader = Some(reader.map_err(os("starting the reader"))?);
+        Ok(Engine { group, stop, reader })
+    }
+
+    pub(super) fn mark(&self, via: &Path) -> io::Result<()> {
+        sys::fanotify_mark(self.group.as_fd(), true, via)
+    }
+
+    pub(super) fn unmark(&self, via: &Path) {
+        // Without the mark's file there is no mark; its events would be allowed anyway.
+        let _ = sys::fanotify_mark(self.group.as_fd(), false, via);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(reader) = self.reader.take() {
+            // A panic of the reader has been reported by the panic hook.
+            let _ = reader.join();
+        }
+        // The group's last descriptor closes with the last gate: the kernel then allows whatever still waits.
+    }
+}
+
+/// Tries the events on a file of our own: kernels may lack permission events.
+fn probe(group: &OwnedFd) -> Result<(), FenceError> {
+    let failed = |what| move |source| FenceError::Os { kind: FenceKind::Fanotify, what, source };
+    let file = memfd_create("holdfast-fence-probe", MemfdFlags::CLOEXEC)
+        .map_err(|err| failed("memfd_create")(err.into()))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+    sys::fanotify_mark(group.as_fd(), true, &path).map_err(|err| match Errno::from_io_error(&err) {
+        Some(Errno::PERM) => FenceError::NotPermitted,
+        Some(Errno::INVAL) => FenceError::Unsupported,
+        _ => failed("fanotify_mark")(err),
+    })?;
+    sys::fanotify_mark(group.as_fd(), false, &path).map_err(failed("fanotify_mark"))
+}
+
+fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let mut fds = [PollFd::new(&**group, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Out of memory, at worst: try again.
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        match sys::read_events(group.as_fd(), &mut buffer) {
+            Ok(events) => events.into_iter().for_each(|event| handle(group, ledger, event)),
+            Err(err) => match Errno::from_io_error(&err) {
+                Some(Errno::AGAIN | Errno::INTR) => {}
+                // The kernel could not make a descriptor for an event: it refused that open, or the event
+                // was a close and is lost.
+                _ => {
+                    ledger.lost_events();
+                    thread::sleep(Duration::from_millis(10));
+                }
+            },
+        }
+    }
+}
+
+fn handle(group: &Arc<OwnedFd>, ledger: &Arc<Ledger>, event: sys::Event) {
+    let sys::Event { mask, file, tid } = event;
+    if mask & libc::FAN_Q_OVERFLOW != 0 {
+        ledger.lost_events();
+    }
+    let Some(file) = file else { return };
+    if mask & libc::FAN_OPEN_PERM != 0 {
+        // From here on, whatever happens, the open is allowed when the gate is dropped.
+        let gate = Gate { group: Arc::clone(group), file };
+        if let Err(pid) = ours(ledger, tid)
+            && let Ok(key) = Key::of_fd(&gate.file)
+        {
+            ledger.opening(key, tid, pid, gate);
+        }
+        return;
+    }
+    let wrote = mask & libc::FAN_CLOSE_WRITE != 0;
+    if let Ok(key) = Key::of_fd(&file)
+        && ledger.wants_closes(key)
+        && let Err(pid) = ours(ledger, tid)
+    {
+        ledger.closed_by(key, tid, pid, wrote);
+    }
+}
+
+/// Whether the thread belongs to one of our processes; else which process it belongs to, as far as known.
+/// Not remembered from one event to the next: ids are reused, and a stranger must not inherit trust.
+fn ours(ledger: &Ledger, tid: u32) -> Result<(), u32> {
+    if tid == 0 {
+        return Err(0);
+    }
+    if ledger.sink().is_ours(tid) || Path::new(&format!("/proc/self/task/{tid}")).exists() {
+        return Ok(());
+    }
+    match opener::process_of(tid) {
+        Some(pid) if pid == tid => Err(pid),
+        Some(pid) if ledger.sink().is_ours(pid) => Ok(()),
+        Some(pid) => Err(pid),
+        None => Err(tid),
+    }
+}

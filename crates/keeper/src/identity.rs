@@ -1,0 +1,215 @@
+//! Who a file is, for the file system it lives on: UUID and kernel handle.
+//!
+//! Inode numbers are reused at once and device numbers change with every mount; the UUID and the handle (which
+//! carries the inode's generation) are not. It must never call two files the same because their numbers agree.
+#![allow(unsafe_code)] // File handles and the ioctls for UUIDs have no safe wrappers.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use holdfast_pool::{HANDLE_BYTES_MAX, Identity};
+use rustix::fs::{fstat, fstatfs};
+
+const EXT_MAGIC: u32 = 0xef53;
+const XFS_MAGIC: u32 = 0x5846_5342;
+const BTRFS_MAGIC: u32 = 0x9123_683e;
+
+// Request numbers of the ioctls, as <linux/fs.h>, <xfs/xfs_fs.h> and <linux/btrfs.h> define them.
+const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+const EXT4_IOC_GETFSUUID: libc::c_ulong = 0x8008_662c;
+const XFS_IOC_FSGEOMETRY_V1: libc::c_ulong = 0x8070_5864;
+const BTRFS_IOC_FS_INFO: libc::c_ulong = 0x8400_941f;
+
+/// The file systems whose files Holdfast manages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FsKind {
+    /// ext4 (and ext2, ext3, which its driver serves).
+    Ext4,
+    /// xfs.
+    Xfs,
+    /// btrfs; its handles name the subvolume too.
+    Btrfs,
+}
+
+impl fmt::Display for FsKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        })
+    }
+}
+
+/// The identity of an open file (not an `O_PATH` descriptor) and the kind of its file system.
+///
+/// A file system that Holdfast does not manage is [`io::ErrorKind::Unsupported`], with its type in the message.
+pub fn identify(fd: impl AsFd) -> io::Result<(Identity, FsKind)> {
+    let fd = fd.as_fd();
+    let (fs_uuid, kind) = file_system(fd)?;
+    let (handle_type, handle) = handle(fd)?;
+    Ok((Identity { fs_uuid, handle_type, handle, inode: fstat(fd)?.st_ino }, kind))
+}
+
+/// UUID and kind of the file system an open file or directory lives on.
+pub fn file_system(fd: impl AsFd) -> io::Result<([u8; 16], FsKind)> {
+    let fd = fd.as_fd();
+    let magic = fstatfs(fd)?.f_type as u32;
+    let kind = match magic {
+        EXT_MAGIC => FsKind::Ext4,
+        XFS_MAGIC => FsKind::Xfs,
+        BTRFS_MAGIC => FsKind::Btrfs,
+        other => {
+            let message = format!("its file system (type {other:#x}) is not one of ext4, xfs and btrfs");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+    };
+    Ok((uuid(fd, kind)?, kind))
+}
+
+/// Opens the file with this identity, wherever its name is now. `mount` is any directory of its file system.
+/// Needs `CAP_DAC_READ_SEARCH`; a file that is gone is [`io::ErrorKind::StaleNetworkFileHandle`] or not found.
+pub fn open_by_identity(mount: impl AsFd, identity: &Identity) -> io::Result<OwnedFd> {
+    let mut raw =
+        RawHandle { bytes: identity.handle.len() as u32, kind: identity.handle_type, data: [0; 128] };
+    raw.data[..identity.handle.len()].copy_from_slice(&identity.handle);
+    // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes and outlives the call.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_fd().as_raw_fd(),
+            &raw const raw,
+            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Opens an `O_PATH` descriptor anew for reading or writing.
+pub fn reopen(fd: impl AsFd, write: bool) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let mut options = File::options();
+    if write {
+        options.write(true)
+    } else {
+        options.read(true)
+    };
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(path)
+}
+
+/// struct file_handle with the largest handle there is.
+#[repr(C)]
+struct RawHandle {
+    bytes: u32,
+    kind: i32,
+    data: [u8; HANDLE_BYTES_MAX],
+}
+
+fn handle(fd: BorrowedFd<'_>) -> io::Result<(i32, Vec<u8>)> {
+    let mut raw = RawHandle { bytes: HANDLE_BYTES_MAX as u32, kind: 0, data: [0; HANDLE_BYTES_MAX] };
+    let mut mount_id = 0i32;
+    // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes, the path is an empty C
+    // string, and all of them outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut raw,
+            &raw mut mount_id,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bytes = raw.data.get(..raw.bytes as usize).ok_or(io::ErrorKind::InvalidData)?;
+    Ok((raw.kind, bytes.to_vec()))
+}
+
+/// Asks one ioctl into a zeroed buffer that is at least as large as any of the answers.
+fn ask(fd: BorrowedFd<'_>, request: libc::c_ulong, buffer: &mut [u8; 1024]) -> io::Result<()> {
+    // SAFETY: the buffer is larger than the structure of every request number used here, and outlives the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request, buffer.as_mut_ptr()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn uuid(fd: BorrowedFd<'_>, kind: FsKind) -> io::Result<[u8; 16]> {
+    let mut buffer = [0u8; 1024];
+    let at = match ask(fd, FS_IOC_GETFSUUID, &mut buffer) {
+        // struct fsuuid2: the length, then the bytes.
+        Ok(()) if buffer[0] == 16 => 1,
+        // Before Linux 6.9 each file system has a call of its own.
+        _ => {
+            buffer = [0; 1024];
+            match kind {
+                FsKind::Ext4 => {
+                    // struct fsuuid: room for the answer, flags, bytes.
+                    buffer[0] = 16;
+                    ask(fd, EXT4_IOC_GETFSUUID, &mut buffer)?;
+                    8
+                }
+                FsKind::Xfs => {
+                    ask(fd, XFS_IOC_FSGEOMETRY_V1, &mut buffer)?;
+                    64
+                }
+                FsKind::Btrfs => {
+                    ask(fd, BTRFS_IOC_FS_INFO, &mut buffer)?;
+                    16
+                }
+            }
+        }
+    };
+    let mut uuid = [0u8; 16];
+    uuid.copy_from_slice(&buffer[at..at + 16]);
+    Ok(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_keeps_its_identity_under_another_name_and_a_new_one_differs() {
+        let dir = std::env::temp_dir().join(format!("holdfast-identity-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (a, b) = (dir.join("a"), dir.join("b"));
+        fs::write(&a, "x").unwrap();
+        let Ok((first, _)) = identify(File::open(&a).unwrap()) else {
+            fs::remove_dir_all(&dir).unwrap();
+            return; // The temporary directory is on a file system without identities; nothing to compare.
+        };
+        fs::rename(&a, &b).unwrap();
+        assert_eq!(identify(File::open(&b).unwrap()).unwrap().0, first);
+        fs::remove_file(&b).unwrap();
+        fs::write(&a, "x").unwrap();
+        assert_ne!(identify(File::open(&a).unwrap()).unwrap().0, first);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_older_calls_give_the_same_uuid() {
+        let file = File::open(std::env::temp_dir()).unwrap();
+        let Ok((uuid, FsKind::Ext4)) = file_system(&file) else { return };
+        let mut buffer = [0u8; 1024];
+        buffer[0] = 16;
+        ask(file.as_fd(), EXT4_IOC_GETFSUUID, &mut buffer).unwrap();
+        assert_eq!(buffer[8..24], uuid);
+    }
+
+    #[test]
+    fn other_file_systems_are_named_as_such() {
+        let error = file_system(File::open("/proc").unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    }
+}

@@ -1,0 +1,47 @@
+//! The keeper: the process that owns a pool.
+//!
+//! It hands out file slots, expires what is safely in the files, watches for outsiders, repairs what dead
+//! clients leave behind and recovers the pool. It must never take a lock of the board while it answers a
+//! permission event, and never expire a record before a real `fsync` succeeded (invariant 2).
+
+#![deny(unsafe_code)]
+
+pub mod config;
+pub mod control;
+mod expire;
+pub mod fence;
+mod files;
+pub mod identity;
+mod keeper;
+mod lease;
+mod outsiders;
+mod patterns;
+pub mod recovery;
+mod register;
+mod repair;
+mod requests;
+mod rewrite;
+mod robust;
+mod runtime;
+mod serve;
+mod signals;
+pub mod status;
+mod summary;
+
+pub use serve::serve;
+
+/// Why a keeper stopped before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// The pool cannot be used.
+    #[error(transparent)]
+    Pool(#[from] recovery::PoolError),
+    /// The kernel refused something the keeper cannot do without.
+    #[error("the keeper could not {what}: {source}")]
+    Os {
+        /// What it tried.
+        what: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,217 @@
+//! Doing what was planned for one slot.
+//!
+//! The order within each function is the commit argument: an effect is synced to the files before the log's
+//! records of it are given up (invariant 2), so a crash between any two steps leaves either the records or the
+//! effect, and the next recovery goes on from there (invariant 8).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Words};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, fsync, openat, renameat_with, unlinkat};
+use rustix::io::Errno;
+
+use super::directory::{open_beneath, parent, split, sync};
+use super::file::SlotFile;
+use super::live::Live;
+use super::locate::locate;
+use super::open::Pool;
+use super::replay::replay;
+use super::run::unix_time_s;
+use crate::identity::reopen;
+
+/// How often the heartbeat is persisted while files change under recovery's own hands.
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(200);
+/// Longest part of a file's name that goes into its temporary name, in bytes (names may have 255).
+const TEMPORARY_NAME_BYTES_MAX: usize = 200;
+
+/// What applying needs of the pool and the log.
+pub(super) struct Applier<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) live: &'a Live,
+    /// Told the bytes about to be written.
+    pub(super) progress: &'a mut dyn FnMut(u64),
+    /// The heartbeat never goes back, even if the clock did.
+    pub(super) last_alive_unix_s: u64,
+    pub(super) beaten: Option<Instant>,
+    /// Directories synced since recovery began.
+    pub(super) synced: HashSet<Vec<u8>>,
+}
+
+impl Applier<'_> {
+    fn slots(&self) -> Slots<'_, holdfast_media::Mapping> {
+        Slots { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout }
+    }
+
+    /// Persists that recovery is at work, so that a second run after a crash tells our own changes of files from
+    /// those of others. What must not be replayed is marked as such before the first beat.
+    pub(super) fn beat(&mut self) {
+        if self.beaten.is_some_and(|at| at.elapsed() < HEARTBEAT_EVERY) {
+            return;
+        }
+        let words = Words { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout };
+        words.set_heartbeat_unix_s(unix_time_s().max(self.last_alive_unix_s));
+        self.beaten = Some(Instant::now());
+    }
+
+    /// Writes the slot's live records to an open file and syncs it.
+    fn write_records(&mut self, slot: u32, file: &File) -> io::Result<()> {
+        let (pool, live) = (self.pool, self.live);
+        replay(&pool.mapping, &pool.superblock.layout, live.of(slot), file, &mut |bytes| {
+            self.beat();
+            (self.progress)(bytes);
+        })?;
+        file.sync_all()
+    }
+
+    /// Voids the slot's records, which are in the synced file, and gives it back.
+    fn expire(&self, slot: u32) {
+        if let Some(log) = self.live.slots.get(&slot) {
+            self.slots().set_expired_seq(slot, log.seq_max);
+        }
+        self.slots().release(slot);
+    }
+
+    /// Replays into the slot's own file, wherever it is now.
+    pub(super) fn replay(&mut self, file: &SlotFile) -> io::Result<()> {
+        let found = locate(file, &|_| false).same.ok_or_else(gone)?;
+        self.write_records(file.slot, &reopen(&found.fd, true)?)?;
+        if file.marks & MARK_CREATED != 0 {
+            sync(parent(&found.path)?)?;
+        }
+        self.expire(file.slot);
+        Ok(())
+    }
+
+    /// Replays into whatever regular file stands at `path`: a person said so.
+    pub(super) fn replay_into(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
+        let target = File::from(open_beneath(path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)?);
+        if !target.metadata()?.is_file() {
+            return Err(io::Error::other("what stands at its path is no regular file"));
+        }
+        self.write_records(file.slot, &target)?;
+        self.expire(file.slot);
+        Ok(())
+    }
+
+    /// Builds a lost file anew under a temporary name, then names it (history 19).
+    ///
+    /// Until the slot is marked as rebuilt the next recovery starts over; from then on the synced copy under the
+    /// temporary name is the file, and the next recovery only has to name it. So the file's new identity never
+    /// needs to be known: the temporary name, which no other pool or slot uses, stands for it.
+    pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
+        let directory = parent(path)?;
+        let temporary = self.temporary_name(file.slot, path);
+        remove(&directory, &temporary)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = File::from(openat(&directory, &temporary[..], flags, Mode::RUSR | Mode::WUSR)?);
+        let written = self.write_records(file.slot, &made).and_then(|()| Ok(fsync(&directory)?));
+        if let Err(error) = written {
+            // Half a copy is of no use; the first error is the one to tell.
+            let _ = remove(&directory, &temporary);
+            return Err(error);
+        }
+        let newest = file.hints.first();
+        if newest.is_none_or(|hint| hint.path != path || hint.kind != HintKind::Name) {
+            self.slots().push_hint(file.slot, HintKind::Name, path);
+        }
+        self.slots().mark_rebuilt(file.slot);
+        self.name_rebuilt(file, path, directory)
+    }
+
+    /// Names a file that an earlier recovery built, or finds that it has its name already.
+    pub(super) fn finish_rebuild(&mut self, file: &SlotFile) -> io::Result<()> {
+        let path = &file.hints.first().ok_or_else(gone)?.path;
+        self.name_rebuilt(file, path, parent(path)?)
+    }
+
+    fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: OwnedFd) -> io::Result<()> {
+        let temporary = self.temporary_name(file.slot, path);
+        let (_, name) = split(path).ok_or_else(gone)?;
+        match renameat_with(&directory, &temporary[..], &directory, name, RenameFlags::NOREPLACE) {
+            // No copy under the temporary name: an earlier recovery got as far as the rename.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::EXIST) => {
+                // The records are still in the log: back to where we were, without the copy.
+                self.slots().set_marks(file.slot, kept_marks(file) | MARK_SET_ASIDE);
+                remove(&directory, &temporary)?;
+                return Err(io::Error::other("another file took its name while it was rebuilt"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        sync(directory)?;
+        self.expire(file.slot);
+        Ok(())
+    }
+
+    /// Removes a file again that the program had removed and the crash brought back.
+    pub(super) fn unlink_again(&mut self, file: &SlotFile) -> io::Result<()> {
+        if let Some(found) = locate(file, &|_| false).same {
+            let directory = parent(&found.path)?;
+            let (_, name) = split(&found.path).ok_or_else(gone)?;
+            remove(&directory, name)?;
+            sync(directory)?;
+        }
+        self.slots().release(file.slot);
+        Ok(())
+    }
+
+    /// Makes a removal durable that is done but may not be on disk, then drops the records.
+    pub(super) fn gone(&mut self, file: &SlotFile) -> io::Result<()> {
+        for hint in &file.hints {
+            let Some((directory, _)) = split(&hint.path) else { continue };
+            if self.synced.contains(directory) {
+                continue;
+            }
+            match parent(&hint.path) {
+                Ok(open) => sync(open)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            self.synced.insert(directory.to_vec());
+        }
+        self.slots().release(file.slot);
+        Ok(())
+    }
+
+    /// Gives a slot back whose records are not wanted or not live.
+    pub(super) fn release(&self, file: &SlotFile) {
+        self.slots().release(file.slot);
+    }
+
+    /// Persists that a person has to decide.
+    pub(super) fn set_aside(&self, file: &SlotFile) {
+        let marks = self.slots().marks(file.slot);
+        if marks & MARK_SET_ASIDE == 0 {
+            self.slots().set_marks(file.slot, marks | MARK_SET_ASIDE);
+        }
+    }
+
+    /// Names the pool and the slot, so that what stands there can only be ours.
+    fn temporary_name(&self, slot: u32, path: &[u8]) -> Vec<u8> {
+        let name = split(path).map_or(&b"file"[..], |(_, name)| name);
+        let name = &name[..name.len().min(TEMPORARY_NAME_BYTES_MAX)];
+        let uuid: String =
+            self.pool.superblock.uuid[..8].iter().map(|byte| std::format!("{byte:02x}")).collect();
+        [b".", name, std::format!(".holdfast-{uuid}-{slot}").as_bytes()].concat()
+    }
+}
+
+/// The marks that stay when a rebuilt file goes back to being a set-aside one.
+fn kept_marks(file: &SlotFile) -> u64 {
+    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID)
+}
+
+fn remove(directory: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "it was there a moment ago and is gone now")
+}

@@ -1,0 +1,59 @@
+//! Directories, reached without following a symbolic link: a path in a pool may lead only where it says.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+
+/// Opens `path` as one of its hints says it: absolute, no symbolic link on the way.
+pub(super) fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    if path.first() != Some(&b'/') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is not absolute"));
+    }
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+}
+
+/// The directory part and the last name of an absolute path, if it has both.
+pub(super) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = path.iter().rposition(|&byte| byte == b'/')?;
+    let name = &path[at + 1..];
+    if name.is_empty() || name == b"." || name == b".." {
+        return None;
+    }
+    Some((if at == 0 { b"/" } else { &path[..at] }, name))
+}
+
+/// Opens the directory of `path`.
+pub(super) fn parent(path: &[u8]) -> io::Result<OwnedFd> {
+    let (directory, _) = split(path)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its path has no file name"))?;
+    open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Makes names in a directory durable.
+pub(super) fn sync(directory: OwnedFd) -> io::Result<()> {
+    File::from(directory).sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_split_at_their_last_name() {
+        assert_eq!(split(b"/a/b"), Some((&b"/a"[..], &b"b"[..])));
+        assert_eq!(split(b"/a"), Some((&b"/"[..], &b"a"[..])));
+        assert_eq!(split(b"/a/"), None);
+        assert_eq!(split(b"/a/.."), None);
+        assert_eq!(split(b"a"), None);
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        assert!(open_beneath(b"/proc/self/status", OFlags::RDONLY).is_err());
+        assert!(open_beneath(b"proc/version", OFlags::RDONLY).is_err());
+        assert!(open_beneath(b"/proc/version", OFlags::RDONLY).is_ok());
+    }
+}

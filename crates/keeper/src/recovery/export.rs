@@ -1,0 +1,88 @@
+//! Writing out what the log holds for a file, for a person to look at. It changes neither pool nor files.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use holdfast_log::Kind;
+use serde::Serialize;
+
+use super::file::SlotFile;
+use super::open::Pool;
+use super::replay::replay;
+use super::scan::Entry;
+
+#[derive(Serialize)]
+struct RecordRow {
+    seq: u64,
+    kind: &'static str,
+    offset: u64,
+    length: u64,
+    time_unix_s: u64,
+    segment: u32,
+    byte: u32,
+}
+
+#[derive(Serialize)]
+struct Info<'a> {
+    path: String,
+    reason: &'a str,
+    slot: u32,
+    inode: Option<u64>,
+    names: Vec<String>,
+}
+
+/// Makes `directory/<slot>-<name>/` with `data` (the records applied to an empty file), `records.json` and
+/// `info.json`. Durable when it returns: the records may be discarded next.
+pub(super) fn export(
+    pool: &Pool,
+    directory: &Path,
+    file: &SlotFile,
+    entries: &[Entry],
+    reason: &str,
+) -> io::Result<()> {
+    let shown = file.shown();
+    let name: String = shown.rsplit('/').next().unwrap_or("file").chars().take(100).collect();
+    let target = directory.join(format!("{}-{name}", file.slot));
+    fs::create_dir_all(&target)?;
+    let data = File::create(target.join("data"))?;
+    replay(&pool.mapping, &pool.superblock.layout, entries, &data, &mut |_| {})?;
+    data.sync_all()?;
+    let rows: Vec<RecordRow> = entries.iter().map(row).collect();
+    json(&target.join("records.json"), &rows)?;
+    let info = Info {
+        path: shown,
+        reason,
+        slot: file.slot,
+        inode: file.identity.as_ref().ok().map(|identity| identity.inode),
+        names: file.hints.iter().map(|hint| String::from_utf8_lossy(&hint.path).into_owned()).collect(),
+    };
+    json(&target.join("info.json"), &info)?;
+    File::open(&target)?.sync_all()?;
+    File::open(directory)?.sync_all()
+}
+
+fn row(entry: &Entry) -> RecordRow {
+    let (kind, length) = match entry.kind {
+        Kind::Write => ("write", u64::from(entry.bytes)),
+        Kind::Truncate => ("truncate", 0),
+        Kind::Punch => ("punch", entry.extent),
+        Kind::Cancel => ("cancel", entry.extent),
+    };
+    RecordRow {
+        seq: entry.seq,
+        kind,
+        offset: entry.file_offset,
+        length,
+        time_unix_s: u64::from(entry.unix_time_s),
+        segment: entry.segment,
+        byte: entry.at,
+    }
+}
+
+fn json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut out = BufWriter::new(File::create(path)?);
+    serde_json::to_writer_pretty(&mut out, value)?;
+    out.write_all(b"\n")?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+}

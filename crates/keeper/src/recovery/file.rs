@@ -1,0 +1,91 @@
+//! One slot of an unrecovered pool, read once: what the pool knows of a file.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use holdfast_pool::{Hint, HintKind, Identity, Slots};
+
+use super::open::Pool;
+use super::scan::SlotState;
+
+/// What a slot says of its file.
+pub(super) struct SlotFile {
+    pub(super) slot: u32,
+    /// Order in which slots were taken; 0 when damaged.
+    pub(super) generation: u64,
+    /// Who the file is, or why that cannot be read.
+    pub(super) identity: Result<Identity, &'static str>,
+    pub(super) marks: u64,
+    pub(super) rebuilt: bool,
+    /// Newest first.
+    pub(super) hints: Vec<Hint>,
+    /// Nothing of it was ever expired: all that was written is in the log.
+    pub(super) never_expired: bool,
+}
+
+impl SlotFile {
+    /// Reads a slot that is in use or damaged; `None` when it is free.
+    pub(super) fn read(pool: &Pool, slot: u32, state: SlotState) -> Option<Self> {
+        let slots = Slots { nvm: &pool.mapping, layout: &pool.superblock.layout };
+        let (generation, identity, never_expired) = match state {
+            SlotState::Free => return None,
+            SlotState::InUse { generation, expired_seq } => {
+                (generation, slots.identity(slot), expired_seq == generation)
+            }
+            SlotState::Damaged => (0, Err("a word of its slot is damaged"), false),
+        };
+        Some(Self {
+            slot,
+            generation,
+            identity,
+            marks: slots.marks(slot),
+            rebuilt: slots.is_rebuilt(slot),
+            hints: slots.hints(slot),
+            never_expired,
+        })
+    }
+
+    /// Whether slot words, identity and a path are whole.
+    pub(super) fn is_sound(&self) -> bool {
+        self.identity.is_ok() && !self.hints.is_empty()
+    }
+
+    /// Whether the newest hint says that the last name was being removed.
+    pub(super) fn is_unlinking(&self) -> bool {
+        self.hints.first().is_some_and(|hint| hint.kind == HintKind::Unlink) && self.other_name().is_none()
+    }
+
+    /// A name that the file should still have although the newest hint removes another one.
+    fn other_name(&self) -> Option<&[u8]> {
+        let newest = self.hints.first()?;
+        let other = self.hints.get(1)?;
+        (other.kind == HintKind::Name && other.path != newest.path).then_some(&other.path)
+    }
+
+    /// The newest path, or the slot's number when there is none.
+    pub(super) fn shown(&self) -> String {
+        match self.hints.first() {
+            Some(hint) => String::from_utf8_lossy(&hint.path).into_owned(),
+            None => format!("#{}", self.slot),
+        }
+    }
+
+    /// Whether a person's `wanted` means this file.
+    pub(super) fn is_meant(&self, wanted: &Path) -> bool {
+        if wanted.as_os_str() == OsStr::new(&format!("#{}", self.slot)) {
+            return true;
+        }
+        let wanted = absolute(wanted);
+        self.hints.iter().any(|hint| hint.path == wanted.as_os_str().as_bytes())
+    }
+}
+
+/// An absolute path without links, even if the file itself is not there.
+fn absolute(path: &Path) -> std::path::PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (whole.parent().and_then(|parent| parent.canonicalize().ok()), whole.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => whole,
+    }
+}

@@ -1,0 +1,203 @@
+//! Which of the scanned records are live: rules 5 (groups) and 6 (cancels); the scan has applied 1 to 4.
+//!
+//! Since the scan drops expired records first, a group is judged by expiry before it is judged by completeness
+//! (history 2).
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use holdfast_log::Kind;
+
+use super::scan::Entry;
+
+/// The log of one slot.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SlotLog {
+    /// Its live records, in the sorted list of all.
+    pub(super) range: Range<usize>,
+    /// Bytes of its live writes.
+    pub(super) bytes: u64,
+    /// Highest seq of its records, cancels and voided ones included: with this expired, none is live.
+    pub(super) seq_max: u64,
+    /// Segments that hold records of it (cancels too: without them cancelled writes would come back).
+    pub(super) segments: Vec<u32>,
+}
+
+/// All live records, by slot, then in the order in which they were written.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    pub(super) entries: Vec<Entry>,
+    pub(super) slots: BTreeMap<u32, SlotLog>,
+}
+
+impl Live {
+    /// The live records of a slot.
+    pub(super) fn of(&self, slot: u32) -> &[Entry] {
+        self.slots.get(&slot).map_or(&[], |log| &self.entries[log.range.clone()])
+    }
+}
+
+/// Sorts and filters in place. Contradictions go to `damaged`.
+pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Live {
+    entries.sort_unstable_by_key(|e| (e.slot, e.seq, e.group_index, e.segment, e.at));
+    let mut slots = BTreeMap::new();
+    let mut kept = 0;
+    let mut from = 0;
+    while from < entries.len() {
+        let slot = entries[from].slot;
+        let to = from + entries[from..].partition_point(|entry| entry.slot == slot);
+        let mut log = SlotLog { seq_max: entries[to - 1].seq, ..SlotLog::default() };
+        log.segments = entries[from..to].iter().map(|entry| entry.segment).collect();
+        log.segments.sort_unstable();
+        log.segments.dedup();
+        let cancels = cancels(&entries[from..to]);
+        let first = kept;
+        while from < to {
+            let seq = entries[from].seq;
+            let end = from + entries[from..to].partition_point(|entry| entry.seq == seq);
+            let mut write = whole(&entries[from..end], damaged);
+            if let Some(&extent) = cancels.get(&seq) {
+                cut(&mut write, extent);
+            }
+            for entry in write {
+                log.bytes += if entry.kind == Kind::Write { u64::from(entry.bytes) } else { 0 };
+                // What is kept never outruns what was read: a write has at most the members found.
+                entries[kept] = entry;
+                kept += 1;
+            }
+            from = end;
+        }
+        log.range = first..kept;
+        slots.insert(slot, log);
+    }
+    entries.truncate(kept);
+    Live { entries, slots }
+}
+
+/// Cancelled seq and bytes that stay valid. Of several cancels of one write the newest counts.
+fn cancels(slot: &[Entry]) -> HashMap<u64, u64> {
+    slot.iter()
+        .filter(|entry| entry.kind == Kind::Cancel && entry.file_offset < entry.seq)
+        .map(|entry| (entry.file_offset, entry.extent))
+        .collect()
+}
+
+/// The members of a write if all of them are there, else nothing. Cancel records are no writes.
+fn whole(found: &[Entry], damaged: &mut Vec<String>) -> Vec<Entry> {
+    let mut members: Vec<Entry> = Vec::with_capacity(found.len());
+    for entry in found.iter().filter(|entry| entry.kind != Kind::Cancel) {
+        match members.last() {
+            Some(last) if last.group_index == entry.group_index => {
+                let same = (last.kind, last.file_offset, last.extent, last.bytes, last.group_count)
+                    == (entry.kind, entry.file_offset, entry.extent, entry.bytes, entry.group_count);
+                if !same {
+                    damaged.push(format!(
+                        "segment {}, byte {}: two different records have number {}; this one is left out",
+                        entry.segment, entry.at, entry.seq
+                    ));
+                }
+            }
+            _ => members.push(*entry),
+        }
+    }
+    let count = members.first().map_or(0, |first| usize::from(first.group_count));
+    let complete = members.len() == count
+        && members.iter().all(|member| usize::from(member.group_count) == count)
+        && (count == 1 || members.iter().all(|member| member.kind == Kind::Write));
+    if complete { members } else { Vec::new() }
+}
+
+/// Keeps the first `extent` bytes of a write (counted over all members); voids anything else.
+fn cut(write: &mut Vec<Entry>, extent: u64) {
+    let Some(start) = write.first().map(|first| first.file_offset) else { return };
+    write.retain_mut(|entry| {
+        let before = entry.file_offset.saturating_sub(start);
+        let left = extent.saturating_sub(before).min(u64::from(entry.bytes));
+        entry.bytes = left as u32;
+        entry.kind == Kind::Write && left > 0
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(slot: u32, seq: u64, kind: Kind) -> Entry {
+        Entry {
+            seq,
+            file_offset: 0,
+            extent: 100,
+            segment: 1,
+            at: 64,
+            bytes: 100,
+            slot,
+            unix_time_s: 0,
+            group_index: 0,
+            group_count: 1,
+            kind,
+        }
+    }
+
+    fn member(seq: u64, index: u16, count: u16) -> Entry {
+        Entry {
+            group_index: index,
+            group_count: count,
+            file_offset: u64::from(index) * 100,
+            segment: u32::from(index) + 1,
+            ..entry(0, seq, Kind::Write)
+        }
+    }
+
+    fn seqs(live: &Live, slot: u32) -> Vec<u64> {
+        live.of(slot).iter().map(|entry| entry.seq).collect()
+    }
+
+    #[test]
+    fn records_are_sorted_by_slot_and_seq() {
+        let entries = vec![entry(1, 5, Kind::Write), entry(0, 9, Kind::Write), entry(1, 3, Kind::Truncate)];
+        let live = resolve(entries, &mut Vec::new());
+        assert_eq!(seqs(&live, 0), [9]);
+        assert_eq!(seqs(&live, 1), [3, 5]);
+        assert_eq!((live.slots[&1].seq_max, live.slots[&1].bytes), (5, 100));
+    }
+
+    #[test]
+    fn a_group_is_whole_or_void() {
+        let live = resolve(vec![member(4, 1, 3), member(4, 0, 3)], &mut Vec::new());
+        assert!(live.of(0).is_empty());
+        assert_eq!(live.slots[&0].seq_max, 4);
+        let live = resolve(vec![member(4, 1, 2), member(4, 0, 2)], &mut Vec::new());
+        assert_eq!(live.of(0).len(), 2);
+    }
+
+    #[test]
+    fn members_that_disagree_are_no_group() {
+        let live = resolve(vec![member(4, 0, 2), member(4, 1, 3)], &mut Vec::new());
+        assert!(live.of(0).is_empty());
+    }
+
+    #[test]
+    fn a_cancel_cuts_a_group_at_the_byte() {
+        let cancel = Entry { file_offset: 4, extent: 130, bytes: 0, ..entry(0, 7, Kind::Cancel) };
+        let live = resolve(vec![member(4, 0, 3), member(4, 1, 3), member(4, 2, 3), cancel], &mut Vec::new());
+        let kept: Vec<u32> = live.of(0).iter().map(|entry| entry.bytes).collect();
+        assert_eq!(kept, [100, 30]);
+    }
+
+    #[test]
+    fn a_cancel_voids_what_is_no_write_and_only_what_is_older() {
+        let cancel = |target, seq| Entry { file_offset: target, ..entry(0, seq, Kind::Cancel) };
+        let entries = vec![entry(0, 4, Kind::Truncate), cancel(4, 6), entry(0, 9, Kind::Write), cancel(9, 8)];
+        let live = resolve(entries, &mut Vec::new());
+        assert_eq!(seqs(&live, 0), [9]);
+    }
+
+    #[test]
+    fn two_records_of_one_number_are_reported() {
+        let other = Entry { file_offset: 5, at: 256, ..entry(0, 4, Kind::Write) };
+        let mut damaged = Vec::new();
+        let live = resolve(vec![other, entry(0, 4, Kind::Write)], &mut damaged);
+        assert_eq!((live.of(0).len(), damaged.len()), (1, 1));
+        assert_eq!(live.of(0)[0].file_offset, 0);
+    }
+}

@@ -1,0 +1,213 @@
+//! Opening a pool: every check of what was handed to us, and the lock that makes one process its owner.
+//!
+//! Nothing is read from a pool that another process owns except the owner's process id, for the message.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use holdfast_media::{Mapping, OpenMode};
+use holdfast_pool::{Superblock, Words};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::{PoolError, RecoverOptions, Report, run};
+
+/// A pool that this process owns and that may still hold what a crash left: it cannot be served from.
+pub struct OpenPool {
+    pub(super) pool: Pool,
+}
+
+/// What both kinds of open pool consist of.
+pub(super) struct Pool {
+    pub(super) path: PathBuf,
+    pub(super) mapping: Mapping,
+    pub(super) superblock: Superblock,
+    pub(super) lock: OwnedFd,
+}
+
+/// A pool that was recovered: only set-aside slots are in use, and every segment that is not pinned may be reused.
+pub struct RecoveredPool {
+    /// Where the pool is.
+    pub path: PathBuf,
+    /// Its media.
+    pub mapping: Mapping,
+    /// Its superblock.
+    pub superblock: Superblock,
+    /// Holds the exclusive lock. Never pass this description on: a copy in a client would keep the pool locked.
+    pub lock: OwnedFd,
+    /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
+    pub counter_start: u64,
+    /// Segments with live records of set-aside files; they must not be reused.
+    pub pinned_segments: Vec<u32>,
+    /// Slots that stay in use for set-aside files.
+    pub set_aside_slots: Vec<u32>,
+}
+
+impl RecoveredPool {
+    /// Marks the pool as closed cleanly, unless something is set aside: that needs the next scan.
+    pub(super) fn close_clean(&self) {
+        if self.set_aside_slots.is_empty() && self.pinned_segments.is_empty() {
+            let words = Words { nvm: &self.mapping, layout: &self.superblock.layout };
+            words.set_counter_clean(self.counter_start);
+        }
+    }
+}
+
+impl OpenPool {
+    /// Opens the pool at `path` and becomes its owner. Media that a power cut would empty needs `allow_volatile`.
+    pub fn open(path: &Path, allow_volatile: bool) -> Result<Self, PoolError> {
+        let file = open_file(path, OpenMode::ReadWrite)?;
+        let own = FlockOperation::NonBlockingLockExclusive;
+        lock(path, &file, own)?;
+        let (mapping, info) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite)
+            .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
+        if !info.kind.is_persistent() && !allow_volatile {
+            return Err(PoolError::new(format!(
+                "pool {} lies on {}: a power cut would lose what it acknowledged. Name persistent media, or say \
+                 --volatile if surviving crashes of programs is enough",
+                path.display(),
+                info.kind
+            )));
+        }
+        let superblock = superblock(path, &mapping)?;
+        let words = Words { nvm: &mapping, layout: &superblock.layout };
+        words.set_owner_pid(u64::from(std::process::id()));
+        Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() } })
+    }
+
+    /// Opens the pool for looking only: nothing can be stored in it, and others may look at the same time.
+    pub(super) fn open_read_only(path: &Path) -> Result<Self, PoolError> {
+        let file = open_file(path, OpenMode::ReadOnly)?;
+        lock(path, &file, FlockOperation::NonBlockingLockShared)?;
+        let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly)
+            .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
+        let superblock = superblock(path, &mapping)?;
+        Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() } })
+    }
+
+    /// The pool's superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.pool.superblock
+    }
+
+    /// The pool's media.
+    pub fn mapping(&self) -> &Mapping {
+        &self.pool.mapping
+    }
+
+    /// Whether the last owner closed the pool cleanly, so that nothing in it is live.
+    pub fn is_clean(&self) -> bool {
+        let words = Words { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout };
+        words.counter_clean().is_some()
+    }
+
+    /// Brings what is live in the pool to the files. Files that cannot be judged or written are set aside; an
+    /// error means that the pool itself is unusable and nothing was changed.
+    ///
+    /// `options.dry_run` must be off: a pool that was only looked at is not a recovered one.
+    pub fn recover(
+        self,
+        options: &RecoverOptions,
+        progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Result<(RecoveredPool, Report), PoolError> {
+        assert!(!options.dry_run, "a dry run does not make a recovered pool");
+        run::recover(self.pool, options, progress)
+    }
+
+    /// What [`OpenPool::recover`] would find and do, without doing it.
+    pub(super) fn examine(
+        self,
+        options: &RecoverOptions,
+        progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Result<Report, PoolError> {
+        run::examine(&self.pool, options, progress)
+    }
+}
+
+/// Opens the file or device of a pool, if it is ours.
+pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
+    let shown = path.display();
+    let opened = File::options()
+        .read(true)
+        .write(mode == OpenMode::ReadWrite)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path);
+    let file = opened.map_err(|error| {
+        PoolError::new(match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("there is no pool at {shown}: make one with `holdfast format --pool {shown}`")
+            }
+            io::ErrorKind::PermissionDenied => {
+                format!("no permission to open pool {shown} for reading and writing: run as its owner")
+            }
+            io::ErrorKind::IsADirectory => {
+                format!("{shown} is a directory: name a pool file or a DAX device")
+            }
+            _ => format!("pool {shown} cannot be opened: {error}"),
+        })
+    })?;
+    let metadata = file.metadata().map_err(|error| PoolError::new(format!("pool {shown}: {error}")))?;
+    if metadata.is_dir() {
+        return Err(PoolError::new(format!("{shown} is a directory: name a pool file or a DAX device")));
+    }
+    // Recovery writes to the files a pool names with the rights of who runs it: never on another user's word.
+    let me = rustix::process::geteuid().as_raw();
+    if metadata.uid() != me {
+        return Err(PoolError::new(format!(
+            "pool {shown} belongs to another user (uid {}, you are uid {me}): run as its owner or use a pool of \
+             your own",
+            metadata.uid()
+        )));
+    }
+    Ok(file)
+}
+
+/// Takes the lock that the owner of a pool holds, or names who holds it.
+pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Result<(), PoolError> {
+    let shown = path.display();
+    match flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let owner = match owner_pid(path, file) {
+                Some(pid) => format!("process {pid}{}", program_of(pid)),
+                None => "another process".to_owned(),
+            };
+            let message = format!(
+                "pool {shown} is in use by {owner}: wait for it, stop it, or use another pool (--pool)"
+            );
+            Err(PoolError { message, busy: true })
+        }
+        Err(error) => Err(PoolError::new(format!("pool {shown} cannot be locked: {error}"))),
+    }
+}
+
+fn owner_pid(path: &Path, file: &File) -> Option<u64> {
+    let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).ok()?;
+    let superblock = holdfast_pool::open(&mapping).ok()?;
+    Words { nvm: &mapping, layout: &superblock.layout }.owner_pid()
+}
+
+fn program_of(pid: u64) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map_or_else(|_| String::new(), |name| format!(" ({})", name.trim_end()))
+}
+
+fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
+    use holdfast_pool::FormatError;
+    holdfast_pool::open(mapping).map_err(|error| {
+        let todo = match error {
+            FormatError::NotAPool => "name a pool, or make one here with `holdfast format`",
+            FormatError::Version { .. } => "recover it with the version of Holdfast that made it",
+            FormatError::Truncated { .. } => {
+                "restore the file's full length, or make it anew with `holdfast format`"
+            }
+            FormatError::Damaged(_) => {
+                "restore it from a copy, or give its contents up with `holdfast format --force`"
+            }
+        };
+        PoolError::new(format!("pool {} cannot be used: {error}; {todo}", path.display()))
+    })
+}

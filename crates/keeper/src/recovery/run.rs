@@ -1,0 +1,374 @@
+//! The course of a recovery: scan, resolve, plan, then apply in an order that a crash cannot turn against us.
+//!
+//! First everything that must not be replayed is marked and what is not wanted is dropped; only then the heartbeat
+//! moves and files are written. Otherwise a recovery after a crash in this one would take somebody's change of a
+//! file for our own.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Words};
+
+use super::apply::Applier;
+use super::export::export;
+use super::file::SlotFile;
+use super::live::{Live, resolve};
+use super::locate::{Location, locate, locate_forced};
+use super::open::{Pool, RecoveredPool};
+use super::plan::{Aside, Facts, Outcome, Request, decide};
+use super::scan::{Scan, counter_start, scan, slot_states};
+use super::{FileReport, PoolError, RecoverOptions, Report};
+
+/// A file changed this much later than the last sign of life was changed by somebody else, in seconds: the heartbeat
+/// lags behind the writes by up to a second, and clocks tick in whole ones.
+const CTIME_SLACK_S: u64 = 2;
+
+/// A slot and what is going to happen to it.
+struct Planned {
+    file: SlotFile,
+    facts: Facts,
+    outcome: Outcome,
+    /// Where a file is written or built that is not the slot's own.
+    target: Vec<u8>,
+    reason: String,
+    shown: String,
+}
+
+struct Plan {
+    live: Live,
+    files: Vec<Planned>,
+    counter_start: u64,
+    last_alive_unix_s: u64,
+    report: Report,
+}
+
+pub(super) fn unix_time_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+/// Reads the pool and decides; changes nothing.
+fn plan(
+    pool: &Pool,
+    options: &RecoverOptions,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> Result<Plan, PoolError> {
+    let started = Instant::now();
+    let words = Words { nvm: &pool.mapping, layout: &pool.superblock.layout };
+    let clean = words.counter_clean().is_some();
+    let states = slot_states(pool);
+    let mut found = if clean {
+        Scan::default()
+    } else {
+        scan(pool, &states, &mut |done, total| progress("scanning", done, total))
+    };
+    let counter_start = counter_start(pool, found.seq_max).ok_or_else(|| {
+        PoolError::new(format!(
+            "pool {} holds numbers that its counter cannot have reached: it is damaged; rescue what can be read with \
+             --dry-run --export DIR, then make it anew with `holdfast format --force`",
+            pool.path.display()
+        ))
+    });
+    // A look around still works in such a pool, and helps.
+    let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
+    let last_alive_unix_s = words.heartbeat_unix_s().unwrap_or(0).max(found.unix_time_s_max);
+    let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
+    let mut report =
+        Report { clean, scanned_bytes: found.scanned_bytes, damaged: found.damaged, ..Report::default() };
+    report.scan_s = started.elapsed().as_secs_f64();
+    report.records = live.entries.len() as u64;
+    report.bytes = live.slots.values().map(|log| log.bytes).sum();
+
+    let mut files: Vec<SlotFile> =
+        (0..).zip(&states).filter_map(|(slot, &state)| SlotFile::read(pool, slot, state)).collect();
+    files.sort_by_key(|file| file.generation);
+    for file in &files {
+        if let Err(reason) = file.identity {
+            report.damaged.push(format!("slot {} ({}): {reason}", file.slot, file.shown()));
+        }
+    }
+    let newest = newest_paths(&files, &live);
+    let files =
+        files.into_iter().map(|file| plan_one(file, options, &live, &newest, last_alive_unix_s)).collect();
+    Ok(Plan { live, files, counter_start, last_alive_unix_s, report })
+}
+
+/// How many files with live records call each path their own.
+fn newest_paths(files: &[SlotFile], live: &Live) -> HashMap<Vec<u8>, usize> {
+    let mut newest = HashMap::new();
+    for file in files.iter().filter(|file| !live.of(file.slot).is_empty() && file.marks & MARK_VOID == 0) {
+        if let Some(hint) = file.hints.first() {
+            *newest.entry(hint.path.clone()).or_insert(0) += 1;
+        }
+    }
+    newest
+}
+
+fn plan_one(
+    file: SlotFile,
+    options: &RecoverOptions,
+    live: &Live,
+    newest: &HashMap<Vec<u8>, usize>,
+    last_alive_unix_s: u64,
+) -> Planned {
+    let forced = options.force.iter().find(|wanted| file.is_meant(wanted));
+    let request = if options.discard.iter().any(|wanted| file.is_meant(wanted)) {
+        Request::Discard
+    } else if forced.is_some() {
+        Request::Force
+    } else {
+        Request::None
+    };
+    // An older name of this file counts as taken if some file's newest name it is.
+    let mut location = locate(&file, &|path| newest.get(path).is_some_and(|&count| count > 0));
+    if let (Some(wanted), None) = (forced, &location.same) {
+        let path = std::path::absolute(wanted).unwrap_or_else(|_| wanted.clone());
+        let meant = file.hints.iter().find(|hint| {
+            let hinted = Path::new(std::ffi::OsStr::from_bytes(&hint.path));
+            hinted == path || path.canonicalize().is_ok_and(|path| path == hinted)
+        });
+        if let Some(hint) = meant.or(file.hints.first()) {
+            location = locate_forced(&file, &hint.path);
+        }
+    }
+    let void = file.marks & MARK_VOID != 0;
+    let changed = location.same.as_ref().is_some_and(|same| {
+        same.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64 || void && same.links != 1
+    });
+    let facts = Facts {
+        request,
+        sound: file.is_sound(),
+        rebuilt: file.rebuilt,
+        void,
+        aside: file.marks & MARK_SET_ASIDE != 0,
+        conflict: file.marks & MARK_CONFLICT != 0,
+        live: !live.of(file.slot).is_empty(),
+        unlinking: file.is_unlinking(),
+        created: file.marks & MARK_CREATED != 0 && file.never_expired,
+        place: location.place(),
+        changed,
+    };
+    let outcome = decide(&facts);
+    let target = match outcome {
+        Outcome::ReplayInto => location.other.as_ref().map(|(path, _)| path.clone()),
+        Outcome::Rebuild => location.empty.clone(),
+        _ => None,
+    };
+    let shown = match (&target, &location.same) {
+        (Some(path), _) => String::from_utf8_lossy(path).into_owned(),
+        (None, Some(same)) => String::from_utf8_lossy(&same.path).into_owned(),
+        (None, None) => file.shown(),
+    };
+    let reason = reason(outcome, &location, &file);
+    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
+}
+
+fn reason(outcome: Outcome, location: &Location, file: &SlotFile) -> String {
+    let stands =
+        location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
+    match outcome {
+        Outcome::Replay => "its records were written into it".into(),
+        Outcome::ReplayInto => {
+            "forced: its records were written into the file that stands at its path".into()
+        }
+        Outcome::Rebuild => "it was new and the crash took it; built from its records, mode 0600".into(),
+        Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
+        Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
+        Outcome::Gone => "the program removed it".into(),
+        Outcome::LeaveFile => {
+            "the program had removed it, it came back and somebody used it since: left as it is".into()
+        }
+        Outcome::Release => "nothing of it is left in the log".into(),
+        Outcome::Discard => "its records were not wanted".into(),
+        Outcome::SetAside(aside) => match aside {
+            Aside::Damaged => match file.identity {
+                Err(reason) => format!("{reason}: its file cannot be told"),
+                Ok(_) => "no path of it can be read".into(),
+            },
+            Aside::Earlier => "an earlier recovery set it aside".into(),
+            Aside::Conflict => {
+                "a process outside of Holdfast opened it while it had records in the log".into()
+            }
+            Aside::Changed => "it was changed after the crash".into(),
+            Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
+            Aside::Missing => match stands {
+                Some(stands) => format!("it is not at any of its paths, and {stands}"),
+                None => "it is gone, though no program removed it under Holdfast".into(),
+            },
+            Aside::Absent => location.absent.clone().unwrap_or_else(|| "no path of it can be read".into()),
+        },
+    }
+}
+
+impl Planned {
+    /// The row of the report, if there is anything to say of this slot.
+    fn row(&self, live: &Live, failed: Option<&io::Error>) -> Option<FileReport> {
+        let outcome = match (failed, self.outcome) {
+            (Some(_), _) => "failed",
+            (None, Outcome::Release) if self.facts.request == Request::Force => "already on disk",
+            (None, Outcome::Release) => return None,
+            (None, Outcome::Replay | Outcome::ReplayInto) => "replayed",
+            (None, Outcome::Rebuild | Outcome::FinishRebuild) => "rebuilt",
+            (None, Outcome::UnlinkAgain | Outcome::Gone) => "unlinked",
+            (None, Outcome::Discard | Outcome::LeaveFile) => "discarded",
+            (None, Outcome::SetAside(_)) => "set aside",
+        };
+        let reason = match failed {
+            Some(error) => {
+                format!("{error}; its records stay in the pool: once that is put right, recover with --force")
+            }
+            None => self.reason.clone(),
+        };
+        Some(FileReport {
+            path: self.shown.clone(),
+            outcome: outcome.into(),
+            reason,
+            records: live.of(self.file.slot).len() as u64,
+            bytes: live.slots.get(&self.file.slot).map_or(0, |log| log.bytes),
+        })
+    }
+}
+
+impl Plan {
+    /// Adds a row for every path that a person named and no slot has.
+    fn report_unknown(&mut self, options: &RecoverOptions) {
+        for wanted in options.force.iter().chain(&options.discard) {
+            if !self.files.iter().any(|planned| planned.file.is_meant(wanted)) {
+                self.report.files.push(FileReport {
+                    path: wanted.display().to_string(),
+                    outcome: "already on disk".into(),
+                    reason: "the pool holds nothing of it".into(),
+                    records: 0,
+                    bytes: 0,
+                });
+            }
+        }
+    }
+
+    fn export(
+        &self,
+        pool: &Pool,
+        options: &RecoverOptions,
+        which: impl Fn(&Planned) -> bool,
+    ) -> Result<(), PoolError> {
+        let Some(directory) = &options.export else { return Ok(()) };
+        for planned in self.files.iter().filter(|planned| planned.facts.live && which(planned)) {
+            export(pool, directory, &planned.file, self.live.of(planned.file.slot), &planned.reason)
+                .map_err(|error| {
+                    PoolError::new(format!(
+                        "{} cannot be exported to {}: {error}; nothing was changed",
+                        planned.shown,
+                        directory.display()
+                    ))
+                })?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks and reports.
+pub(super) fn examine(
+    pool: &Pool,
+    options: &RecoverOptions,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> Result<Report, PoolError> {
+    let mut plan = plan(pool, options, progress)?;
+    plan.export(pool, options, |_| true)?;
+    plan.report.files = plan.files.iter().filter_map(|planned| planned.row(&plan.live, None)).collect();
+    plan.report_unknown(options);
+    Ok(plan.report)
+}
+
+/// Recovers.
+pub(super) fn recover(
+    pool: Pool,
+    options: &RecoverOptions,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> Result<(RecoveredPool, Report), PoolError> {
+    let mut plan = plan(&pool, options, progress)?;
+    // What is about to be forgotten is exported with what is kept, and before.
+    plan.export(&pool, options, |planned| {
+        matches!(planned.outcome, Outcome::SetAside(_) | Outcome::Discard)
+    })?;
+    let started = Instant::now();
+    let (mut done, total) = (0, plan.report.bytes);
+    let mut tell = |bytes: u64| {
+        done += bytes;
+        progress("replaying", done, total);
+    };
+    let mut applier = Applier {
+        pool: &pool,
+        live: &plan.live,
+        progress: &mut tell,
+        last_alive_unix_s: plan.last_alive_unix_s,
+        beaten: None,
+        synced: HashSet::new(),
+    };
+    let mut aside = HashSet::new();
+    for planned in &plan.files {
+        match planned.outcome {
+            Outcome::SetAside(_) => {
+                applier.set_aside(&planned.file);
+                aside.insert(planned.file.slot);
+            }
+            Outcome::Release | Outcome::LeaveFile | Outcome::Discard => applier.release(&planned.file),
+            _ => {}
+        }
+    }
+    let mut rows = Vec::new();
+    for planned in &plan.files {
+        let file = &planned.file;
+        if planned.touches_files() {
+            applier.beat();
+        }
+        let failed = match planned.outcome {
+            Outcome::Replay => applier.replay(file),
+            Outcome::ReplayInto => applier.replay_into(file, &planned.target),
+            Outcome::Rebuild => applier.rebuild(file, &planned.target),
+            Outcome::FinishRebuild => applier.finish_rebuild(file),
+            Outcome::UnlinkAgain => applier.unlink_again(file),
+            Outcome::Gone => applier.gone(file),
+            Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_) => Ok(()),
+        }
+        .err();
+        if failed.is_some() {
+            applier.set_aside(file);
+            aside.insert(file.slot);
+        }
+        rows.extend(planned.row(&plan.live, failed.as_ref()));
+    }
+    drop(applier);
+    plan.report.files = rows;
+    plan.report_unknown(options);
+    plan.report.apply_s = started.elapsed().as_secs_f64();
+    let mut pinned: Vec<u32> = aside
+        .iter()
+        .filter_map(|slot| plan.live.slots.get(slot))
+        .flat_map(|log| log.segments.clone())
+        .collect();
+    pinned.sort_unstable();
+    pinned.dedup();
+    let mut set_aside_slots: Vec<u32> = aside.into_iter().collect();
+    set_aside_slots.sort_unstable();
+    let recovered = RecoveredPool {
+        path: pool.path,
+        mapping: pool.mapping,
+        superblock: pool.superblock,
+        lock: pool.lock,
+        counter_start: plan.counter_start,
+        pinned_segments: pinned,
+        set_aside_slots,
+    };
+    Ok((recovered, plan.report))
+}
+
+impl Planned {
+    fn touches_files(&self) -> bool {
+        !matches!(
+            self.outcome,
+            Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_)
+        )
+    }
+}

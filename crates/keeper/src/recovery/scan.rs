@@ -1,0 +1,220 @@
+//! The first pass over the log: headers and positions of every record that can be live. Pure: it never writes.
+//!
+//! Bytes of records stay on the media, so memory is bounded by the number of records: 56 bytes for each, of which
+//! none is smaller than 64.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use holdfast_log::{Kind, Record, Stop, scan_segment};
+use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES, Slots, segment_generation};
+
+use super::open::Pool;
+
+/// Numbers above this cannot come from the counter: at a million a second it is reached after a century.
+pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
+/// At most this many damaged places are listed one by one.
+const DAMAGED_LISTED_MAX: usize = 1000;
+const SCAN_THREADS: usize = 2;
+
+/// Where a record stands and what its header says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) seq: u64,
+    pub(super) file_offset: u64,
+    pub(super) extent: u64,
+    pub(super) segment: u32,
+    pub(super) at: u32,
+    /// Payload bytes that count: all of them until a cancel record is applied.
+    pub(super) bytes: u32,
+    pub(super) slot: u32,
+    pub(super) unix_time_s: u32,
+    pub(super) group_index: u16,
+    pub(super) group_count: u16,
+    pub(super) kind: Kind,
+}
+const _: () = assert!(size_of::<Entry>() == 56);
+
+/// What the scan needs to know of a slot to drop dead records at once (rules 3 and 4 of liveness).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// Not in use: all records are void.
+    Free,
+    /// In use.
+    InUse {
+        /// Only records of this generation count.
+        generation: u64,
+        /// Only records above this seq count.
+        expired_seq: u64,
+    },
+    /// A word of it is damaged: every record that names it is kept, to be set aside.
+    Damaged,
+}
+
+/// The state of every slot of the pool.
+pub(super) fn slot_states(pool: &Pool) -> Vec<SlotState> {
+    let layout = &pool.superblock.layout;
+    let slots = Slots { nvm: &pool.mapping, layout };
+    (0..layout.slot_count)
+        .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
+            (Some(generation), Some(expired_seq)) => SlotState::InUse { generation, expired_seq },
+            (Some(_), None) => SlotState::Damaged,
+            (None, _) if slots.is_damaged(slot) => SlotState::Damaged,
+            (None, _) => SlotState::Free,
+        })
+        .collect()
+}
+
+/// Everything one pass over the log tells.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Records that name a slot in use and are not expired, in no order.
+    pub(super) entries: Vec<Entry>,
+    /// The highest seq under a checksum that holds, live or not.
+    pub(super) seq_max: u64,
+    /// The newest time in a record, live or not.
+    pub(super) unix_time_s_max: u64,
+    /// Bytes of log looked at.
+    pub(super) scanned_bytes: u64,
+    /// Damaged places, in words.
+    pub(super) damaged: Vec<String>,
+    damaged_more: u64,
+}
+
+impl Scan {
+    fn damage(&mut self, text: String) {
+        if self.damaged.len() < DAMAGED_LISTED_MAX {
+            self.damaged.push(text);
+        } else {
+            self.damaged_more += 1;
+        }
+    }
+
+    fn visit(&mut self, states: &[SlotState], record: &Record<'_>) {
+        let header = &record.header;
+        let (segment, at) = (record.segment, record.at);
+        if header.seq > SEQ_MAX {
+            return self
+                .damage(format!("segment {segment}, byte {at}: its number {} is impossible", header.seq));
+        }
+        self.seq_max = self.seq_max.max(header.seq);
+        self.unix_time_s_max = self.unix_time_s_max.max(u64::from(header.unix_time_s));
+        let counts = match states.get(header.slot as usize) {
+            None => {
+                return self
+                    .damage(format!("segment {segment}, byte {at}: there is no slot {}", header.slot));
+            }
+            Some(SlotState::Free) => false,
+            Some(SlotState::Damaged) => true,
+            Some(&SlotState::InUse { generation, expired_seq }) => {
+                header.slot_generation == generation && header.seq > expired_seq
+            }
+        };
+        if counts {
+            self.entries.push(Entry {
+                seq: header.seq,
+                file_offset: header.file_offset,
+                extent: header.extent,
+                segment,
+                at,
+                bytes: header.payload_bytes,
+                slot: header.slot,
+                unix_time_s: header.unix_time_s,
+                group_index: header.group_index,
+                group_count: header.group_count,
+                kind: header.kind,
+            });
+        }
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        self.entries.append(&mut other.entries);
+        self.seq_max = self.seq_max.max(other.seq_max);
+        self.unix_time_s_max = self.unix_time_s_max.max(other.unix_time_s_max);
+        self.scanned_bytes += other.scanned_bytes;
+        self.damaged_more += other.damaged_more;
+        for text in other.damaged {
+            self.damage(text);
+        }
+    }
+}
+
+/// Reads all segments. `progress` hears bytes done and in all.
+pub(super) fn scan(pool: &Pool, states: &[SlotState], progress: &mut dyn FnMut(u64, u64)) -> Scan {
+    let segments = pool.superblock.layout.segment_count;
+    let total = u64::from(segments) * SEGMENT_BYTES;
+    let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
+    let mut all = Scan::default();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..SCAN_THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut part, mut buffer) = (Scan::default(), Vec::new());
+                    loop {
+                        let segment = next.fetch_add(1, Relaxed);
+                        if segment >= segments {
+                            return part;
+                        }
+                        scan_one(pool, states, segment, &mut buffer, &mut part);
+                        done.fetch_add(SEGMENT_BYTES, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            progress(done.load(Relaxed), total);
+            std::thread::park_timeout(Duration::from_millis(if total > 1 << 30 { 20 } else { 1 }));
+        }
+        for worker in workers {
+            match worker.join() {
+                Ok(part) => all.merge(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    progress(total, total);
+    if all.damaged_more > 0 {
+        all.damaged.push(format!("and {} more damaged places", all.damaged_more));
+    }
+    all
+}
+
+fn scan_one(pool: &Pool, states: &[SlotState], segment: u32, buffer: &mut Vec<u8>, part: &mut Scan) {
+    let (nvm, layout) = (&pool.mapping, &pool.superblock.layout);
+    let found = scan_segment(nvm, layout, &pool.superblock.uuid, segment, buffer, |record| {
+        part.visit(states, &record);
+    });
+    match found.generation {
+        Some(_) => part.scanned_bytes += SEGMENT_BYTES,
+        None if holdfast_media::Nvm::load_u64(nvm, layout.segment_offset(segment)) != 0 => {
+            part.damage(format!(
+                "segment {segment}, byte 0: its generation is damaged, nothing in it can be read"
+            ));
+        }
+        None => {}
+    }
+    if let Stop::Damaged { valid_at } = found.stop {
+        part.damage(format!(
+            "segment {segment}, byte {} (byte {} of the pool): a record is damaged, and a valid one stands behind \
+             it at byte {valid_at}; it and what follows in this segment is not replayed",
+            found.end,
+            layout.segment_offset(segment) + u64::from(found.end),
+        ));
+    }
+}
+
+/// The counter's first free number: above every generation, checksummed seq and `expired_seq` of the pool, and
+/// above what a clean close left. Nothing given out from here on was ever used (history 3).
+pub(super) fn counter_start(pool: &Pool, seq_max: u64) -> Option<u64> {
+    let (nvm, layout) = (&pool.mapping, &pool.superblock.layout);
+    let slots = Slots { nvm, layout };
+    let mut max = seq_max.max(holdfast_pool::Words { nvm, layout }.counter_clean().unwrap_or(0));
+    for segment in 0..layout.segment_count {
+        max = max.max(segment_generation(nvm, layout, segment).unwrap_or(0));
+    }
+    for slot in 0..layout.slot_count {
+        // A free slot's expired_seq counts too: it is what an earlier use of the slot reached.
+        max = max.max(slots.generation(slot).unwrap_or(0)).max(slots.expired_seq(slot).unwrap_or(0));
+    }
+    (max <= SEQ_MAX).then_some(max + 1)
+}

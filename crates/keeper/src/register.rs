@@ -1,0 +1,277 @@
+//! Taking a file under management: who it is, whether it may be, and a slot for it.
+//!
+//! Two halves when a fence is needed: the fence is put up, the client then asks the kernel whether its
+//! description is the only one (a write lease), and only then the keeper opens its own. So an outsider who
+//! came before is found, and one who comes after is seen.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use holdfast_board::{FileState, NO_SIZE};
+use holdfast_cache::{Errno, Origin, Reason};
+use holdfast_pool::{MARK_CREATED, PATH_BYTES_MAX};
+
+use crate::fence::FenceKind;
+use crate::files::ManagedFile;
+use crate::identity;
+use crate::keeper::{Keeper, Pending, locked};
+
+/// Slot and generation, as a request answers them.
+pub(crate) type Place = [u64; 2];
+
+/// A registration whose second half does not come within this time is taken back.
+const PENDING_MAX: Duration = Duration::from_secs(5);
+
+/// What is known of a file before it is opened.
+struct Candidate {
+    via: PathBuf,
+    path: PathBuf,
+    dev: u64,
+    ino: u64,
+}
+
+impl Keeper {
+    /// Request `Register`, and `Sole` when `sole` is given.
+    pub(crate) fn register(
+        &self,
+        client: u32,
+        fd: u64,
+        origin: u64,
+        sole: Option<bool>,
+    ) -> Result<Place, Errno> {
+        let pid = self.pid_of(client).ok_or(Errno::EIO)?;
+        let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
+        let meta = std::fs::metadata(&via).map_err(|_| Errno::EOPNOTSUPP)?;
+        if !meta.file_type().is_file() || meta.nlink() == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (dev, ino) = (meta.dev(), meta.ino());
+        if sole.is_none()
+            && let Some(slot) = self.board.find(dev, ino)
+        {
+            let row = &self.board.files()[slot as usize];
+            row.client_opens.fetch_add(1, Ordering::SeqCst);
+            return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
+        }
+        let Ok(path) = std::fs::read_link(&via) else { return Err(Errno::EOPNOTSUPP) };
+        let candidate = Candidate { via, path, dev, ino };
+        if origin == Origin::Unknown as u64 {
+            return self.decline(&candidate, Reason::UnknownOrigin);
+        }
+        let fenced = match self.judge(&candidate) {
+            Ok(fenced) => fenced,
+            Err(reason) => return self.decline(&candidate, reason),
+        };
+        let created = origin == Origin::Created as u64;
+        if !fenced {
+            let (slot, generation) = self.reserve_slot(client, &candidate)?;
+            return self.adopt(&candidate, slot, generation, created, false);
+        }
+        match sole {
+            None => self.put_up_fence(client, &candidate),
+            Some(sole) => self.admit(client, pid, &candidate, created, sole),
+        }
+    }
+
+    /// Whether the file may be managed, and whether it needs the fence.
+    fn judge(&self, candidate: &Candidate) -> Result<bool, Reason> {
+        let path = candidate.path.as_os_str().as_bytes();
+        if path.len() > PATH_BYTES_MAX {
+            return Err(Reason::Unreachable);
+        }
+        if !is_managed_file_system(&candidate.via) {
+            return Err(Reason::FileSystem);
+        }
+        match std::fs::symlink_metadata(&candidate.path) {
+            Ok(meta) if (meta.dev(), meta.ino()) == (candidate.dev, candidate.ino) => {}
+            _ => return Err(Reason::Unreachable),
+        }
+        if !self.patterns.admit(&candidate.path) {
+            return Err(Reason::Pattern);
+        }
+        if self.config.exclusive.iter().any(|directory| candidate.path.starts_with(directory)) {
+            return Ok(false);
+        }
+        match self.fence.get().map(|fence| fence.kind()) {
+            None | Some(FenceKind::None) => Err(Reason::NoFence),
+            Some(_) => Ok(true),
+        }
+    }
+
+    /// Leaves a file to the kernel, before it ever had a slot.
+    fn decline(&self, candidate: &Candidate, reason: Reason) -> Result<Place, Errno> {
+        self.note_bypassed(&candidate.path, reason);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// First half: watch the file, then let the client ask whether it is alone.
+    fn put_up_fence(&self, client: u32, candidate: &Candidate) -> Result<Place, Errno> {
+        let (slot, generation) = self.reserve_slot(client, candidate)?;
+        let watched = self.fence.get().map(|fence| fence.watch(slot, generation, &candidate.via));
+        match watched {
+            Some(Ok(())) => Err(Errno::EAGAIN),
+            _ => {
+                self.cancel_pending(candidate.dev, candidate.ino);
+                self.decline(candidate, Reason::CannotTell)
+            }
+        }
+    }
+
+    /// Second half: nobody else may have the file open for writing.
+    fn admit(
+        &self,
+        client: u32,
+        pid: u32,
+        candidate: &Candidate,
+        created: bool,
+        sole: bool,
+    ) -> Result<Place, Errno> {
+        let key = (candidate.dev, candidate.ino);
+        let found = locked(&self.pending).get(&key).map(|pending| {
+            (pending.client == client, pending.slot, pending.generation, pending.tainted)
+        });
+        let Some((true, slot, generation, tainted)) = found else {
+            return self.decline(candidate, Reason::CannotTell);
+        };
+        let mut reason = tainted.then_some(Reason::Outsider);
+        if !sole && reason.is_none() {
+            reason = self.strangers(pid, candidate);
+        }
+        let place = self.adopt(candidate, slot, generation, created, true)?;
+        if let (Some(reason), Some(file)) = (reason, self.file(place[0], place[1])) {
+            self.bypass(&file, reason).map_err(|_| Errno::EIO)?;
+            if reason == Reason::Outsider && let Some(fence) = self.fence.get() {
+                fence.present(slot, generation);
+            }
+        }
+        Ok(place)
+    }
+
+    /// Why a file that others have open cannot be managed now, if so. Nobody's writes to it were followed before
+    /// it had a row, so a client with a writable descriptor is a stranger too, and one that is never missed.
+    fn strangers(&self, pid: u32, candidate: &Candidate) -> Option<Reason> {
+        let keeper = std::process::id();
+        let ours = |other: u32| other == pid || other == keeper;
+        match crate::fence::writers_outside(candidate.dev, candidate.ino, &ours) {
+            None => Some(Reason::CannotTell),
+            Some(writers) if writers.is_empty() => None,
+            Some(writers) if writers.iter().any(|&writer| self.is_client(writer)) => {
+                Some(Reason::UnknownOrigin)
+            }
+            Some(_) => Some(Reason::Outsider),
+        }
+    }
+
+    /// A free slot, set apart for this registration. Waits once for the expirer when all are in use.
+    fn reserve_slot(&self, client: u32, candidate: &Candidate) -> Result<(u32, u64), Errno> {
+        let key = (candidate.dev, candidate.ino);
+        for attempt in 0..2 {
+            {
+                let files = locked(&self.files);
+                let mut pending = locked(&self.pending);
+                pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
+                if pending.contains_key(&key) {
+                    // Two processes register the same file at the same moment: the second asks again soon.
+                    drop((files, pending));
+                    std::thread::sleep(Duration::from_micros(200));
+                    return Err(Errno::EINTR);
+                }
+                let taken = |slot: u32| {
+                    files[slot as usize].is_some()
+                        || self.set_aside.contains(&slot)
+                        || pending.values().any(|pending| pending.slot == slot)
+                };
+                let start = self.slot_hint.load(Ordering::Relaxed);
+                let count = self.superblock.layout.slot_count;
+                let free = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot));
+                if let Some(slot) = free {
+                    self.slot_hint.store((slot + 1) % count, Ordering::Relaxed);
+                    let generation = self.board.header().counter.add(1);
+                    let since = Instant::now();
+                    pending.insert(key, Pending { slot, generation, client, tainted: false, since });
+                    return Ok((slot, generation));
+                }
+            }
+            if attempt == 0 {
+                self.free_slots();
+            }
+        }
+        self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
+    }
+
+    pub(crate) fn cancel_pending(&self, dev: u64, ino: u64) {
+        locked(&self.pending).remove(&(dev, ino));
+    }
+
+    /// Opens our own description, persists the slot and shows the file to the clients.
+    fn adopt(
+        &self,
+        candidate: &Candidate,
+        slot: u32,
+        generation: u64,
+        created: bool,
+        fenced: bool,
+    ) -> Result<Place, Errno> {
+        let adopted = self.open_and_take(candidate, slot, generation, created, fenced);
+        if adopted.is_err()
+            && fenced
+            && let Some(fence) = self.fence.get()
+        {
+            fence.unwatch(slot, generation, &candidate.via);
+        }
+        self.cancel_pending(candidate.dev, candidate.ino);
+        match adopted {
+            Ok(()) => Ok([u64::from(slot), generation]),
+            Err(reason) => self.decline(candidate, reason),
+        }
+    }
+
+    fn open_and_take(
+        &self,
+        candidate: &Candidate,
+        slot: u32,
+        generation: u64,
+        created: bool,
+        fenced: bool,
+    ) -> Result<(), Reason> {
+        let file = File::open(&candidate.via).map_err(|_| Reason::Permission)?;
+        let meta = file.metadata().map_err(|_| Reason::Permission)?;
+        if (meta.dev(), meta.ino()) != (candidate.dev, candidate.ino) {
+            return Err(Reason::Unreachable);
+        }
+        let (who, _kind) = identity::identify(&file).map_err(|_| Reason::FileSystem)?;
+        let marks = if created { MARK_CREATED } else { 0 };
+        let path: &Path = &candidate.path;
+        self.slots().take(slot, generation, &who, marks, path.as_os_str().as_bytes());
+        let row = &self.board.files()[slot as usize];
+        row.dev.store(candidate.dev, Ordering::Relaxed);
+        row.ino.store(candidate.ino, Ordering::Relaxed);
+        row.newest_seq.store(generation, Ordering::Relaxed);
+        row.expired_seq.store(generation, Ordering::Relaxed);
+        row.size_hint.store(if meta.len() < NO_SIZE { meta.len() } else { NO_SIZE }, Ordering::Relaxed);
+        // Bytes from before us may be unsynced, unless there were none (invariant 9).
+        row.unlogged.store(u64::from(!created), Ordering::Relaxed);
+        row.unlogged_synced.store(0, Ordering::Relaxed);
+        row.client_opens.store(1, Ordering::Relaxed);
+        row.generation.store(generation, Ordering::SeqCst);
+        row.set_state(FileState::Through);
+        let description = OwnedFd::from(file);
+        let managed =
+            ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks);
+        let mut files = locked(&self.files);
+        self.board.insert(slot);
+        files[slot as usize] = Some(Arc::new(managed));
+        Ok(())
+    }
+}
+
+/// ext4, xfs or btrfs: local file systems that keep what they synced.
+fn is_managed_file_system(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|fs| matches!(fs.f_type as u32, 0xef53 | 0x5846_5342 | 0x9123_683e))
+}

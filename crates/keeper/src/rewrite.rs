@@ -1,0 +1,118 @@
+//! Writing the live records of one file again, while its keeper runs.
+//!
+//! After a failed sync the kernel may have dropped the pages it could not write (invariant 4); the log still
+//! has them. The caller keeps the file's writers out.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use holdfast_log::{Header, Kind, scan_segment};
+use holdfast_media::Mapping;
+use holdfast_pool::{Slots, Superblock};
+use rustix::fs::FallocateFlags;
+
+/// A record of the file, with its place in the log.
+struct Found {
+    header: Header,
+    payload: Vec<u8>,
+}
+
+/// Applies the live records of `(slot, generation)` in the order of their seqs. `open` opens the file for writing.
+pub(crate) fn replay_live(
+    nvm: &Mapping,
+    superblock: &Superblock,
+    (slot, generation): (u32, u64),
+    open: &mut dyn FnMut() -> io::Result<File>,
+) -> io::Result<()> {
+    let expired = Slots { nvm, layout: &superblock.layout }.expired_seq(slot).unwrap_or(0);
+    let mut found = Vec::new();
+    let mut cancels: Vec<(u64, u64)> = Vec::new();
+    let mut buffer = Vec::new();
+    for segment in 0..superblock.layout.segment_count {
+        scan_segment(nvm, &superblock.layout, &superblock.uuid, segment, &mut buffer, |record| {
+            let header = record.header;
+            if header.slot == slot && header.slot_generation == generation && header.seq > expired {
+                match header.kind {
+                    Kind::Cancel => cancels.push((header.file_offset, header.extent)),
+                    _ => found.push(Found { header, payload: record.payload.to_vec() }),
+                }
+            }
+        });
+    }
+    found.sort_by_key(|record| (record.header.seq, record.header.group_index));
+    if found.is_empty() {
+        return Ok(());
+    }
+    let file = open()?;
+    let mut written = 0;
+    for (index, record) in found.iter().enumerate() {
+        let seq = record.header.seq;
+        if index > 0 && found[index - 1].header.seq != seq {
+            written = 0;
+        }
+        let members = found.iter().filter(|other| other.header.seq == seq).count();
+        if members < usize::from(record.header.group_count) {
+            continue;
+        }
+        let kept = cancels.iter().filter(|cancel| cancel.0 == seq).map(|cancel| cancel.1).min();
+        apply(&file, &record.header, &record.payload, kept, &mut written)?;
+    }
+    Ok(())
+}
+
+/// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel record).
+fn apply(file: &File, header: &Header, payload: &[u8], kept: Option<u64>, written: &mut u64) -> io::Result<()> {
+    match header.kind {
+        Kind::Write => {
+            let room = kept.unwrap_or(u64::MAX).saturating_sub(*written);
+            let bytes = (payload.len() as u64).min(room) as usize;
+            file.write_all_at(&payload[..bytes], header.file_offset)?;
+            *written += bytes as u64;
+        }
+        Kind::Truncate if kept.is_none() => file.set_len(header.file_offset)?,
+        Kind::Punch if kept.is_none() => rustix::fs::fallocate(
+            file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            header.file_offset,
+            header.extent,
+        )?,
+        Kind::Truncate | Kind::Punch | Kind::Cancel => {}
+    }
+    Ok(())
+}
+
+/// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in `segments`.
+/// Returns whether it was.
+pub(crate) fn roll_forward(
+    nvm: &Mapping,
+    superblock: &Superblock,
+    segments: &[u32],
+    seq: u64,
+    open: &mut dyn FnMut() -> io::Result<File>,
+) -> io::Result<bool> {
+    let (mut found, mut cancelled) = (Vec::new(), false);
+    let mut buffer = Vec::new();
+    for &segment in segments {
+        scan_segment(nvm, &superblock.layout, &superblock.uuid, segment, &mut buffer, |record| {
+            let header = record.header;
+            if header.kind == Kind::Cancel && header.file_offset == seq {
+                cancelled = true;
+            } else if header.seq == seq {
+                found.push(Found { header, payload: record.payload.to_vec() });
+            }
+        });
+    }
+    found.sort_by_key(|record| record.header.group_index);
+    match found.first() {
+        Some(first) if !cancelled && found.len() == usize::from(first.header.group_count) => {}
+        _ => return Ok(false),
+    }
+    let file = open()?;
+    let mut written = 0;
+    for record in &found {
+        apply(&file, &record.header, &record.payload, None, &mut written)?;
+    }
+    Ok(true)
+}
+

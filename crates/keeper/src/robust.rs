@@ -1,0 +1,38 @@
+//! The keeper's word in the board: the kernel marks it when the keeper dies, however it dies.
+//!
+//! A robust futex list (`set_robust_list(2)`) of one entry. At the thread's exit the kernel sets
+//! `FUTEX_OWNER_DIED` in the word, which every client loads before it acknowledges anything.
+#![allow(unsafe_code)]
+
+use core::ptr;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[repr(C)]
+struct Node {
+    next: *const Node,
+}
+
+#[repr(C)]
+struct Head {
+    list: Node,
+    futex_offset: libc::c_long,
+    pending: *const Node,
+}
+
+/// Ties `word` to the life of the calling thread, which must be one that lives as long as the keeper.
+///
+/// `word` must stay mapped for the rest of the process's life.
+pub fn bind_to_this_thread(word: &'static AtomicU32) -> io::Result<()> {
+    word.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
+    let head: &'static mut Head =
+        Box::leak(Box::new(Head { list: Node { next: ptr::null() }, futex_offset: 0, pending: ptr::null() }));
+    let node: &'static mut Node = Box::leak(Box::new(Node { next: ptr::from_ref(&head.list) }));
+    head.futex_offset = (word.as_ptr() as isize).wrapping_sub(ptr::from_ref(node) as isize) as libc::c_long;
+    head.list.next = ptr::from_ref(node);
+    // SAFETY: head and node are leaked, form a circular list of one entry as the kernel expects, and the entry
+    // plus `futex_offset` is the address of `word`, mapped for good. The C library's own list of this thread is
+    // replaced; it serves robust pthread mutexes, of which this program has none.
+    let result = unsafe { libc::syscall(libc::SYS_set_robust_list, ptr::from_ref(head), size_of::<Head>()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

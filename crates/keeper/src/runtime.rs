@@ -1,0 +1,42 @@
+//! Where keepers are found: one socket per pool in a directory of the user's own.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The directory of this user's keeper sockets.
+fn directory() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from("/run/holdfast");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() => Path::new(&dir).join("holdfast"),
+        _ => PathBuf::from(format!("/tmp/holdfast-{}", uid.as_raw())),
+    }
+}
+
+/// The socket of the keeper that owns the pool with this UUID, whether it runs or not.
+pub fn socket_path(uuid: &[u8; 16]) -> PathBuf {
+    let name: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    directory().join(format!("{name}.sock"))
+}
+
+/// Makes the socket directory. It must belong to us and be closed to others, except that root's can be
+/// traversed: programs that give up root still reach their keeper, which checks who they are.
+pub fn prepare_directory() -> io::Result<()> {
+    let path = directory();
+    let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
+    match std::fs::DirBuilder::new().mode(mode).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let meta = std::fs::symlink_metadata(&path)?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!(
+            "{} is not a directory of this user alone; remove it",
+            path.display()
+        )));
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+}

@@ -1,0 +1,487 @@
+//! Starting, running and stopping a keeper: the event loop over hellos, control connections, client deaths and
+//! signals.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use holdfast_board::{Board, KEEPER_DIED, Plan, SegmentState, wake};
+use holdfast_cache::wire::{DRAIN, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_media::{Delay, Mapping, OpenMode};
+use rustix::event::epoll;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use rustix::process::{Pid, PidfdFlags};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::KeeperError;
+use crate::config::{FenceChoice, KeeperConfig};
+use crate::fence::Fence;
+use crate::keeper::{Attached, Counters, Keeper, locked};
+use crate::outsiders::Gate;
+use crate::patterns::Patterns;
+use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
+use crate::{expire, requests, runtime, signals};
+
+/// Threads that answer requests which wait for the disk.
+const SETTLERS: usize = 2;
+/// How long a keeper waits for the first client or control connection before it ends by itself.
+const FIRST_USE: Duration = Duration::from_secs(10);
+/// How long an announced child may take to say hello.
+const FORK_PENDING: Duration = Duration::from_secs(5);
+const MESSAGE_BYTES_MAX: usize = 64;
+
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const FIRST_CLIENT: u64 = 16;
+const FIRST_CONNECTION: u64 = 1 << 40;
+
+/// Runs a keeper in this process until it is told to stop or is no longer needed. Recovers the pool first.
+/// `ready` is called once clients may connect, with the socket path and the report of recovery.
+pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -> Result<(), KeeperError> {
+    let signals = signals::stop_signals().map_err(os("watch for signals"))?;
+    raise_descriptor_limit();
+    let pool = OpenPool::open(&config.pool, config.volatile)?;
+    let was_clean = pool.is_clean();
+    let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |_, _, _| {})?;
+    let strangers = mapped_by(&config.pool);
+    if !strangers.is_empty() {
+        return Err(KeeperError::Pool(PoolError {
+            message: format!(
+                "pool {} is still mapped by clients of an earlier keeper (processes {strangers:?}); everything they \
+                 were acknowledged is in their files, but the pool can be used only when they have ended",
+                config.pool.display()
+            ),
+            busy: true,
+        }));
+    }
+    let report = (!was_clean).then_some(report);
+    let (keeper, lock) = build(config, pool, report.clone())?;
+    let keeper = Arc::new(keeper);
+    let threads = start_threads(&keeper)?;
+    let (listener, socket) = listen(&keeper).map_err(os("listen for clients"))?;
+    crate::robust::bind_to_this_thread(&keeper.board.header().keeper.word)
+        .map_err(os("register its robust futex"))?;
+    ready(&socket, report.as_ref());
+    let mut events = Events::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
+    let result = events.run();
+    let _ = std::fs::remove_file(&socket);
+    let closed = close(&keeper, threads);
+    drop(lock);
+    result.map_err(os("watch its clients"))?;
+    closed
+}
+
+fn os(what: &'static str) -> impl Fn(io::Error) -> KeeperError {
+    move |source| KeeperError::Os { what: what.to_owned(), source }
+}
+
+/// One description per managed file: as many as the hard limit allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn build(
+    config: KeeperConfig,
+    pool: RecoveredPool,
+    recovered: Option<Report>,
+) -> Result<(Keeper, OwnedFd), KeeperError> {
+    let RecoveredPool { mapping, superblock, lock, counter_start, pinned_segments, set_aside_slots, .. } = pool;
+    let pool_fd: OwnedFd = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&config.pool)
+        .map_err(os("open the pool for clients"))?
+        .into();
+    let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)
+        .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?
+        .1;
+    mapping.set_delay(delay(&config));
+    let plan = Plan::new(superblock.layout.slot_count, superblock.layout.segment_count);
+    let (board, board_fd) = Board::create(plan).map_err(|error| KeeperError::Os {
+        what: "make the board".to_owned(),
+        source: io::Error::other(format!("{error:?}")),
+    })?;
+    board.header().counter.set(counter_start);
+    for &segment in &pinned_segments {
+        board.segments()[segment as usize].set_state(SegmentState::Pinned);
+    }
+    let patterns = Patterns::new(&config.include, &config.exclude).map_err(|error| KeeperError::Os {
+        what: "understand a pattern".to_owned(),
+        source: io::Error::other(error.to_string()),
+    })?;
+    let keeper = Keeper {
+        config,
+        nvm: mapping,
+        media,
+        superblock,
+        board: Box::leak(Box::new(board)),
+        board_fd,
+        pool_fd,
+        patterns,
+        fence: OnceLock::new(),
+        files: Mutex::new((0..superblock.layout.slot_count).map(|_| None).collect()),
+        pending: Mutex::default(),
+        clients: Mutex::default(),
+        counters: Counters::default(),
+        errors: Mutex::default(),
+        bypassed: Mutex::default(),
+        recovered,
+        slot_hint: AtomicU32::new(0),
+        set_aside: set_aside_slots,
+        segments_pinned: pinned_segments.len(),
+        stopping: AtomicBool::new(false),
+        drain_wanted: AtomicU64::new(0),
+        drain_done: Mutex::new((0, true)),
+        drain_signal: Condvar::new(),
+    };
+    keeper.words().set_heartbeat_unix_s(Keeper::now_unix_s());
+    keeper.words().set_in_use();
+    Ok((keeper, lock))
+}
+
+fn delay(config: &KeeperConfig) -> Delay {
+    Delay {
+        write_latency_ns: config.nvm_latency_ns,
+        bandwidth_bytes_per_s: config.nvm_bandwidth_bytes_per_s,
+    }
+}
+
+struct Threads {
+    server: std::thread::JoinHandle<()>,
+    expirer: std::thread::JoinHandle<()>,
+    settlers: Vec<std::thread::JoinHandle<()>>,
+}
+
+fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
+    if keeper.config.fence != FenceChoice::None {
+        let fence = Fence::start(keeper.config.fence, Arc::new(Gate(Arc::clone(keeper))))
+            .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
+        let _ = keeper.fence.set(fence);
+    }
+    let (to_settlers, cells) = mpsc::channel();
+    let cells = Arc::new(Mutex::new(cells));
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(os("start a thread"))
+    };
+    let mut settlers = Vec::new();
+    for _ in 0..SETTLERS {
+        let (keeper, cells) = (Arc::clone(keeper), Arc::clone(&cells));
+        settlers.push(spawn("settler", Box::new(move || requests::settle_requests(&keeper, &cells)))?);
+    }
+    let served = Arc::clone(keeper);
+    let server = spawn("requests", Box::new(move || requests::serve(&served, &to_settlers)))?;
+    let expired = Arc::clone(keeper);
+    let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
+    Ok(Threads { server, expirer, settlers })
+}
+
+fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
+    runtime::prepare_directory()?;
+    let path = runtime::socket_path(&keeper.superblock.uuid);
+    // We own the pool, so nobody listens here any more.
+    let _ = std::fs::remove_file(&path);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
+    // Who may be a client is decided by who they are, not by the socket's mode.
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+    rustix::net::listen(&listener, 128)?;
+    Ok((listener, path))
+}
+
+/// Lets no client acknowledge anything more, drains, and closes the pool cleanly if everything reached the disk.
+fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
+    let header = keeper.board.header();
+    header.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);
+    let patience = Instant::now() + Duration::from_secs(2);
+    while keeper.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0)
+        && Instant::now() < patience
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    keeper.stopping.store(true, Ordering::SeqCst);
+    keeper.ring_expirer();
+    header.request_wake.word.fetch_add(1, Ordering::SeqCst);
+    wake(&header.request_wake.word, u32::MAX);
+    let _ = threads.server.join();
+    let _ = threads.expirer.join();
+    for settler in threads.settlers {
+        let _ = settler.join();
+    }
+    let busy = keeper.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0);
+    let clean = keeper.expire_all() && keeper.expire_all() && !busy;
+    if !clean {
+        return Err(KeeperError::Os {
+            what: "bring everything to disk; the pool keeps it for `holdfast recover`".to_owned(),
+            source: io::Error::other(locked(&keeper.errors).back().cloned().unwrap_or_default()),
+        });
+    }
+    for file in keeper.managed() {
+        keeper.release(&file);
+    }
+    if keeper.set_aside.is_empty() && keeper.segments_pinned == 0 {
+        keeper.words().set_counter_clean(header.counter.get());
+    }
+    Ok(())
+}
+
+struct Events {
+    keeper: Arc<Keeper>,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Readable when the keeper shall stop; kept open for `epoll`.
+    _signals: OwnedFd,
+    connections: HashMap<u64, OwnedFd>,
+    next_connection: u64,
+    next_client: u32,
+    /// Processes whose descendants may be clients although they gave up our user id.
+    ancestors: Vec<u32>,
+    used: bool,
+    started: Instant,
+    forks_since: Option<Instant>,
+}
+
+impl Events {
+    fn new(keeper: Arc<Keeper>, listener: OwnedFd, signals: OwnedFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let watch = |fd: BorrowedFd<'_>, token| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        };
+        watch(listener.as_fd(), LISTENER)?;
+        watch(signals.as_fd(), SIGNALS)?;
+        Ok(Self {
+            keeper,
+            epoll,
+            listener,
+            _signals: signals,
+            connections: HashMap::new(),
+            next_connection: FIRST_CONNECTION,
+            next_client: 1,
+            ancestors: Vec::new(),
+            used: false,
+            started: Instant::now(),
+            forks_since: None,
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let patience = self.patience();
+            let timeout = patience.map(|left| rustix::event::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()) + 1_000_000,
+            });
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in std::mem::take(&mut events) {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    SIGNALS => return Ok(()),
+                    token if token >= FIRST_CONNECTION => self.converse(token),
+                    client => self.bury((client - FIRST_CLIENT) as u32),
+                }
+            }
+            if self.keeper.config.exit_when_unused && self.is_unused() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How long to sleep: without a limit while somebody uses the keeper.
+    fn patience(&self) -> Option<Duration> {
+        if !self.keeper.config.exit_when_unused || !self.connections.is_empty() || self.has_clients() {
+            return None;
+        }
+        let until = match self.forks_since {
+            Some(since) => since + FORK_PENDING,
+            None => self.started + FIRST_USE,
+        };
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    fn has_clients(&self) -> bool {
+        !locked(&self.keeper.clients).is_empty()
+    }
+
+    fn is_unused(&mut self) -> bool {
+        if !self.connections.is_empty() || self.has_clients() {
+            return false;
+        }
+        if self.keeper.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
+            let since = *self.forks_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < FORK_PENDING {
+                return false;
+            }
+        }
+        self.used || self.started.elapsed() >= FIRST_USE
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> bool {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN).is_ok()
+    }
+
+    fn accept(&mut self) {
+        while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            let token = self.next_connection;
+            self.next_connection += 1;
+            if self.watch(connection.as_fd(), token) {
+                self.connections.insert(token, connection);
+                self.used = true;
+            }
+        }
+    }
+
+    fn converse(&mut self, token: u64) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let mut message = [0u8; MESSAGE_BYTES_MAX];
+        let received = rustix::net::recv(connection, &mut message, RecvFlags::DONTWAIT);
+        let bytes = match received {
+            Ok((bytes, _)) if bytes > 0 => bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            _ => {
+                self.connections.remove(&token);
+                return;
+            }
+        };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(connection) else { return };
+        let ours = peer.uid == rustix::process::geteuid();
+        match message[0] {
+            HELLO => {
+                let connection = self.connections.remove(&token);
+                if let (Some(connection), Ok(hello)) = (connection, Hello::read_from_bytes(&message[..bytes])) {
+                    self.welcome(&connection, peer.pid, ours, &hello);
+                }
+            }
+            STATUS if ours => {
+                let _ = send_json(connection, &self.keeper.status());
+                self.remember_ancestor(peer.pid);
+            }
+            DRAIN if ours => {
+                if let Ok(connection) = connection.try_clone() {
+                    let keeper = Arc::clone(&self.keeper);
+                    let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
+                        let clean = keeper.drain();
+                        let _ = send_json(&connection, &keeper.summary(clean));
+                    });
+                }
+            }
+            _ => {
+                self.connections.remove(&token);
+            }
+        }
+    }
+
+    fn remember_ancestor(&mut self, pid: Pid) {
+        let pid = pid.as_raw_nonzero().get() as u32;
+        if !self.ancestors.contains(&pid) {
+            self.ancestors.push(pid);
+        }
+    }
+
+    fn welcome(&mut self, connection: &OwnedFd, pid: Pid, ours: bool, hello: &Hello) {
+        let pid_number = pid.as_raw_nonzero().get() as u32;
+        if hello.forked != 0 {
+            self.keeper.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+            self.forks_since = None;
+        }
+        let allowed = hello.version.get() == WIRE_VERSION && (ours || self.descends_from_ours(pid_number));
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        let (Ok(pidfd), true) = (pidfd, allowed) else {
+            let _ = rustix::net::send(connection, Welcome::refusal().as_bytes(), SendFlags::NOSIGNAL);
+            return;
+        };
+        // The same process with another program: what the old one left is repaired.
+        let earlier: Vec<u32> = locked(&self.keeper.clients)
+            .iter()
+            .filter(|(_, attached)| attached.pid == pid_number)
+            .map(|(id, _)| *id)
+            .collect();
+        for client in earlier {
+            self.bury(client);
+        }
+        let client = self.next_client;
+        self.next_client += 1;
+        let pidfd = Arc::new(pidfd);
+        if !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
+            return;
+        }
+        locked(&self.keeper.clients).insert(client, Attached { pid: pid_number, pidfd });
+        let keeper = &self.keeper;
+        let welcome = Welcome::new(
+            client,
+            &keeper.superblock.layout,
+            keeper.superblock.uuid,
+            &keeper.media,
+            delay(&keeper.config),
+        );
+        let _ = send_with_descriptors(
+            connection,
+            welcome.as_bytes(),
+            &[keeper.board_fd.as_fd(), keeper.pool_fd.as_fd()],
+        );
+    }
+
+    /// A client's process ended (or another program took its place).
+    fn bury(&mut self, client: u32) {
+        let gone = locked(&self.keeper.clients).remove(&client);
+        if let Some(attached) = gone {
+            let _ = epoll::delete(&self.epoll, &attached.pidfd);
+            self.keeper.repair(client);
+        }
+    }
+
+    fn descends_from_ours(&self, pid: u32) -> bool {
+        let supervisor = std::os::unix::process::parent_id();
+        let mut at = pid;
+        for _ in 0..64 {
+            if at == supervisor || self.ancestors.contains(&at) || self.keeper.is_client(at) {
+                return at > 1;
+            }
+            match parent_of(at) {
+                Some(parent) if parent > 1 => at = parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may hold anything; the fields follow its last parenthesis.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(value).map_err(io::Error::other)?;
+    rustix::net::send(connection, &text, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn send_with_descriptors(
+    connection: &OwnedFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What the keeper says of itself: plain data for people and scripts. It computes nothing.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Why a file is left to the kernel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BypassedFile {
+    /// Its path as last seen.
+    pub path: String,
+    /// Why it is not managed, in words.
+    pub reason: String,
+}
+
+/// Counters since the keeper started; what `--summary` prints.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// Writes acknowledged from the log.
+    pub writes_absorbed: u64,
+    /// Their bytes.
+    pub bytes_absorbed: u64,
+    /// `fsync`, `fdatasync` and the like answered without the disk.
+    pub syncs_absorbed: u64,
+    /// Those passed on to the kernel by clients.
+    pub syncs_real: u64,
+    /// Truncations logged.
+    pub truncates_absorbed: u64,
+    /// Bytes written to NVM, headers and padding included.
+    pub nvm_bytes: u64,
+    /// Real `fsync` and `syncfs` calls of the keeper.
+    pub keeper_fsyncs: u64,
+    /// Times a writer waited for log space.
+    pub stalls: u64,
+    /// Time writers waited for log space, in nanoseconds.
+    pub stall_ns: u64,
+    /// Cancel records: writes the kernel refused or cut short.
+    pub cancels: u64,
+    /// Times a file was brought fully to disk before a call went around the log.
+    pub settles: u64,
+    /// Whether everything absorbed is in the files and on disk.
+    pub drained: bool,
+    /// The pool's path.
+    pub pool: String,
+    /// Whether the pool would be lost in a power cut.
+    pub volatile: bool,
+    /// The fence in use: `fanotify`, `inotify` or `none`.
+    pub fence: String,
+    /// Files by state (`through`, `bypassed`, `failed`, ...).
+    pub files: BTreeMap<String, u64>,
+    /// Files that are bypassed and why, at most 100.
+    pub bypassed: Vec<BypassedFile>,
+    /// What recovery did when this keeper started, if there was something to recover.
+    pub recovered: Option<crate::recovery::Report>,
+}
+
+/// The state of a running keeper; what `holdfast status` prints.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The keeper's process id.
+    pub keeper_pid: u32,
+    /// Processes attached now.
+    pub clients: Vec<u32>,
+    /// Media in words, for example `volatile stand-in (tmpfs)`.
+    pub media: String,
+    /// Cache flush path in words.
+    pub flush_path: String,
+    /// Size of the pool in bytes.
+    pub pool_bytes: u64,
+    /// Size of the board in bytes.
+    pub board_bytes: u64,
+    /// Segments in all.
+    pub segments: u64,
+    /// Segments free.
+    pub segments_free: u64,
+    /// File slots in all.
+    pub slots: u64,
+    /// File slots in use.
+    pub slots_used: u64,
+    /// Files with records that are not yet expired.
+    pub files_dirty: u64,
+    /// Upper bound of bytes in the log that are not yet expired.
+    pub backlog_bytes: u64,
+    /// Errors the keeper met while bringing files to disk, newest last, at most 20.
+    pub errors: Vec<String>,
+    /// Counters.
+    pub summary: Summary,
+}

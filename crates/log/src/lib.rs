@@ -1,0 +1,13 @@
+//! The log: record format, append and scan. It knows bytes and numbers, never files.
+//!
+//! One fence makes a record durable and its checksum commits it (NVCache, DSN'21, II.B needs two fences and a
+//! commit flag). Reading never writes.
+#![forbid(unsafe_code)]
+
+mod append;
+mod record;
+mod scan;
+
+pub use append::{Draft, Tail, append};
+pub use record::{Header, Kind, RECORD_HEADER_BYTES, record_bytes};
+pub use scan::{Record, SegmentScan, Stop, scan_segment};

@@ -1,0 +1,135 @@
+//! The record header: 64 bytes, one cache line, little-endian. `docs/format.md` is the reference.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Size of a record header and alignment of records, in bytes.
+pub const RECORD_HEADER_BYTES: u64 = 64;
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes at a file offset.
+    Write,
+    /// The file's size becomes `file_offset`.
+    Truncate,
+    /// `extent` bytes from `file_offset` read as zero; the size stays.
+    Punch,
+    /// Of the record with seq `file_offset` only the first `extent` bytes count (0: none of it).
+    Cancel,
+}
+
+impl Kind {
+    fn code(self) -> u8 {
+        match self {
+            Self::Write => 1,
+            Self::Truncate => 2,
+            Self::Punch => 3,
+            Self::Cancel => 4,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Write, Self::Truncate, Self::Punch, Self::Cancel].into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawHeader {
+    pub(crate) crc: U32,
+    kind: u8,
+    reserved: [u8; 3],
+    payload_bytes: U32,
+    slot: U32,
+    slot_generation: U64,
+    seq: U64,
+    file_offset: U64,
+    segment_generation: U64,
+    extent: U64,
+    unix_time_s: U32,
+    group_index: U16,
+    group_count: U16,
+}
+const _: () = assert!(size_of::<RawHeader>() as u64 == RECORD_HEADER_BYTES);
+
+/// A decoded header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the record says.
+    pub kind: Kind,
+    /// Bytes that follow the header, before padding.
+    pub payload_bytes: u32,
+    /// File slot.
+    pub slot: u32,
+    /// Generation under which the slot was in use.
+    pub slot_generation: u64,
+    /// Place in the order of all writes; members of a group share it.
+    pub seq: u64,
+    /// Write, punch: byte offset in the file. Truncate: the new size. Cancel: the seq that is cancelled.
+    pub file_offset: u64,
+    /// Generation of the segment the record stands in.
+    pub segment_generation: u64,
+    /// Write: bytes of the whole write over all members. Punch: bytes. Cancel: bytes that stay valid.
+    pub extent: u64,
+    /// When it was written, in seconds since 1970: tells later changes by others from our own.
+    pub unix_time_s: u32,
+    /// Place within the group.
+    pub group_index: u16,
+    /// Members of the group; 1 for a record of its own.
+    pub group_count: u16,
+}
+
+impl Header {
+    pub(crate) fn encode(&self, crc: u32) -> RawHeader {
+        RawHeader {
+            crc: U32::new(crc),
+            kind: self.kind.code(),
+            reserved: [0; 3],
+            payload_bytes: U32::new(self.payload_bytes),
+            slot: U32::new(self.slot),
+            slot_generation: U64::new(self.slot_generation),
+            seq: U64::new(self.seq),
+            file_offset: U64::new(self.file_offset),
+            segment_generation: U64::new(self.segment_generation),
+            extent: U64::new(self.extent),
+            unix_time_s: U32::new(self.unix_time_s),
+            group_index: U16::new(self.group_index),
+            group_count: U16::new(self.group_count),
+        }
+    }
+
+    /// Decodes 64 bytes into a header and its stored checksum; `None` when a field is impossible.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, u32)> {
+        let raw = RawHeader::read_from_bytes(bytes).ok()?;
+        let kind = Kind::from_code(raw.kind)?;
+        if raw.reserved != [0; 3] || raw.group_count.get() == 0 || raw.group_index >= raw.group_count {
+            return None;
+        }
+        let header = Self {
+            kind,
+            payload_bytes: raw.payload_bytes.get(),
+            slot: raw.slot.get(),
+            slot_generation: raw.slot_generation.get(),
+            seq: raw.seq.get(),
+            file_offset: raw.file_offset.get(),
+            segment_generation: raw.segment_generation.get(),
+            extent: raw.extent.get(),
+            unix_time_s: raw.unix_time_s.get(),
+            group_index: raw.group_index.get(),
+            group_count: raw.group_count.get(),
+        };
+        Some((header, raw.crc.get()))
+    }
+}
+
+/// Bytes a record with this payload takes in a segment.
+pub const fn record_bytes(payload_bytes: u64) -> u64 {
+    RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(RECORD_HEADER_BYTES)
+}
+
+/// The checksum that commits a record: payload first (it is summed while it is copied), then header and place.
+pub(crate) fn finish_crc(payload_crc: u32, raw: &RawHeader, at: u32) -> u32 {
+    let crc = crc32c::crc32c_append(payload_crc, &raw.as_bytes()[4..]);
+    crc32c::crc32c_append(crc, &at.to_le_bytes())
+}

@@ -1,0 +1,96 @@
+//! Reading a segment back: pure, it never writes.
+//!
+//! Records are valid from the first on until one is not. What follows the first invalid place is searched for
+//! records that would be valid: one such is damage in the middle of the log, not a torn tail.
+
+use holdfast_media::Nvm;
+use holdfast_pool::{Layout, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
+
+use crate::record::{Header, RECORD_HEADER_BYTES, finish_crc, record_bytes};
+
+/// A valid record in a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Segment it stands in.
+    pub segment: u32,
+    /// Byte within the segment.
+    pub at: u32,
+    /// Its header.
+    pub header: Header,
+    /// Its bytes.
+    pub payload: &'a [u8],
+}
+
+/// Why a scan ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The segment is full.
+    Full,
+    /// No valid record follows: the end of what was written, or a torn last record.
+    Tail,
+    /// A valid record stands behind an invalid one: the media lost or changed bytes.
+    Damaged {
+        /// Where the valid record stands.
+        valid_at: u32,
+    },
+}
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentScan {
+    /// The segment's generation; `None` when it was never used (or its header is damaged).
+    pub generation: Option<u64>,
+    /// First byte behind the last valid record.
+    pub end: u32,
+    /// Why the scan ended.
+    pub stop: Stop,
+}
+
+/// Visits the valid records of `segment` in order. `buffer` is scratch space, resized to a segment.
+pub fn scan_segment(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    uuid: &[u8; 16],
+    segment: u32,
+    buffer: &mut Vec<u8>,
+    mut visit: impl FnMut(Record<'_>),
+) -> SegmentScan {
+    let start = SEGMENT_HEADER_BYTES as u32;
+    let Some(generation) = segment_generation(nvm, layout, segment) else {
+        return SegmentScan { generation: None, end: start, stop: Stop::Tail };
+    };
+    buffer.resize(SEGMENT_BYTES as usize, 0);
+    nvm.read(layout.segment_offset(segment), buffer);
+    let seed = segment_seed(uuid, segment, generation);
+    let mut at = start;
+    while u64::from(at) + RECORD_HEADER_BYTES <= SEGMENT_BYTES {
+        let Some((header, payload)) = record_at(buffer, at, generation, seed) else {
+            let stop = match valid_after(buffer, at, generation, seed) {
+                Some(valid_at) => Stop::Damaged { valid_at },
+                None => Stop::Tail,
+            };
+            return SegmentScan { generation: Some(generation), end: at, stop };
+        };
+        visit(Record { segment, at, header, payload });
+        at += record_bytes(u64::from(header.payload_bytes)) as u32;
+    }
+    SegmentScan { generation: Some(generation), end: at, stop: Stop::Full }
+}
+
+fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Header, &[u8])> {
+    let rest = &segment[at as usize..];
+    let (head, tail) = rest.split_at_checked(RECORD_HEADER_BYTES as usize)?;
+    let (header, crc) = Header::decode(head)?;
+    if header.segment_generation != generation {
+        return None;
+    }
+    let payload = tail.get(..header.payload_bytes as usize)?;
+    let payload_crc = crc32c::crc32c_append(seed, payload);
+    (finish_crc(payload_crc, &header.encode(crc), at) == crc).then_some((header, payload))
+}
+
+fn valid_after(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
+    (at + RECORD_HEADER_BYTES as u32..SEGMENT_BYTES as u32)
+        .step_by(RECORD_HEADER_BYTES as usize)
+        .find(|&candidate| record_at(segment, candidate, generation, seed).is_some())
+}

@@ -1,0 +1,34 @@
+//! NVM bytes and what makes them durable.
+//!
+//! This crate maps the media of a pool (a DAX device, a file on a DAX mount, or a volatile stand-in on tmpfs), picks
+//! the instructions that make stores durable on this machine, and copies bytes into the mapping while it computes
+//! their checksum. It holds nearly all unsafe code of the project.
+//!
+//! Architecture invariant: no `&[u8]` into NVM leaves this crate. Bytes go in and out by copy, so that every store
+//! passes through [`Nvm`], where a simulator can stand in and see it.
+//!
+//! Architecture invariant: this crate knows nothing of pools, records or files' contents.
+
+mod allocate;
+mod bytes;
+mod cpu;
+mod crc_fold;
+mod delay;
+mod detect;
+mod error;
+mod mapping;
+mod nvm;
+mod probe;
+mod stream;
+mod stream_avx512;
+mod stream_clmul;
+
+pub use allocate::{HUGE_PAGE_BYTES, allocate, allocate_over};
+pub use bytes::Bytes;
+pub use cpu::{CopyPath, FlushPath};
+pub use delay::Delay;
+pub use detect::{MediaInfo, MediaKind};
+pub use error::MediaError;
+pub use mapping::{Mapping, OpenMode};
+pub use nvm::Nvm;
+pub use probe::{Candidate, CpuFeatures, cpu_features, persistence_domain, probe};

@@ -1,0 +1,103 @@
+//! Where the zones of a pool lie. One enum lists them in order; every offset derives from it.
+
+use crate::slot::SLOT_BYTES;
+
+/// Size and alignment of a segment, in bytes: one huge page.
+pub const SEGMENT_BYTES: u64 = 2 << 20;
+/// The smallest pool, in bytes: enough segments for a few lanes and for draining behind them.
+pub const POOL_BYTES_MIN: u64 = 16 << 20;
+
+const PAGE_BYTES: u64 = 4096;
+/// One slot for this much pool, in bytes.
+const POOL_BYTES_PER_SLOT: u64 = 128 << 10;
+const SLOT_COUNT_MIN: u64 = 256;
+const SLOT_COUNT_MAX: u64 = 65_536;
+
+/// The zones of a pool, in the order they lie on the media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Zone {
+    /// One page, written at format and never again.
+    Superblock,
+    /// One page of self-checking words, each alone in its cache line.
+    Words,
+    /// The file slots.
+    Slots,
+    /// The segments, aligned to their size.
+    Segments,
+}
+
+/// The geometry of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of the whole pool.
+    pub pool_bytes: u64,
+    /// Number of file slots.
+    pub slot_count: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+}
+
+/// A size no pool can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a pool needs at least {POOL_BYTES_MIN} bytes (16 MiB); {0} were given")]
+pub struct LayoutError(pub u64);
+
+impl Layout {
+    /// The geometry of a pool of `pool_bytes`; a rest smaller than a segment stays unused.
+    pub fn new(pool_bytes: u64) -> Result<Self, LayoutError> {
+        if pool_bytes < POOL_BYTES_MIN {
+            return Err(LayoutError(pool_bytes));
+        }
+        let slot_count = (pool_bytes / POOL_BYTES_PER_SLOT).clamp(SLOT_COUNT_MIN, SLOT_COUNT_MAX);
+        let mut layout = Self { pool_bytes, slot_count: slot_count as u32, segment_count: 0 };
+        let room = pool_bytes - layout.offset(Zone::Segments);
+        layout.segment_count = u32::try_from(room / SEGMENT_BYTES).unwrap_or(u32::MAX);
+        Ok(layout)
+    }
+
+    /// The first byte of a zone.
+    pub fn offset(&self, zone: Zone) -> u64 {
+        match zone {
+            Zone::Superblock => 0,
+            Zone::Words => PAGE_BYTES,
+            Zone::Slots => 2 * PAGE_BYTES,
+            Zone::Segments => (self.offset(Zone::Slots) + u64::from(self.slot_count) * SLOT_BYTES)
+                .next_multiple_of(SEGMENT_BYTES),
+        }
+    }
+
+    /// The first byte of a segment.
+    pub fn segment_offset(&self, segment: u32) -> u64 {
+        assert!(segment < self.segment_count, "segment out of range");
+        self.offset(Zone::Segments) + u64::from(segment) * SEGMENT_BYTES
+    }
+
+    /// The first byte of a slot.
+    pub fn slot_offset(&self, slot: u32) -> u64 {
+        assert!(slot < self.slot_count, "slot out of range");
+        self.offset(Zone::Slots) + u64::from(slot) * SLOT_BYTES
+    }
+
+    /// The largest write that is all there or not at all after a crash, in bytes: an eighth of the pool.
+    pub fn atomic_write_bytes_max(&self) -> u64 {
+        self.pool_bytes / 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_follow_each_other_and_end_within_the_pool() {
+        for pool_bytes in [POOL_BYTES_MIN, 64 << 20, (256 << 20) + 12_345, 1 << 40] {
+            let layout = Layout::new(pool_bytes).unwrap();
+            assert!(layout.offset(Zone::Words) > layout.offset(Zone::Superblock));
+            assert!(layout.slot_offset(layout.slot_count - 1) + SLOT_BYTES <= layout.offset(Zone::Segments));
+            assert_eq!(layout.offset(Zone::Segments) % SEGMENT_BYTES, 0);
+            assert!(layout.segment_offset(layout.segment_count - 1) + SEGMENT_BYTES <= pool_bytes);
+            assert!(layout.segment_count >= 6);
+        }
+        assert!(Layout::new(POOL_BYTES_MIN - 1).is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! The on-media format of a pool: zones, superblock, file slots, segment headers, checksums.
+//!
+//! `docs/format.md` is the reference; a snapshot test holds both together. This crate contains no unsafe
+//! code, knows nothing of records' contents, and never decides what a crash means: it only says what is
+//! well-formed.
+#![forbid(unsafe_code)]
+
+mod layout;
+mod segment;
+mod slot;
+mod superblock;
+mod word;
+
+pub use layout::{Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, Zone};
+pub use segment::{SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
+pub use slot::{
+    HANDLE_BYTES_MAX, Hint, HintKind, Identity, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID,
+    PATH_BYTES_MAX, SLOT_BYTES, Slots,
+};
+pub use superblock::{FormatError, Superblock, VERSION, Words, format, open};
+pub use word::{CHECKED_MAX, decode, encode};

@@ -1,0 +1,199 @@
+//! The superblock, written once at format, and the page of words that the keeper changes.
+
+use holdfast_media::Nvm;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout::{Layout, Zone};
+use crate::segment::SEGMENT_HEADER_BYTES;
+use crate::{SEGMENT_BYTES, decode, encode};
+
+/// The format this code reads and writes.
+pub const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"HOLDFAST";
+/// Every word of the words page stands alone in a cache line, so one flush never carries another.
+const LINE_BYTES: u64 = 64;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    segment_bytes: U32,
+    uuid: [u8; 16],
+    pool_bytes: U64,
+    slot_count: U32,
+    segment_count: U32,
+    slots_offset: U64,
+    segments_offset: U64,
+    created_unix_s: U64,
+    reserved: [u8; 52],
+    crc: U32,
+}
+const _: () = assert!(size_of::<Raw>() == 128);
+
+/// A checked superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Names this formatting of the media; seeds every checksum.
+    pub uuid: [u8; 16],
+    /// Geometry.
+    pub layout: Layout,
+    /// When the pool was formatted, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+/// Why media is not a pool that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// No magic.
+    #[error("it is not a Holdfast pool (no magic at its start)")]
+    NotAPool,
+    /// Written by another version.
+    #[error("it has format version {found}, this program knows version {VERSION}")]
+    Version {
+        /// What stands there.
+        found: u32,
+    },
+    /// Checksum or contents do not hold.
+    #[error("its superblock is damaged ({0})")]
+    Damaged(&'static str),
+    /// The media is shorter than the pool says.
+    #[error("it is truncated: {found} bytes of {expected}")]
+    Truncated {
+        /// Bytes there.
+        found: u64,
+        /// Bytes the superblock names.
+        expected: u64,
+    },
+}
+
+/// Writes an empty pool. Segments are given no generation, so nothing in them is valid; the superblock goes last.
+pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u64) -> Superblock {
+    nvm.write(layout.offset(Zone::Superblock), &[0; 128]);
+    nvm.flush(layout.offset(Zone::Superblock), 128);
+    nvm.fence();
+    let zeros = [0u8; 4096];
+    let mut at = layout.offset(Zone::Words);
+    while at < layout.offset(Zone::Segments) {
+        nvm.write(at, &zeros);
+        nvm.flush(at, 4096);
+        at += 4096;
+    }
+    for segment in 0..layout.segment_count {
+        nvm.write(layout.segment_offset(segment), &zeros[..SEGMENT_HEADER_BYTES as usize]);
+        nvm.flush(layout.segment_offset(segment), SEGMENT_HEADER_BYTES);
+    }
+    let words = Words { nvm, layout };
+    words.set_counter_clean(1);
+    nvm.fence();
+    let mut raw = Raw {
+        magic: MAGIC,
+        version: U32::new(VERSION),
+        segment_bytes: U32::new(SEGMENT_BYTES as u32),
+        uuid,
+        pool_bytes: U64::new(layout.pool_bytes),
+        slot_count: U32::new(layout.slot_count),
+        segment_count: U32::new(layout.segment_count),
+        slots_offset: U64::new(layout.offset(Zone::Slots)),
+        segments_offset: U64::new(layout.offset(Zone::Segments)),
+        created_unix_s: U64::new(created_unix_s),
+        reserved: [0; 52],
+        crc: U32::new(0),
+    };
+    raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[..124]));
+    nvm.write(layout.offset(Zone::Superblock), raw.as_bytes());
+    nvm.flush(layout.offset(Zone::Superblock), 128);
+    nvm.fence();
+    Superblock { uuid, layout: *layout, created_unix_s }
+}
+
+/// Reads and checks the superblock; writes nothing.
+pub fn open(nvm: &impl Nvm) -> Result<Superblock, FormatError> {
+    let mut bytes = [0u8; 128];
+    if nvm.len() < bytes.len() as u64 {
+        return Err(FormatError::NotAPool);
+    }
+    nvm.read(0, &mut bytes);
+    let raw = Raw::read_from_bytes(&bytes).map_err(|_| FormatError::NotAPool)?;
+    if raw.magic != MAGIC {
+        return Err(FormatError::NotAPool);
+    }
+    if raw.version.get() != VERSION {
+        return Err(FormatError::Version { found: raw.version.get() });
+    }
+    if raw.crc.get() != crc32c::crc32c(&bytes[..124]) {
+        return Err(FormatError::Damaged("its checksum does not hold"));
+    }
+    if raw.reserved != [0; 52] || u64::from(raw.segment_bytes.get()) != SEGMENT_BYTES {
+        return Err(FormatError::Damaged("a reserved field is used"));
+    }
+    let layout = Layout::new(raw.pool_bytes.get()).map_err(|_| FormatError::Damaged("impossible size"))?;
+    if layout.slot_count != raw.slot_count.get()
+        || layout.segment_count != raw.segment_count.get()
+        || layout.offset(Zone::Slots) != raw.slots_offset.get()
+        || layout.offset(Zone::Segments) != raw.segments_offset.get()
+    {
+        return Err(FormatError::Damaged("its geometry does not fit its size"));
+    }
+    if nvm.len() < layout.pool_bytes {
+        return Err(FormatError::Truncated { found: nvm.len(), expected: layout.pool_bytes });
+    }
+    Ok(Superblock { uuid: raw.uuid, layout, created_unix_s: raw.created_unix_s.get() })
+}
+
+/// The words page: what the keeper persists about the pool as a whole.
+pub struct Words<'a, N> {
+    /// The pool's media.
+    pub nvm: &'a N,
+    /// The pool's geometry.
+    pub layout: &'a Layout,
+}
+
+impl<N: Nvm> Words<'_, N> {
+    fn at(&self, index: u64) -> u64 {
+        self.layout.offset(Zone::Words) + index * LINE_BYTES
+    }
+
+    fn set(&self, index: u64, word: u64) {
+        self.nvm.store_u64(self.at(index), word);
+        self.nvm.flush(self.at(index), 8);
+        self.nvm.fence();
+    }
+
+    /// The last moment, in seconds since 1970, at which a keeper was known to be at work.
+    pub fn heartbeat_unix_s(&self) -> Option<u64> {
+        decode(self.nvm.load_u64(self.at(0)))
+    }
+
+    /// Persists the heartbeat.
+    pub fn set_heartbeat_unix_s(&self, seconds: u64) {
+        self.set(0, encode(seconds));
+    }
+
+    /// The counter's value if the pool was closed cleanly: nothing is live and every number used is below it.
+    pub fn counter_clean(&self) -> Option<u64> {
+        decode(self.nvm.load_u64(self.at(1)))
+    }
+
+    /// Marks the pool as closed cleanly.
+    pub fn set_counter_clean(&self, counter: u64) {
+        self.set(1, encode(counter));
+    }
+
+    /// Marks the pool as in use; from here on only a scan knows what is in it.
+    pub fn set_in_use(&self) {
+        self.set(1, 0);
+    }
+
+    /// The process that opened the pool last; a hint for messages, the lock decides.
+    pub fn owner_pid(&self) -> Option<u64> {
+        decode(self.nvm.load_u64(self.at(2)))
+    }
+
+    /// Stores the owner's process id.
+    pub fn set_owner_pid(&self, pid: u64) {
+        self.set(2, encode(pid));
+    }
+}

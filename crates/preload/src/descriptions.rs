@@ -1,0 +1,219 @@
+//! Open file descriptions that the program may write through: one row each, shared by duplicated descriptors.
+//!
+//! The rows are a static pool: no allocation, and a forked child has its copy. A description never keeps a
+//! descriptor of its own open.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+use holdfast_cache::{FileRef, Origin};
+
+/// The program may only write through it, so nobody can move its cursor by reading.
+pub const WRITE_ONLY: u32 = 1 << 0;
+/// The kernel's cursor is shared with another process, or was opened by others: never remember it.
+pub const SHARED: u32 = 1 << 1;
+/// `O_APPEND`.
+pub const APPEND: u32 = 1 << 2;
+/// The program asked for `O_DSYNC`; we opened without it.
+pub const DSYNC: u32 = 1 << 3;
+/// The program asked for `O_SYNC`; we opened without it.
+pub const SYNC: u32 = 1 << 4;
+
+const PENDING: u32 = 0;
+const MANAGED: u32 = 1;
+const PLAIN: u32 = 2;
+
+const CURSOR_UNKNOWN: u64 = u64::MAX;
+const ROWS: usize = 16_384;
+
+/// What is known about the file behind a description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing yet: the keeper is asked at the first change.
+    Pending(Origin),
+    /// The cache's.
+    Managed(FileRef),
+    /// Left to the kernel.
+    Plain,
+}
+
+/// One description.
+#[repr(align(64))]
+pub struct Description {
+    references: AtomicU32,
+    turn: AtomicU32,
+    state: AtomicU32,
+    flags: AtomicU32,
+    slot: AtomicU32,
+    lock: AtomicU32,
+    /// The file's error epoch that this description has reported.
+    pub seen_error: AtomicU32,
+    origin: AtomicU32,
+    slot_generation: AtomicU64,
+    cursor: AtomicU64,
+}
+
+static POOL: [Description; ROWS] = [const {
+    Description {
+        references: AtomicU32::new(0),
+        turn: AtomicU32::new(0),
+        state: AtomicU32::new(PENDING),
+        flags: AtomicU32::new(0),
+        slot: AtomicU32::new(0),
+        lock: AtomicU32::new(0),
+        seen_error: AtomicU32::new(0),
+        origin: AtomicU32::new(0),
+        slot_generation: AtomicU64::new(0),
+        cursor: AtomicU64::new(CURSOR_UNKNOWN),
+    }
+}; ROWS];
+static NEXT: AtomicU32 = AtomicU32::new(0);
+/// One more than the highest index ever used.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+/// Takes a free row; `None` when all are taken.
+pub fn allocate(flags: u32, origin: Origin) -> Option<(u32, &'static Description)> {
+    let start = NEXT.load(Ordering::Relaxed) as usize;
+    for step in 0..ROWS {
+        let index = (start + step) % ROWS;
+        let row = POOL.get(index)?;
+        if row.references.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            NEXT.store(index as u32, Ordering::Relaxed);
+            USED.fetch_max(index as u32 + 1, Ordering::Relaxed);
+            row.turn.fetch_add(1, Ordering::Relaxed);
+            row.flags.store(flags, Ordering::Relaxed);
+            row.seen_error.store(0, Ordering::Relaxed);
+            row.cursor.store(CURSOR_UNKNOWN, Ordering::Relaxed);
+            row.origin.store(origin as u32, Ordering::Relaxed);
+            row.state.store(PENDING, Ordering::Release);
+            return Some((index as u32, row));
+        }
+    }
+    None
+}
+
+/// The row at `index`.
+pub fn get(index: u32) -> Option<&'static Description> {
+    POOL.get(index as usize)
+}
+
+/// Notes that another process now shares all cursors: called by whoever forks.
+pub fn share_all() {
+    for row in POOL.iter().take(USED.load(Ordering::Relaxed) as usize) {
+        if row.references.load(Ordering::Relaxed) != 0 {
+            row.add_flags(SHARED);
+        }
+    }
+}
+
+/// In a forked child: other threads' locks went away with them.
+pub fn reset_locks() {
+    for row in POOL.iter().take(USED.load(Ordering::Relaxed) as usize) {
+        row.lock.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Description {
+    /// Number of this row's use.
+    pub fn turn(&self) -> u32 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// Counts another descriptor.
+    pub fn retain(&self) {
+        self.references.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts one descriptor less; the last one frees the row.
+    pub fn release(&self) {
+        let before = self.references.fetch_sub(1, Ordering::AcqRel);
+        if before == 0 {
+            // A double release can only come from a race of the program with itself; stay at zero.
+            self.references.store(0, Ordering::Release);
+        }
+    }
+
+    /// What is known of the file.
+    #[inline]
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            MANAGED => State::Managed(FileRef {
+                slot: self.slot.load(Ordering::Relaxed),
+                generation: self.slot_generation.load(Ordering::Relaxed),
+            }),
+            PLAIN => State::Plain,
+            _ => State::Pending(match self.origin.load(Ordering::Relaxed) {
+                1 => Origin::Created,
+                2 => Origin::Opened,
+                _ => Origin::Unknown,
+            }),
+        }
+    }
+
+    /// Sets what is known of the file.
+    pub fn set_state(&self, state: State) {
+        let word = match state {
+            State::Pending(origin) => {
+                self.origin.store(origin as u32, Ordering::Relaxed);
+                PENDING
+            }
+            State::Managed(file) => {
+                self.slot.store(file.slot, Ordering::Relaxed);
+                self.slot_generation.store(file.generation, Ordering::Relaxed);
+                MANAGED
+            }
+            State::Plain => PLAIN,
+        };
+        self.state.store(word, Ordering::Release);
+    }
+
+    /// The flags, as the program wants them.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Sets flags.
+    pub fn add_flags(&self, flags: u32) {
+        self.flags.fetch_or(flags, Ordering::Relaxed);
+    }
+
+    /// Clears flags.
+    pub fn remove_flags(&self, flags: u32) {
+        self.flags.fetch_and(!flags, Ordering::Relaxed);
+    }
+
+    /// Whether the cursor can be remembered: only we can move it, and only by calls that have hooks.
+    #[inline]
+    pub fn remembers_cursor(&self) -> bool {
+        self.flags() & (WRITE_ONLY | SHARED | APPEND) == WRITE_ONLY
+    }
+
+    /// The remembered cursor. The caller holds the lock.
+    #[inline]
+    pub fn cursor(&self) -> Option<u64> {
+        let cursor = self.cursor.load(Ordering::Relaxed);
+        (cursor != CURSOR_UNKNOWN).then_some(cursor)
+    }
+
+    /// Remembers the cursor, or forgets it. The caller holds the lock to remember; anybody may forget.
+    #[inline]
+    pub fn set_cursor(&self, cursor: Option<u64>) {
+        self.cursor.store(cursor.unwrap_or(CURSOR_UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// Runs `work` with the row locked. Only inside a critical section; never in a child that runs in our memory.
+    #[inline]
+    pub fn locked<R>(&self, work: impl FnOnce() -> R) -> R {
+        if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.lock.swap(2, Ordering::Acquire) != 0 {
+                holdfast_board::wait(&self.lock, 2, Duration::from_millis(100));
+            }
+        }
+        let result = work();
+        if self.lock.swap(0, Ordering::Release) == 2 {
+            holdfast_board::wake(&self.lock, 1);
+        }
+        result
+    }
+}

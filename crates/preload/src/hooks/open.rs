@@ -1,0 +1,319 @@
+//! Opening, closing and duplicating descriptors.
+//!
+//! An open for writing leaves `O_SYNC` and `O_TRUNC` out of the kernel's call and does their work through the cache;
+//! it tries `O_EXCL` first, to learn whether the file is new. Never fails where the kernel would not.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_char, c_int, c_long, c_uint};
+
+use holdfast_cache::{Errno, Origin, Outcome, Reason};
+
+use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
+use crate::fds;
+use crate::raw::{self, call, give_int};
+use crate::target::{self, Target};
+use crate::{critical, process};
+
+/// `O_TMPFILE` without the directory bit.
+const TMPFILE_BIT: c_int = 0o20_000_000;
+
+type Name = *const c_char;
+
+/// The kernel's `openat`; `cancel`: the thread may be cancelled in it.
+unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
+    let mode = if flags & (libc::O_CREAT | TMPFILE_BIT) != 0 { mode } else { 0 };
+    // SAFETY: the kernel checks the path's address.
+    unsafe {
+        if cancel {
+            let arguments = [dirfd as usize, path as usize, flags as usize, mode as usize, 0, 0];
+            raw::cancellable(libc::SYS_openat, arguments)
+        } else {
+            call!(libc::SYS_openat, dirfd, path, flags, mode)
+        }
+    }
+}
+
+unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
+    let Some(client) = process::client() else {
+        // SAFETY: our caller's path.
+        return unsafe { open_without_client(dirfd, path, flags, mode, cancel) };
+    };
+    let truncates = flags & libc::O_TRUNC != 0;
+    if !target::may_write(flags) || flags & TMPFILE_BIT != 0 {
+        if truncates {
+            // Truncated through a descriptor that cannot write: outside of what the log holds.
+            // SAFETY: our caller's path.
+            if let Ok(stat) = unsafe { raw::fstatat(dirfd, path, 0) } {
+                target::leave_file_to_kernel(client, &stat, Reason::Uncovered);
+            }
+        }
+        // SAFETY: our caller's path.
+        let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
+        if fd >= 0 {
+            if target::may_write(flags) { fds::retire(fd as c_int) } else { fds::ignore(fd as c_int) }
+        }
+        return fd;
+    }
+
+    let synced = flags & libc::O_SYNC;
+    // SAFETY: our caller's path.
+    if synced != 0 && matches!(unsafe { raw::fstatat(dirfd, path, 0) }, Ok(stat) if !stat.regular) {
+        // A device may mean something else by these flags.
+        // SAFETY: our caller's path.
+        let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
+        if fd >= 0 {
+            fds::retire(fd as c_int);
+        }
+        return fd;
+    }
+    let asked = flags & !(libc::O_SYNC | libc::O_TRUNC);
+    let mut created = asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    let mut fd = -1;
+    if asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT {
+        // SAFETY: our caller's path.
+        fd = unsafe { kernel_open(dirfd, path, asked | libc::O_EXCL, mode, false) };
+        created = fd >= 0;
+    }
+    if fd < 0 {
+        // SAFETY: our caller's path.
+        fd = unsafe { kernel_open(dirfd, path, asked, mode, cancel) };
+    }
+    if fd < 0 {
+        return fd;
+    }
+    let number = fd as c_int;
+    match adopt(number, flags, created, truncates && !created) {
+        Ok(()) => fd,
+        Err(errno) => {
+            fds::retire(number);
+            raw::close(number);
+            -(errno.0 as isize)
+        }
+    }
+}
+
+/// Gives a newly opened descriptor its row, and does what was left out of the kernel's call.
+fn adopt(fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), Errno> {
+    fds::retire(fd);
+    if !raw::fstat(fd).is_ok_and(|stat| stat.regular) {
+        fds::ignore(fd);
+        return Ok(());
+    }
+    let mut described_as = target::append_flag(flags);
+    if flags & libc::O_ACCMODE == libc::O_WRONLY {
+        described_as |= WRITE_ONLY;
+    }
+    if flags & libc::O_DSYNC != 0 {
+        described_as |= DSYNC;
+    }
+    if flags & libc::O_SYNC == libc::O_SYNC {
+        described_as |= SYNC;
+    }
+    let origin = if created { Origin::Created } else { Origin::Opened };
+    if let Some((index, description)) = descriptions::allocate(described_as, origin)
+        && !fds::describe(fd, index, description)
+    {
+        description.release();
+    }
+    if truncate {
+        return raw::check(super::truncate::resize(fd, 0)).map(|_| ());
+    }
+    if created || process::bypasses_all() {
+        // At once: what others do to the new file by its name is then seen. A keeper that cannot answer now does not
+        // make the open fail; the first write will.
+        let _: Target = target::of_change(fd);
+    }
+    Ok(())
+}
+
+#[cold]
+unsafe fn open_without_client(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
+    if let Some(client) = process::parents_client()
+        && (target::may_write(flags) || flags & libc::O_TRUNC != 0)
+        // SAFETY: our caller's path.
+        && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, 0) }
+    {
+        // The program that this child becomes will write to it from nowhere.
+        target::leave_file_to_kernel(client, &stat, Reason::HandedAway);
+    }
+    // SAFETY: our caller's path.
+    unsafe { kernel_open(dirfd, path, flags, mode, cancel) }
+}
+
+/// `openat`. The mode is only looked at when the flags ask for it, as the caller may not have passed one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn openat(dirfd: c_int, path: Name, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the program's path.
+    give_int(unsafe { open_file(dirfd, path, flags, mode, true) })
+}
+
+/// `open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn open(path: Name, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the program's path.
+    give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, true) })
+}
+
+/// `open` as stdio uses it: not a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __open_nocancel(path: Name, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the program's path.
+    give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, false) })
+}
+
+/// `creat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn creat(path: Name, mode: c_uint) -> c_int {
+    let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+    // SAFETY: the program's path.
+    give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, true) })
+}
+
+/// The system call `openat2`, which has no function in libc.
+pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
+    // SAFETY: the kernel checks the addresses.
+    let fd = unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) };
+    if fd >= 0 && process::client().is_some() {
+        // As asked, synchronous or not; seen for the first time when it is written to.
+        fds::retire(fd as c_int);
+    }
+    raw::give(fd) as c_long
+}
+
+fn forget_number(fd: c_int) {
+    if process::client().is_some() {
+        fds::retire(fd);
+    }
+}
+
+/// `close`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    // Before the call: after it the number may be another thread's.
+    forget_number(fd);
+    // SAFETY: closing touches no memory.
+    give_int(unsafe { raw::cancellable(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) })
+}
+
+/// `close` as stdio uses it: not a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __close_nocancel(fd: c_int) -> c_int {
+    forget_number(fd);
+    give_int(raw::close(fd))
+}
+
+/// `close_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    if flags & CLOSE_RANGE_CLOEXEC == 0 && process::client().is_some() {
+        fds::retire_range(first, last);
+    }
+    // SAFETY: closing touches no memory.
+    give_int(unsafe { call!(libc::SYS_close_range, first, last, flags) })
+}
+
+/// `closefrom`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let first = first.max(0) as c_uint;
+    if process::client().is_some() {
+        fds::retire_range(first, c_uint::MAX);
+    }
+    // SAFETY: closing touches no memory. The kernels we run on (5.9 and later) know the call.
+    unsafe { call!(libc::SYS_close_range, first, c_uint::MAX, 0) };
+}
+
+/// Notes that `new` became a duplicate of `old`.
+fn note_copy(old: c_int, new: c_int) {
+    if process::client().is_some() {
+        fds::copy(old, new);
+    } else if process::parents_client().is_some() {
+        // Duplicated for the program that this child becomes: it will outlive close-on-exec.
+        target::leave_to_kernel(old, Reason::HandedAway);
+    }
+}
+
+/// `dup`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    let new = unsafe { call!(libc::SYS_dup, old) };
+    if new >= 0 {
+        note_copy(old, new as c_int);
+    }
+    give_int(new)
+}
+
+unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
+    // SAFETY: touches no memory.
+    let result = unsafe {
+        match flags {
+            Some(flags) => call!(libc::SYS_dup3, old, new, flags),
+            None => call!(libc::SYS_dup2, old, new),
+        }
+    };
+    if result >= 0 && old != new {
+        note_copy(old, new);
+    }
+    result
+}
+
+/// `dup2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    give_int(unsafe { dup_to(old, new, None) })
+}
+
+/// `dup3`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    give_int(unsafe { dup_to(old, new, Some(flags)) })
+}
+
+/// `fcntl`: duplicates, and flags that the kernel does not know of.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    // SAFETY: the kernel checks the argument if it is an address.
+    let result = unsafe {
+        if waits {
+            raw::cancellable(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
+        } else {
+            call!(libc::SYS_fcntl, fd, command, argument)
+        }
+    };
+    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        note_copy(fd, result as c_int);
+    }
+    if result < 0 || !matches!(command, libc::F_GETFL | libc::F_SETFL) || process::client().is_none() {
+        return give_int(result);
+    }
+    let fds::Row::Described(description) = fds::look(fd) else { return give_int(result) };
+    if command == libc::F_SETFL {
+        description.remove_flags(descriptions::APPEND);
+        description.add_flags(target::append_flag(argument as c_int));
+        critical::section(|| description.locked(|| description.set_cursor(None)));
+        return give_int(result);
+    }
+    let mut flags = result as c_int;
+    if description.flags() & DSYNC != 0 {
+        flags |= libc::O_DSYNC;
+    }
+    if description.flags() & SYNC != 0 {
+        flags |= libc::O_SYNC;
+    }
+    flags
+}
+
+/// The outcome of a call without a length, as an errno result; `None`: the slot was given back, try again.
+pub(super) fn plain_outcome(outcome: Result<Outcome, Errno>, kernel: impl FnOnce() -> isize) -> Option<isize> {
+    match outcome {
+        Ok(Outcome::Absorbed { .. }) => Some(0),
+        Ok(Outcome::Kernel) => Some(kernel()),
+        Ok(Outcome::Stale) => None,
+        Err(errno) => Some(-(errno.0 as isize)),
+    }
+}

@@ -1,0 +1,269 @@
+//! Everything that writes bytes at a descriptor.
+//!
+//! The kernel's answer is the program's answer: short writes, EINTR and limits come from the raw call.
+#![allow(unsafe_code)] // C entry points and the program's buffers.
+
+use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_cache::{Errno, Outcome, Place};
+use holdfast_media::Bytes;
+use libc::{iovec, off_t, size_t, ssize_t};
+
+use crate::descriptions::APPEND;
+use crate::raw::{self, call, give};
+use crate::target::{self, Handle};
+use crate::critical;
+
+const RWF_DSYNC: c_int = 0x2;
+const RWF_SYNC: c_int = 0x4;
+const RWF_APPEND: c_int = 0x10;
+const RWF_NOAPPEND: c_int = 0x20;
+const PARTS_MAX: usize = 1024;
+
+const _: () = {
+    assert!(size_of::<iovec>() == size_of::<Bytes<'_>>() && align_of::<iovec>() == align_of::<Bytes<'_>>());
+    // SAFETY: no byte is read through it; the types have the same size.
+    let words: [usize; 2] = unsafe {
+        core::mem::transmute(Bytes::from_raw(core::ptr::without_provenance(0x1000), 7))
+    };
+    assert!(words[0] == 0x1000 && words[1] == 7, "Bytes and iovec differ in their fields' order");
+};
+
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// How many write calls of this process came through the hooks. For tests and `doctor`.
+#[unsafe(no_mangle)]
+pub extern "C" fn holdfast_seen_writes() -> u64 {
+    SEEN.load(Ordering::Relaxed)
+}
+
+/// Where the program wants the bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    Cursor,
+    At(u64),
+}
+
+/// One write call of the program.
+#[derive(Clone, Copy)]
+struct Call {
+    fd: c_int,
+    want: Want,
+    number: i64,
+    arguments: [usize; 6],
+    /// `pwritev2` flags.
+    flags: c_int,
+    cancel: bool,
+}
+
+impl Call {
+    fn kernel(&self) -> isize {
+        // SAFETY: the program's own call; the kernel checks its addresses.
+        unsafe {
+            if self.cancel {
+                return raw::cancellable(self.number, self.arguments);
+            }
+        }
+        self.plain()
+    }
+
+    fn plain(&self) -> isize {
+        let [a, b, c, d, e, f] = self.arguments;
+        // SAFETY: the program's own call; the kernel checks its addresses.
+        unsafe { raw::call6(self.number, a, b, c, d, e, f) }
+    }
+
+    /// The call without the flags whose work the log does.
+    fn unsynced(&self) -> isize {
+        let mut call = *self;
+        if call.number == libc::SYS_pwritev2 {
+            call.arguments[5] = (call.flags & !(RWF_DSYNC | RWF_SYNC)) as usize;
+        }
+        call.plain()
+    }
+
+    /// The call on a file left to the kernel, whose description the program believes to be synchronous.
+    fn kernel_synced(&self, synced: bool) -> isize {
+        let result = self.kernel();
+        if result > 0 && synced {
+            let sync = raw::fdatasync(self.fd);
+            if sync < 0 {
+                return sync;
+            }
+        }
+        result
+    }
+
+    /// # Safety
+    /// `parts` are the program's buffers, as in `arguments`.
+    unsafe fn run(&self, parts: &[Bytes<'_>]) -> ssize_t {
+        SEEN.fetch_add(1, Ordering::Relaxed);
+        give(target::retry(
+            self.fd,
+            |synced| self.kernel_synced(synced),
+            |errno| -(errno.0 as isize),
+            |handle| self.managed(handle, parts),
+        ))
+    }
+
+    fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
+        let outcome = critical::section(|| {
+            let remembered = handle.description.filter(|it| self.want == Want::Cursor && it.remembers_cursor());
+            let Some(description) = remembered else {
+                if self.want == Want::Cursor {
+                    handle.forget_cursor();
+                }
+                return self.absorb(handle, parts, None);
+            };
+            description.locked(|| {
+                let outcome = self.absorb(handle, parts, description.cursor());
+                description.set_cursor(match outcome {
+                    Ok(Outcome::Absorbed { bytes, offset }) => Some(offset + bytes as u64),
+                    _ => None,
+                });
+                outcome
+            })
+        });
+        match outcome {
+            Ok(Outcome::Absorbed { bytes, .. }) => Some(bytes as isize),
+            Ok(Outcome::Kernel) => Some(self.kernel_synced(handle.flags & crate::descriptions::DSYNC != 0)),
+            Ok(Outcome::Stale) => None,
+            Err(errno) => Some(-(errno.0 as isize)),
+        }
+    }
+
+    fn absorb(&self, handle: Handle, parts: &[Bytes<'_>], known: Option<u64>) -> Result<Outcome, Errno> {
+        let appends =
+            handle.flags & APPEND != 0 && self.flags & RWF_NOAPPEND == 0 || self.flags & RWF_APPEND != 0;
+        let place = match self.want {
+            _ if appends => Place::Append,
+            Want::Cursor => Place::Cursor { known },
+            Want::At(offset) => Place::At(offset),
+        };
+        // A positioned write leaves the cursor alone even when it appends: then the file's end tells where it went.
+        let landed = || match self.want {
+            Want::At(_) => raw::fstat(self.fd).map(|stat| stat.size),
+            Want::Cursor => raw::cursor(self.fd),
+        };
+        handle.client.write(handle.file, place, parts, || raw::check(self.unsynced()), landed)
+    }
+}
+
+unsafe fn write_bytes(
+    number: i64,
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: size_t,
+    offset: Option<off_t>,
+    cancel: bool,
+) -> ssize_t {
+    let arguments = [fd as usize, buffer as usize, bytes, offset.unwrap_or(0) as usize, 0, 0];
+    let want = match offset.map(u64::try_from) {
+        None => Want::Cursor,
+        Some(Ok(offset)) => Want::At(offset),
+        Some(Err(_)) => {
+            // The kernel knows the right error.
+            // SAFETY: the program's own call.
+            return give(unsafe { call!(number, fd, buffer, bytes, offset.unwrap_or(-1)) });
+        }
+    };
+    let call = Call { fd, want, number, arguments, flags: 0, cancel };
+    // SAFETY: the program says that `bytes` bytes at `buffer` are readable.
+    unsafe { call.run(&[Bytes::from_raw(buffer.cast(), bytes)]) }
+}
+
+unsafe fn write_parts(
+    number: i64,
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: Option<off_t>,
+    flags: c_int,
+) -> ssize_t {
+    // The kernel takes the offset in two halves of which, on 64 bits, the first holds all.
+    let arguments =
+        [fd as usize, parts as usize, count as usize, offset.unwrap_or(0) as usize, 0, flags as usize];
+    let want = match offset {
+        None => Want::Cursor,
+        Some(-1) if number == libc::SYS_pwritev2 => Want::Cursor,
+        Some(offset) => u64::try_from(offset).map_or(Want::Cursor, Want::At),
+    };
+    let call = Call { fd, want, number, arguments, flags, cancel: true };
+    let negative = matches!(offset, Some(offset) if offset < 0) && number != libc::SYS_pwritev2;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if parts.is_null() || count == 0 || count > PARTS_MAX || negative {
+        // The kernel knows the right answer.
+        return give(call.kernel());
+    }
+    // SAFETY: the program says that `count` parts lie there; `Bytes` has the layout of `iovec` (asserted above).
+    unsafe { call.run(core::slice::from_raw_parts(parts.cast::<Bytes<'_>>(), count)) }
+}
+
+/// `write`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { write_bytes(libc::SYS_write, fd, buffer, bytes, None, true) }
+}
+
+/// `write` as parts of libc use it: not a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __write_nocancel(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { write_bytes(libc::SYS_write, fd, buffer, bytes, None, false) }
+}
+
+/// `pwrite`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pwrite(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { write_bytes(libc::SYS_pwrite64, fd, buffer, bytes, Some(offset), true) }
+}
+
+/// `writev`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the program's buffers.
+    unsafe { write_parts(libc::SYS_writev, fd, parts, count, None, 0) }
+}
+
+/// `pwritev`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    // SAFETY: the program's buffers.
+    unsafe { write_parts(libc::SYS_pwritev, fd, parts, count, Some(offset), 0) }
+}
+
+/// `pwritev2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's buffers.
+    unsafe { write_parts(libc::SYS_pwritev2, fd, parts, count, Some(offset), flags) }
+}
+
+/// `lseek`: keeps the remembered cursor right.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    // SAFETY: touches no memory.
+    let seek = || unsafe { call!(libc::SYS_lseek, fd, offset, whence) };
+    if crate::process::client().is_some()
+        && let crate::fds::Row::Described(description) = crate::fds::look(fd)
+        && description.remembers_cursor()
+    {
+        return give(critical::section(|| {
+            description.locked(|| {
+                let result = seek();
+                description.set_cursor(raw::check(result).ok().map(|cursor| cursor as u64));
+                result
+            })
+        })) as c_long;
+    }
+    give(seek()) as c_long
+}

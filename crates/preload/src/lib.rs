@@ -1,0 +1,15 @@
+//! `libholdfast.so`: stands between an unmodified program and libc, and translates its file calls into cache calls.
+//!
+//! Every libc function that changes a file, its size, its names or its descriptors has a hook here. A hook either
+//! hands the call to the cache or passes it on as a raw system call; with no keeper it always passes it on.
+//! A hook must never allocate, use std I/O, panic, call `dlsym`, or call the libc function it stands for.
+
+mod critical;
+mod descriptions;
+mod fds;
+mod hooks;
+mod patch;
+mod process;
+mod raw;
+mod target;
+mod tls;

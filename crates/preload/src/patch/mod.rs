@@ -1,0 +1,150 @@
+//! Getting in front of libc's own calls: its entries are patched, because stdio and others do not use the PLT.
+//!
+//! All or nothing: when one function cannot be replaced, none is. Only the constructor calls this, before the
+//! program has threads.
+#![allow(unsafe_code)] // Looks at libc's variables and writes its code.
+
+mod elf;
+mod trampoline;
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::hooks::{ENTRIES, Entry};
+use crate::raw;
+use elf::Object;
+use trampoline::Text;
+
+/// Names that the C library's file may have.
+const LIBC_NAMES: [&[u8]; 2] = [b"/libc.so.6", b"/libpthread.so.0"];
+
+/// A libc function that a hook needs after all: it runs a child, or does more than one system call.
+pub struct Original {
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+impl Original {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicUsize::new(0) }
+    }
+
+    /// Its address, or 0: the next object behind us that defines it. Entries of these are never patched.
+    pub fn address(&self) -> usize {
+        match self.address.load(Ordering::Relaxed) {
+            0 => {
+                self.find();
+                self.address.load(Ordering::Relaxed)
+            }
+            address => address,
+        }
+    }
+
+    fn find(&self) {
+        let mut behind_us = false;
+        let mut address = 0;
+        elf::objects(|_, object| {
+            if !behind_us {
+                behind_us = object.defines_at(c"holdfast_seen_writes", seen_writes_address());
+            } else if address == 0 {
+                address = object.default_of(self.name).unwrap_or(0);
+            }
+        });
+        self.address.store(address, Ordering::Relaxed);
+    }
+}
+
+fn seen_writes_address() -> usize {
+    crate::hooks::holdfast_seen_writes as *const () as usize
+}
+
+macro_rules! originals {
+    ($($constant:ident = $name:expr),* $(,)?) => {
+        $(
+            #[doc = concat!("libc's function behind `", stringify!($constant), "`.")]
+            pub static $constant: Original = Original::new($name);
+        )*
+        const ORIGINALS: &[&Original] = &[$(&$constant),*];
+    };
+}
+
+originals! {
+    FORK = c"fork",
+    FORK_SAFE = c"_Fork",
+    DAEMON = c"daemon",
+    FORKPTY = c"forkpty",
+    CLONE = c"clone",
+    POSIX_SPAWN = c"posix_spawn",
+    POSIX_SPAWNP = c"posix_spawnp",
+    SYSTEM = c"system",
+    POPEN = c"popen",
+    WORDEXP = c"wordexp",
+    POSIX_FALLOCATE = c"posix_fallocate",
+    FCHMODAT = c"fchmodat",
+}
+
+/// Looks up, ahead of use, what the hooks need from libc.
+pub fn find_originals() {
+    for original in ORIGINALS {
+        original.find();
+    }
+    elf::objects(|name, object| {
+        if is_libc(name) {
+            let flag = object.default_of(c"__libc_single_threaded");
+            let set = object.default_of(c"pthread_setcanceltype");
+            raw::set_cancellation(flag.unwrap_or(0) as *mut u8, set.unwrap_or(0));
+        }
+    });
+}
+
+fn is_libc(name: &CStr) -> bool {
+    LIBC_NAMES.iter().any(|end| name.to_bytes().ends_with(end))
+}
+
+/// Replaces libc's functions by the hooks. False, with nothing replaced, when the system or libc's shape forbids it.
+pub fn patch_libc() -> bool {
+    let mut complete = false;
+    elf::objects(|name, object| {
+        if is_libc(name) {
+            let patched = patch_object(&object);
+            if name.to_bytes().ends_with(LIBC_NAMES[0]) {
+                complete = patched;
+            }
+        }
+    });
+    complete
+}
+
+fn each_target(object: &Object, mut visit: impl FnMut(&Entry, elf::Symbol)) {
+    for entry in ENTRIES {
+        object.find(entry.name, |symbol| {
+            if symbol.function {
+                visit(entry, symbol);
+            }
+        });
+    }
+}
+
+fn patch_object(object: &Object) -> bool {
+    let (mut first, mut last, mut found) = (usize::MAX, 0, 0);
+    each_target(object, |_, symbol| {
+        first = first.min(symbol.address);
+        last = last.max(symbol.address);
+        found += 1;
+    });
+    if found == 0 {
+        return false;
+    }
+    // SAFETY: all addresses are functions of one object, so between them lies its text.
+    let Some(text) = (unsafe { Text::open(first, last) }) else { return false };
+    let mut fits = true;
+    each_target(object, |entry, symbol| fits &= text.fits(symbol.address, entry.address(), symbol.bytes));
+    if fits {
+        each_target(object, |entry, symbol| {
+            // SAFETY: constructors run before the program's threads, and we are not inside one of these functions;
+            // the table pairs each name with a hook of the same shape.
+            unsafe { text.replace(symbol.address, entry.address(), symbol.bytes) };
+        });
+    }
+    fits
+}

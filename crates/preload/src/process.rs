@@ -1,0 +1,332 @@
+//! This process as a client: connecting in the constructor, again in every forked child, and knowing what we are.
+//!
+//! Who we are lies in a page that the kernel wipes in forked children, so that a child made by any means can never
+//! act under its parent's number. No descriptor and no thread stays behind. A child that runs in its parent's
+//! memory (vfork, posix_spawn) is no client at all and must never take a lock or change the tables.
+#![allow(unsafe_code)] // A static that is written once per process, a wiped page, messages with descriptors.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
+use holdfast_cache::{Client, Errno};
+use rustix::fd::BorrowedFd;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::raw::{self, call};
+use crate::{critical, descriptions, patch, tls};
+
+/// States of the wiped page's word.
+const WIPED: u32 = 0;
+const ATTACHING: u32 = 1;
+const ATTACHED: u32 = 2;
+/// The keeper did not take us although our parent was its client: nothing managed may be changed.
+const CUT_OFF: u32 = 3;
+
+const SOCKET_PATH_BYTES: usize = 108;
+const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
+
+/// Null until this process, or one it was forked from, has been a client.
+static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static OWN_PID: AtomicI32 = AtomicI32::new(0);
+static ALL_BYPASSED: AtomicBool = AtomicBool::new(false);
+
+struct Shared<T>(UnsafeCell<T>);
+// SAFETY: written only by the constructor and by `attach_child`, both of which exclude each other and all readers
+// by the page's word (or by being the only thread).
+unsafe impl<T> Sync for Shared<T> {}
+
+static CLIENT: Shared<MaybeUninit<Client>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+static SOCKET_PATH: Shared<[u8; SOCKET_PATH_BYTES]> = Shared(UnsafeCell::new([0; SOCKET_PATH_BYTES]));
+
+fn page_word() -> Option<&'static AtomicU32> {
+    let page = PAGE.load(Ordering::Acquire);
+    // SAFETY: null, or a page that is never unmapped, aligned and used only through this atomic.
+    unsafe { page.as_ref() }
+}
+
+fn attached() -> &'static Client {
+    // SAFETY: callers have seen `ATTACHED`, which is stored after the client was written; it is replaced only in a
+    // forked child, where the kernel has wiped the word.
+    unsafe { (*CLIENT.0.get()).assume_init_ref() }
+}
+
+/// This process as a client; `None` when calls go to the kernel: never attached, cut off, or a child that runs in
+/// its parent's memory.
+#[inline]
+pub fn client() -> Option<&'static Client> {
+    let word = page_word()?;
+    if word.load(Ordering::Acquire) != ATTACHED && !attach_child(word) {
+        return None;
+    }
+    if runs_in_parents_memory() {
+        return None;
+    }
+    Some(attached())
+}
+
+/// The parent's client, in a child that runs in its memory. Only requests about files may be made through it.
+#[inline]
+pub fn parents_client() -> Option<&'static Client> {
+    let word = page_word()?;
+    (word.load(Ordering::Acquire) == ATTACHED && runs_in_parents_memory()).then(attached)
+}
+
+#[inline]
+fn runs_in_parents_memory() -> bool {
+    // The flag alone does not tell parent from child: `system` waits with it set and may take signals meanwhile.
+    tls::with(|thread| thread.spawning.get() != 0) && raw::getpid() != OWN_PID.load(Ordering::Relaxed)
+}
+
+/// Whether our parent was a client and we could not become one.
+pub fn is_cut_off() -> bool {
+    page_word().is_some_and(|word| word.load(Ordering::Acquire) == CUT_OFF)
+}
+
+/// Whether every file this process changes must be left to the kernel.
+#[inline]
+pub fn bypasses_all() -> bool {
+    ALL_BYPASSED.load(Ordering::Relaxed)
+}
+
+/// From now on every file this process changes is left to the kernel.
+pub fn bypass_all() {
+    ALL_BYPASSED.store(true, Ordering::SeqCst);
+}
+
+/// A forked child's first hook: becomes a client of its own.
+#[cold]
+fn attach_child(word: &AtomicU32) -> bool {
+    critical::section(|| {
+        loop {
+            match word.compare_exchange(WIPED, ATTACHING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(ATTACHED) => return true,
+                Err(CUT_OFF) => return false,
+                Err(_) => raw::sched_yield(),
+            }
+        }
+        OWN_PID.store(raw::getpid(), Ordering::Relaxed);
+        descriptions::reset_locks();
+        descriptions::share_all();
+        let announced = tls::with(|thread| thread.forking.replace(0)) != 0;
+        // SAFETY: written by the constructor, before the page existed.
+        let path = unsafe { &*SOCKET_PATH.0.get() };
+        match connect(path, announced) {
+            Ok(client) => {
+                // SAFETY: the word says `ATTACHING`, so nobody else looks at the client; the old one was written by
+                // the parent and holds nothing but mappings, which are ours by inheritance.
+                unsafe {
+                    let place = CLIENT.0.get();
+                    (*place).assume_init_drop();
+                    (*place).write(client);
+                }
+                word.store(ATTACHED, Ordering::Release);
+                true
+            }
+            Err(_) => {
+                if announced {
+                    // The mapping is still the parent's: take back what it announced for us.
+                    attached().withdraw_fork();
+                }
+                word.store(CUT_OFF, Ordering::Release);
+                false
+            }
+        }
+    })
+}
+
+/// Says hello to the keeper and maps what it sends back. All descriptors are closed again.
+fn connect(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
+    // SAFETY: creates a descriptor, touches no memory.
+    let socket =
+        raw::check(unsafe { call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?
+            as c_int;
+    let client = converse(socket, path, forked);
+    raw::close(socket);
+    client
+}
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
+    let address = libc::sockaddr_un {
+        sun_family: libc::AF_UNIX as u16,
+        sun_path: path.map(|byte| byte as c_char),
+    };
+    // SAFETY: the address is as long as said.
+    raw::check(unsafe {
+        call!(libc::SYS_connect, socket, &raw const address, size_of::<libc::sockaddr_un>())
+    })?;
+    // A keeper that is stuck must not hang every program that starts.
+    let patience = libc::timeval { tv_sec: 10, tv_usec: 0 };
+    // SAFETY: the value is as long as said.
+    raw::check(unsafe {
+        call!(
+            libc::SYS_setsockopt,
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            &raw const patience,
+            size_of::<libc::timeval>()
+        )
+    })?;
+    let hello =
+        Hello { kind: HELLO, forked: u8::from(forked), reserved: [0; 2], version: WIRE_VERSION.into() };
+    // SAFETY: the buffer is as long as said. A keeper that went away must not kill us by SIGPIPE.
+    raw::check(unsafe {
+        call!(
+            libc::SYS_sendto,
+            socket,
+            hello.as_bytes().as_ptr(),
+            size_of::<Hello>(),
+            libc::MSG_NOSIGNAL,
+            0,
+            0
+        )
+    })?;
+
+    let mut answer = [0u8; size_of::<Welcome>()];
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: answer.as_mut_ptr().cast(), iov_len: answer.len() };
+    // SAFETY: all-zero is a valid message header.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    let bytes = loop {
+        // SAFETY: header, part and control buffer are valid for writes.
+        let result = unsafe { call!(libc::SYS_recvmsg, socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        if result != -(libc::EINTR as isize) {
+            break raw::check(result)?;
+        }
+    };
+    let fds = received(&control, message.msg_controllen);
+    let client = match (fds, Welcome::read_from_bytes(&answer)) {
+        // SAFETY: the kernel just installed these descriptors for us; they are closed below.
+        (Some([board, pool]), Ok(welcome)) if bytes == answer.len() => unsafe {
+            Client::attach(&welcome, BorrowedFd::borrow_raw(board), BorrowedFd::borrow_raw(pool))
+        },
+        _ => Err(Errno::EINVAL),
+    };
+    for fd in fds.into_iter().flatten() {
+        raw::close(fd);
+    }
+    client
+}
+
+/// The two descriptors in a control buffer.
+fn received(control: &Control, bytes: usize) -> Option<[c_int; 2]> {
+    let word = |at: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(control.0.get(at..at + 4)?.try_into().ok()?))
+    };
+    // cmsghdr: length (8 bytes), level, type, then the descriptors.
+    let full = bytes >= 24 && word(0)? as usize >= 24;
+    (full && word(8)? == libc::SOL_SOCKET as u32 && word(12)? == libc::SCM_RIGHTS as u32)
+        .then_some([word(16)? as c_int, word(20)? as c_int])
+}
+
+/// Maps a page that reads as zero in every forked child.
+fn wiped_page() -> Option<&'static AtomicU32> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let address = raw::check(unsafe {
+        call!(
+            libc::SYS_mmap,
+            0,
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1isize,
+            0
+        )
+    })
+    .ok()?;
+    // SAFETY: the page was just mapped.
+    raw::check(unsafe { call!(libc::SYS_madvise, address, 4096, libc::MADV_WIPEONFORK) }).ok()?;
+    // SAFETY: mapped, zeroed, aligned, never unmapped.
+    Some(unsafe { &*(address as *const AtomicU32) })
+}
+
+/// The socket path in the environment.
+///
+/// # Safety
+/// `environment` is null or a null-terminated array of C strings.
+unsafe fn socket_path(mut environment: *const *const c_char) -> Option<[u8; SOCKET_PATH_BYTES]> {
+    if environment.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: within the array: its null end has not been passed.
+        let entry = unsafe { *environment };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: a C string.
+        let bytes = unsafe { raw::path(entry) }.to_bytes();
+        if let Some(value) = bytes.strip_prefix(SOCKET_VARIABLE) {
+            let mut path = [0; SOCKET_PATH_BYTES];
+            // The last byte stays zero.
+            if value.is_empty() || value.len() >= SOCKET_PATH_BYTES {
+                return None;
+            }
+            path.get_mut(..value.len())?.copy_from_slice(value);
+            return Some(path);
+        }
+        // SAFETY: not yet at the end.
+        environment = unsafe { environment.add(1) };
+    }
+}
+
+unsafe extern "C" fn construct(
+    _count: c_int,
+    _arguments: *const *const c_char,
+    environment: *const *const c_char,
+) {
+    patch::find_originals();
+    // SAFETY: the loader passes the environment to constructors.
+    let Some(path) = (unsafe { socket_path(environment) }) else { return };
+    // SAFETY: asks the loader for a number.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return;
+    }
+    let patched = patch::patch_libc();
+    let shown = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    let client = match connect(&path, false) {
+        Ok(client) => client,
+        Err(Errno(libc::EINVAL)) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" does not take this process: writes go to the disk as usual\n",
+            ]);
+            return;
+        }
+        Err(_) => {
+            raw::say(&[b"holdfast: no keeper at ", shown, b": writes go to the disk as usual\n"]);
+            return;
+        }
+    };
+    let Some(word) = wiped_page() else { return };
+    if !patched {
+        bypass_all();
+        raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
+    }
+    OWN_PID.store(raw::getpid(), Ordering::Relaxed);
+    // SAFETY: `PAGE` is null, so nobody reads these yet.
+    unsafe {
+        *SOCKET_PATH.0.get() = path;
+        (*CLIENT.0.get()).write(client);
+    }
+    word.store(ATTACHED, Ordering::Release);
+    PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
+}
+
+type Constructor = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: Constructor = construct;

@@ -1,0 +1,259 @@
+//! System calls, without libc in between, and libc's conventions for their results.
+//!
+//! Must never call a libc function that has a hook: it would come back to us.
+#![allow(unsafe_code)] // System calls are made here.
+
+use core::arch::asm;
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+
+use holdfast_cache::Errno;
+
+/// Makes a system call; -errno on failure.
+///
+/// # Safety
+/// The arguments must be valid for the call, as the kernel sees it.
+#[inline(always)]
+pub unsafe fn call6(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let result: isize;
+    // SAFETY: the kernel preserves all registers but rax, rcx and r11; memory is clobbered as the caller allows.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call of up to six arguments: `call!(SYS_close, fd)`. Needs `unsafe`, as [`call6`] does.
+macro_rules! call {
+    ($number:expr) => { $crate::raw::call6($number, 0, 0, 0, 0, 0, 0) };
+    ($number:expr, $a:expr) => { $crate::raw::call6($number, $a as usize, 0, 0, 0, 0, 0) };
+    ($number:expr, $a:expr, $b:expr) => { $crate::raw::call6($number, $a as usize, $b as usize, 0, 0, 0, 0) };
+    ($number:expr, $a:expr, $b:expr, $c:expr) => {
+        $crate::raw::call6($number, $a as usize, $b as usize, $c as usize, 0, 0, 0)
+    };
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr) => {
+        $crate::raw::call6($number, $a as usize, $b as usize, $c as usize, $d as usize, 0, 0)
+    };
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => {
+        $crate::raw::call6($number, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, 0)
+    };
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
+        $crate::raw::call6($number, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize)
+    };
+}
+pub(crate) use call;
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut c_int;
+}
+
+/// Sets the program's `errno`.
+pub fn set_errno(errno: i32) {
+    // SAFETY: libc returns the address of this thread's errno.
+    unsafe { *__errno_location() = errno };
+}
+
+/// A system call's result as libc returns it: -1 and `errno` on failure, `errno` untouched on success.
+#[inline]
+pub fn give(result: isize) -> isize {
+    if (-4095..0).contains(&result) {
+        set_errno(-result as i32);
+        return -1;
+    }
+    result
+}
+
+/// [`give`] for calls that return an `int`.
+#[inline]
+pub fn give_int(result: isize) -> c_int {
+    give(result) as c_int
+}
+
+/// A system call's result as a `Result`.
+#[inline]
+pub fn check(result: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// The other way round: a `Result` as a system call's result.
+#[inline]
+pub fn encode(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(errno) => -(errno.0 as isize),
+    }
+}
+
+type SetCancelType = unsafe extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
+
+/// libc's `__libc_single_threaded`, and `pthread_setcanceltype`, if it has both.
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static SET_CANCEL_TYPE: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells where libc keeps what cancellation points need. Without it they are none.
+pub fn set_cancellation(single_threaded: *mut u8, set_cancel_type: usize) {
+    if !single_threaded.is_null() && set_cancel_type != 0 {
+        SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
+        SINGLE_THREADED.store(single_threaded, Ordering::Release);
+    }
+}
+
+/// Makes a system call in which `pthread_cancel` may end the thread, as it may in libc's own functions.
+///
+/// # Safety
+/// As [`call6`]; nothing with a destructor may be alive in the callers' frames.
+pub unsafe fn cancellable(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    let flag = SINGLE_THREADED.load(Ordering::Acquire);
+    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence the atomic.
+    if flag.is_null() || unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { call6(number, a, b, c, d, e, f) };
+    }
+    let address = SET_CANCEL_TYPE.load(Ordering::Relaxed);
+    // SAFETY: the address of libc's `pthread_setcanceltype`, stored before `flag` was.
+    let set: SetCancelType = unsafe { core::mem::transmute(address) };
+    let mut before = 0;
+    // PTHREAD_CANCEL_ASYNCHRONOUS
+    // SAFETY: a plain libc call; cancellation unwinds frames without destructors (the caller's promise).
+    unsafe { set(1, &mut before) };
+    // SAFETY: the caller's promise.
+    let result = unsafe { call6(number, a, b, c, d, e, f) };
+    // SAFETY: as above.
+    unsafe { set(before, core::ptr::null_mut()) };
+    result
+}
+
+/// Blocks all signals of this thread and returns the mask before.
+#[inline]
+pub fn block_signals() -> u64 {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    // SAFETY: both masks are 8 bytes, as the call says. SIG_BLOCK = 0.
+    unsafe { call!(libc::SYS_rt_sigprocmask, 0, &raw const all, &raw mut before, 8) };
+    before
+}
+
+/// Sets this thread's signal mask.
+#[inline]
+pub fn restore_signals(mask: u64) {
+    // SAFETY: the mask is 8 bytes, as the call says. SIG_SETMASK = 2.
+    unsafe { call!(libc::SYS_rt_sigprocmask, 2, &raw const mask, 0, 8) };
+}
+
+/// The process id, from the kernel.
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { call!(libc::SYS_getpid) as i32 }
+}
+
+/// Gives the processor away.
+pub fn sched_yield() {
+    // SAFETY: no arguments.
+    unsafe { call!(libc::SYS_sched_yield) };
+}
+
+/// Writes one message to standard error.
+pub fn say(parts: &[&[u8]]) {
+    let mut line = [0u8; 512];
+    let mut used = 0;
+    for part in parts {
+        for byte in part.iter() {
+            if used < line.len() {
+                line[used] = *byte;
+                used += 1;
+            }
+        }
+    }
+    // SAFETY: `used` bytes of `line` are initialized.
+    unsafe { call!(libc::SYS_write, 2, line.as_ptr(), used) };
+}
+
+/// `fcntl` with an integer argument.
+pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> isize {
+    // SAFETY: used only with commands whose argument is an integer.
+    unsafe { call!(libc::SYS_fcntl, fd, command, argument) }
+}
+
+/// `close`.
+pub fn close(fd: c_int) -> isize {
+    // SAFETY: closing touches no memory.
+    unsafe { call!(libc::SYS_close, fd) }
+}
+
+/// The cursor of a description.
+pub fn cursor(fd: c_int) -> Result<u64, Errno> {
+    // SAFETY: touches no memory. SEEK_CUR = 1.
+    check(unsafe { call!(libc::SYS_lseek, fd, 0, 1) }).map(|offset| offset as u64)
+}
+
+/// `fdatasync`.
+pub fn fdatasync(fd: c_int) -> isize {
+    // SAFETY: touches no memory.
+    unsafe { call!(libc::SYS_fdatasync, fd) }
+}
+
+/// What we need to know of a file.
+#[derive(Clone, Copy)]
+pub struct Stat {
+    /// Device, as `st_dev`.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// A regular file.
+    pub regular: bool,
+}
+
+fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result<Stat, Errno> {
+    check(result)?;
+    // SAFETY: the kernel filled it, as the call succeeded.
+    let stat = unsafe { stat.assume_init_ref() };
+    Ok(Stat {
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+        size: stat.st_size as u64,
+        regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
+    })
+}
+
+/// `fstat`.
+pub fn fstat(fd: c_int) -> Result<Stat, Errno> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` has room for the kernel's structure, which on x86_64 is libc's.
+    let result = unsafe { call!(libc::SYS_fstat, fd, stat.as_mut_ptr()) };
+    stat_from(result, &stat)
+}
+
+/// `newfstatat`.
+///
+/// # Safety
+/// `path` may be any address (the kernel checks it), but what it points to must not be unmapped meanwhile.
+pub unsafe fn fstatat(dirfd: c_int, path: *const libc::c_char, flags: c_int) -> Result<Stat, Errno> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: as for `fstat`; the kernel checks `path`.
+    let result = unsafe { call!(libc::SYS_newfstatat, dirfd, path, stat.as_mut_ptr(), flags) };
+    stat_from(result, &stat)
+}
+
+/// A path of the program as a C string, once the kernel has read it without complaint.
+///
+/// # Safety
+/// `path` must have been accepted by a system call just now.
+pub unsafe fn path<'a>(path: *const libc::c_char) -> &'a CStr {
+    // SAFETY: the kernel has found the terminating zero.
+    unsafe { CStr::from_ptr(path) }
+}

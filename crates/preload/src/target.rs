@@ -1,0 +1,310 @@
+//! What a call on a descriptor is about: a managed file, or the kernel's business.
+//!
+//! Asks the keeper at the first change of a file, not when it is opened, unless the open created it. It never
+//! turns a file away because of an error of ours: then the change fails with EIO.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
+
+use crate::descriptions::{self, DSYNC, Description, State};
+use crate::fds::{self, Row};
+use crate::{critical, process, raw};
+
+/// How often a call is tried again when the file's slot was given back under it.
+pub const TRIES: u32 = 64;
+
+/// For descriptors without a row: they share this one memory of reported errors.
+static SEEN_ERROR: AtomicU32 = AtomicU32::new(0);
+
+/// A managed file behind a descriptor.
+#[derive(Clone, Copy)]
+pub struct Handle {
+    /// The cache.
+    pub client: &'static Client,
+    /// The file.
+    pub file: FileRef,
+    /// The description, if it has a row.
+    pub description: Option<&'static Description>,
+    /// The description's flags.
+    pub flags: u32,
+}
+
+/// What a call is about.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// The kernel alone.
+    Kernel,
+    /// The kernel, and the program asked for synchronous writes, which the kernel does not know.
+    KernelSynced,
+    /// The cache.
+    Managed(Handle),
+    /// Nothing may be done: fail with this.
+    Refused(Errno),
+}
+
+impl Handle {
+    /// Where the errors that this description has reported are counted.
+    pub fn seen_error(&self) -> &AtomicU32 {
+        self.description.map_or(&SEEN_ERROR, |description| &description.seen_error)
+    }
+
+    /// Forgets the file's place, which was given back: the next look asks the keeper again.
+    pub fn forget(&self) {
+        if let Some(description) = self.description {
+            description.set_state(State::Pending(Origin::Opened));
+        }
+    }
+
+    /// Forgets the cursor: the kernel moved it in a way that is not followed.
+    pub fn forget_cursor(&self) {
+        if let Some(description) = self.description {
+            description.set_cursor(None);
+        }
+    }
+}
+
+/// What a change of the content behind `fd` is about. Registers the file if need be.
+#[inline]
+pub fn of_change(fd: c_int) -> Target {
+    let Some(client) = process::client() else { return without_client(fd) };
+    match fds::look(fd) {
+        Row::Ignored => Target::Kernel,
+        Row::Described(description) => described(client, fd, description, true),
+        Row::Unknown => unknown(client, fd, true),
+    }
+}
+
+/// What a call on `fd` is about that changes nothing a log could hold. Never registers a file that nobody has
+/// changed through us.
+#[inline]
+pub fn of_other(fd: c_int) -> Target {
+    let Some(client) = process::client() else { return without_client(fd) };
+    match fds::look(fd) {
+        Row::Ignored => Target::Kernel,
+        Row::Described(description) => described(client, fd, description, false),
+        Row::Unknown => unknown(client, fd, false),
+    }
+}
+
+#[cold]
+fn without_client(fd: c_int) -> Target {
+    if process::parents_client().is_some() {
+        leave_to_kernel(fd, Reason::HandedAway);
+    } else if process::is_cut_off()
+        && let Row::Described(description) = fds::look(fd)
+        && let State::Managed(_) = description.state()
+    {
+        return Target::Refused(Errno::EIO);
+    }
+    Target::Kernel
+}
+
+#[inline]
+fn described(
+    client: &'static Client,
+    fd: c_int,
+    description: &'static Description,
+    register: bool,
+) -> Target {
+    let flags = description.flags();
+    let file = match description.state() {
+        State::Managed(file) => Ok(Some(file)),
+        State::Plain => Ok(None),
+        State::Pending(origin) => {
+            return settle_pending(client, fd, description, origin, register);
+        }
+    };
+    target(client, file, Some(description), flags)
+}
+
+fn target(
+    client: &'static Client,
+    file: Result<Option<FileRef>, Errno>,
+    description: Option<&'static Description>,
+    flags: u32,
+) -> Target {
+    match file {
+        Ok(Some(file)) => Target::Managed(Handle { client, file, description, flags }),
+        Ok(None) if flags & DSYNC != 0 => Target::KernelSynced,
+        Ok(None) => Target::Kernel,
+        Err(errno) => Target::Refused(errno),
+    }
+}
+
+#[cold]
+fn settle_pending(
+    client: &'static Client,
+    fd: c_int,
+    description: &'static Description,
+    origin: Origin,
+    register: bool,
+) -> Target {
+    let file = critical::section(|| {
+        description.locked(|| match description.state() {
+            State::Managed(file) => Ok(Some(file)),
+            State::Plain => Ok(None),
+            State::Pending(_) => {
+                if let Some(seen) = known(client, fd) {
+                    adopt(client, description, seen);
+                    return Ok(Some(seen.file));
+                }
+                if !register {
+                    return Ok(None);
+                }
+                let file = ask(client, fd, origin)?;
+                description.set_state(file.map_or(State::Plain, State::Managed));
+                Ok(file)
+            }
+        })
+    });
+    target(client, file, Some(description), description.flags())
+}
+
+fn adopt(client: &Client, description: &Description, seen: Seen) {
+    // What was reported to others before this open is none of its business.
+    if let Some(row) = client.board().files().get(seen.file.slot as usize) {
+        description.seen_error.store(row.error_epoch.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+    description.set_state(State::Managed(seen.file));
+}
+
+/// The file behind `fd`, if some client's open already made it the cache's.
+fn known(client: &Client, fd: c_int) -> Option<Seen> {
+    if process::bypasses_all() {
+        return None;
+    }
+    let stat = raw::fstat(fd).ok()?;
+    client.find(stat.dev, stat.ino)
+}
+
+fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Errno> {
+    let origin = if process::bypasses_all() { Origin::Unknown } else { origin };
+    client.register(fd, origin, || is_sole(fd))
+}
+
+/// A descriptor whose opening was not seen, or that has no row.
+#[cold]
+fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
+    let Ok(flags) = raw::check(raw::fcntl(fd, libc::F_GETFL, 0)) else { return Target::Kernel };
+    let flags = flags as c_int;
+    let Ok(stat) = raw::fstat(fd) else { return Target::Kernel };
+    if !stat.regular || !may_write(flags) {
+        fds::ignore(fd);
+        return Target::Kernel;
+    }
+    let described_as = descriptions::SHARED | append_flag(flags);
+    if let Some((index, description)) = descriptions::allocate(described_as, Origin::Unknown) {
+        if fds::describe(fd, index, description) {
+            return described(client, fd, description, register);
+        }
+        description.release();
+    }
+    let file = match client.find(stat.dev, stat.ino) {
+        Some(seen) if !process::bypasses_all() => Ok(Some(seen.file)),
+        _ if register => critical::section(|| ask(client, fd, Origin::Unknown)),
+        _ => Ok(None),
+    };
+    target(client, file, None, described_as)
+}
+
+/// Whether `open` flags allow writing.
+pub fn may_write(flags: c_int) -> bool {
+    flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+}
+
+/// [`descriptions::APPEND`] if `open` flags say so.
+pub fn append_flag(flags: c_int) -> u32 {
+    if flags & libc::O_APPEND != 0 { descriptions::APPEND } else { 0 }
+}
+
+/// Brings the file behind `fd` to the disk and leaves it to the kernel for good, for a change that cannot be
+/// followed. Also called by children that run in their parent's memory, with their parent's number.
+#[cold]
+pub fn leave_to_kernel(fd: c_int, reason: Reason) {
+    let Some(client) = process::client().or_else(process::parents_client) else { return };
+    let Row::Described(description) = fds::look(fd) else {
+        // Not a row of ours: it matters only if the file is somebody's already.
+        if let Row::Unknown = fds::look(fd)
+            && let Ok(stat) = raw::fstat(fd)
+            && stat.regular
+            && let Some(seen) = client.find(stat.dev, stat.ino)
+        {
+            critical::section(|| drop_file(client, seen.file, reason));
+        }
+        return;
+    };
+    critical::section(|| match description.state() {
+        State::Managed(file) => drop_file(client, file, reason),
+        State::Plain => {}
+        State::Pending(_) => match raw::fstat(fd).ok().and_then(|stat| client.find(stat.dev, stat.ino)) {
+            Some(seen) => drop_file(client, seen.file, reason),
+            // The keeper must hear of it, or another open of the file could be managed beside this one.
+            None => {
+                if let Ok(None) = client.register(fd, Origin::Unknown, || false) {
+                    description.set_state(State::Plain);
+                }
+            }
+        },
+    });
+}
+
+fn drop_file(client: &Client, file: FileRef, reason: Reason) {
+    // Fails only when the keeper is dead or the disk refuses the data; then every write to the file fails too.
+    let _ = client.bypass(file, reason);
+}
+
+/// Leaves the file of a name to the kernel, if it is the cache's.
+pub fn leave_file_to_kernel(client: &Client, stat: &raw::Stat, reason: Reason) {
+    if stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        critical::section(|| drop_file(client, seen.file, reason));
+    }
+}
+
+/// Whether no other description of the file exists: the kernel grants a write lease only then. Called with signals
+/// blocked.
+fn is_sole(fd: c_int) -> bool {
+    const F_SETLEASE: c_int = 1024;
+    const F_GETLEASE: c_int = 1025;
+    const F_SETSIG: c_int = 10;
+    const F_GETSIG: c_int = 11;
+    if raw::fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize {
+        return false;
+    }
+    let Ok(signal_before) = raw::check(raw::fcntl(fd, F_GETSIG, 0)) else { return false };
+    // Somebody may open the file in the moment the lease stands. The signal for that would be SIGIO, which ends a
+    // program that does not expect it; this one is ignored by default.
+    if raw::check(raw::fcntl(fd, F_SETSIG, libc::SIGURG as usize)).is_err() {
+        return false;
+    }
+    let granted = raw::check(raw::fcntl(fd, F_SETLEASE, libc::F_WRLCK as usize)).is_ok();
+    if granted {
+        raw::fcntl(fd, F_SETLEASE, libc::F_UNLCK as usize);
+    }
+    raw::fcntl(fd, F_SETSIG, signal_before);
+    granted
+}
+
+/// Calls `work` for the target's file until its slot is not given back under it.
+pub fn retry<R>(
+    fd: c_int,
+    mut kernel: impl FnMut(bool) -> R,
+    refused: impl Fn(Errno) -> R,
+    mut managed: impl FnMut(Handle) -> Option<R>,
+) -> R {
+    for _ in 0..TRIES {
+        match of_change(fd) {
+            Target::Kernel => return kernel(false),
+            Target::KernelSynced => return kernel(true),
+            Target::Refused(errno) => return refused(errno),
+            Target::Managed(handle) => match managed(handle) {
+                Some(result) => return result,
+                None => handle.forget(),
+            },
+        }
+    }
+    refused(Errno::EIO)
+}

@@ -1,0 +1,62 @@
+//! The few bytes each thread owns.
+//!
+//! Initial-exec thread-local storage, written by hand: `std::thread_local!` may allocate and may run destructors,
+//! and both are forbidden in a hook. A child made by vfork or posix_spawn shares this block with the thread that
+//! made it, which is how hooks in the child learn what they are.
+#![allow(unsafe_code)] // Thread-local storage without std needs its address from the thread pointer.
+
+use core::arch::{asm, global_asm};
+use core::cell::Cell;
+
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".balign 16",
+    ".globl holdfast_thread",
+    ".hidden holdfast_thread",
+    ".type holdfast_thread,@object",
+    ".size holdfast_thread,16",
+    "holdfast_thread:",
+    ".zero 16",
+    ".previous",
+);
+
+/// One thread's block; all zero when the thread starts.
+#[repr(C)]
+pub struct Thread {
+    /// Above 0 while this thread is inside a call that runs a child in our memory (vfork, posix_spawn, popen, system).
+    pub spawning: Cell<u32>,
+    /// 1 while this thread forks with the keeper's knowledge; the child inherits it.
+    pub forking: Cell<u32>,
+    reserved: [u32; 2],
+}
+
+const _: () = assert!(size_of::<Thread>() == 16);
+
+/// Runs `work` with this thread's block.
+#[inline]
+pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
+    let address: *const Thread;
+    // SAFETY: reads the thread pointer and the block's offset from it; the block is 16 zeroed bytes in the static
+    // TLS of this library, which the loader sets up for every thread before it runs.
+    unsafe {
+        asm!(
+            "mov {address}, qword ptr [rip + holdfast_thread@GOTTPOFF]",
+            "add {address}, qword ptr fs:[0]",
+            address = out(reg) address,
+            options(pure, readonly, nostack),
+        );
+    }
+    // SAFETY: the block lives as long as the thread; only this thread, or a child that runs while this thread is
+    // suspended, touches it; `Thread` holds only `Cell`s of integers, for which any bytes are valid.
+    work(unsafe { &*address })
+}
+
+/// Says that a call which may run a child in our memory begins.
+pub extern "C" fn spawning_begins() {
+    with(|thread| thread.spawning.set(thread.spawning.get().wrapping_add(1)));
+}
+
+/// Says that it is over.
+pub extern "C" fn spawning_ends() {
+    with(|thread| thread.spawning.set(thread.spawning.get().wrapping_sub(1)));
+}

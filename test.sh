@@ -1,0 +1,68 @@
+#!/bin/bash
+# Runs all tests of Holdfast: formatting, lints, every crate's own tests, and the end-to-end tests on real programs.
+# Installs the Debian packages they need, when missing. Run it as root: the end-to-end tests mount file systems.
+set -u
+cd "$(dirname "$0")" || exit 1
+export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
+
+packages="gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
+    strace e2fsprogs xfsprogs btrfs-progs util-linux mount"
+missing=""
+for package in $packages; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    echo "== installing:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086
+    { apt-get update -q && apt-get install -y -q --no-install-recommends $missing; } >/dev/null || {
+        echo "cannot install:$missing"
+        echo "run as root: apt-get install -y --no-install-recommends$missing"
+        exit 1
+    }
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+summary=()
+failed=0
+
+# step NAME SECONDS COMMAND...: runs it, shows what it says, notes how it ended.
+step() {
+    local name=$1 limit=$2 started=$SECONDS status tests
+    shift 2
+    echo "== $name"
+    timeout --kill-after=20 "$limit" "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    tests=$(awk '/^test result:/ { passed += $4; failed += $6 }
+        END { if (passed + failed) printf ", %d tests passed, %d failed", passed, failed }' "$log")
+    if [ "$status" -eq 0 ]; then
+        summary+=("ok      $name ($((SECONDS - started)) s$tests)")
+    else
+        failed=1
+        summary+=("FAILED  $name (status $status, $((SECONDS - started)) s$tests)")
+        while read -r line; do
+            summary+=("            $line")
+        done < <(grep -E '^test .* FAILED$' "$log")
+    fi
+}
+
+step "formatting (cargo fmt)" 60 cargo fmt --all --check
+step "release build" 600 cargo build --release --workspace
+step "lints (cargo clippy, warnings are errors)" 600 cargo clippy --workspace --all-targets -- -D warnings
+if cargo deny --version >/dev/null 2>&1; then
+    step "licences and advisories (cargo deny)" 120 cargo deny check
+else
+    summary+=("not run licences and advisories: cargo-deny is not installed (cargo install --locked cargo-deny)")
+fi
+step "each crate's own tests" 600 cargo test --workspace --exclude holdfast-e2e --no-fail-fast
+for suite in crates/e2e/tests/*.rs; do
+    name=$(basename "$suite" .rs)
+    step "end to end: $name" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
+done
+
+echo
+echo "== Holdfast tests, $SECONDS s"
+printf '%s\n' "${summary[@]}"
+if [ "$failed" -eq 0 ]; then echo "all passed"; else echo "SOME FAILED"; fi
+exit "$failed"
