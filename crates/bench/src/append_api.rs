@@ -12,7 +12,7 @@ use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 use holdfast_pool::{Layout, Zone};
 
-use crate::bare::{BLOCK_BYTES, Bare};
+use crate::bare::{BLOCK_BYTES, Bare, Block};
 use crate::lab::Lab;
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
@@ -42,7 +42,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     let segments = layout.offset(Zone::Segments);
     let bare = Bare::open(&path, segments, BATCH * BLOCK_BYTES)?;
     let stream = open()?;
-    let source = [0x5a; BLOCK_BYTES];
+    let source = Block([0x5a; BLOCK_BYTES]);
     let batches = BATCHES_PER_S * lab.options.seconds;
     let timed = |batch: &dyn Fn() -> Result<()>| -> Result<f64> {
         let mut seconds = 0.0;
@@ -59,7 +59,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         for number in 0..BATCH as u64 {
             let offset = number * BLOCK_BYTES as u64;
             let end = offset + BLOCK_BYTES as u64;
-            let parts = [Bytes::from_slice(&source)];
+            let parts = [Bytes::from_slice(&source.0)];
             match client.write(file, place(offset), &parts, || Ok(BLOCK_BYTES), || Ok(end)) {
                 Ok(Absorbed::Absorbed { .. }) => {}
                 other => bail!("the library did not absorb a write: {other:?}"),
@@ -71,7 +71,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     let with_checksum = || {
         for number in 0..BATCH as u64 {
             let to = segments + number * BLOCK_BYTES as u64;
-            std::hint::black_box(stream.write_streaming(to, Bytes::from_slice(&source), 0));
+            std::hint::black_box(stream.write_streaming(to, Bytes::from_slice(&source.0), 0));
             stream.fence();
         }
         Ok(())
@@ -103,12 +103,9 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
 }
 
 type Batch<'a> = Box<dyn Fn() -> Result<()> + 'a>;
+type Timer<'a> = &'a dyn Fn(&dyn Fn() -> Result<()>) -> Result<f64>;
 
-fn side<'a>(
-    timed: &'a dyn Fn(&dyn Fn() -> Result<()>) -> Result<f64>,
-    label: &str,
-    batch: Batch<'a>,
-) -> Run<'a> {
+fn side<'a>(timed: Timer<'a>, label: &str, batch: Batch<'a>) -> Run<'a> {
     (label.into(), Box::new(move || timed(&*batch)))
 }
 

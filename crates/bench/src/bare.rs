@@ -15,6 +15,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Bytes per durable store.
 pub const BLOCK_BYTES: usize = 4096;
 
+/// What is written; aligned, so that no side pays for split loads.
+#[repr(align(64))]
+pub struct Block(pub [u8; BLOCK_BYTES]);
+
 /// A range of a file, mapped shared.
 pub struct Bare {
     base: *mut u8,
@@ -39,7 +43,7 @@ impl Bare {
     }
 
     /// Streams `source` to consecutive places, with a fence after each, `count` times.
-    pub fn run(&self, source: &[u8; BLOCK_BYTES], count: usize) {
+    pub fn run(&self, source: &Block, count: usize) {
         assert!(count * BLOCK_BYTES <= self.len, "more blocks than were mapped");
         for number in 0..count {
             // SAFETY: the assertion above keeps the block within the mapping.
@@ -68,13 +72,13 @@ impl Drop for Bare {
 ///
 /// `to` must be 64-byte aligned and writable for a block.
 #[target_feature(enable = "avx512f")]
-unsafe fn stream_wide(to: *mut u8, from: &[u8; BLOCK_BYTES]) {
+unsafe fn stream_wide(to: *mut u8, from: &Block) {
     for at in (0..BLOCK_BYTES).step_by(64) {
         // SAFETY: `at` is a multiple of 64 within both blocks.
         unsafe {
             _mm512_stream_si512(
                 to.add(at).cast::<__m512i>(),
-                _mm512_loadu_si512(from.as_ptr().add(at).cast()),
+                _mm512_loadu_si512(from.0.as_ptr().add(at).cast()),
             );
         }
     }
@@ -83,11 +87,11 @@ unsafe fn stream_wide(to: *mut u8, from: &[u8; BLOCK_BYTES]) {
 /// # Safety
 ///
 /// `to` must be 16-byte aligned and writable for a block.
-unsafe fn stream_narrow(to: *mut u8, from: &[u8; BLOCK_BYTES]) {
+unsafe fn stream_narrow(to: *mut u8, from: &Block) {
     for at in (0..BLOCK_BYTES).step_by(16) {
         // SAFETY: `at` is a multiple of 16 within both blocks. SSE2 is part of x86-64.
         unsafe {
-            _mm_stream_si128(to.add(at).cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().add(at).cast()));
+            _mm_stream_si128(to.add(at).cast::<__m128i>(), _mm_loadu_si128(from.0.as_ptr().add(at).cast()));
         }
     }
 }

@@ -60,7 +60,7 @@ pub fn randwrite(lab: &Lab) -> Result<Outcome> {
     let sides = vec![
         rate(lab, "native, no fsync", Side::Native, random_writes(lab, 0))?,
         rate(lab, "native, fsync", Side::Native, random_writes(lab, 1))?,
-        rate(lab, "holdfast, fsync", lab.main_side(), random_writes(lab, 1))?,
+        rate(lab, "holdfast, fsync", lab.main_side()?, random_writes(lab, 1))?,
         rate(
             lab,
             "holdfast, fsync, pool 256 MiB",
@@ -93,7 +93,7 @@ pub fn append(lab: &Lab) -> Result<Outcome> {
     };
     let sides = vec![
         rate(lab, "native", Side::Native, job.clone())?,
-        rate(lab, "holdfast", lab.main_side(), job.clone())?,
+        rate(lab, "holdfast", lab.main_side()?, job.clone())?,
         rate(lab, "tmpfs", Side::Tmpfs, job)?,
     ];
     let series = interleave(lab.options.rounds, "ops/s", sides)?;
@@ -111,8 +111,8 @@ pub fn two_jobs(lab: &Lab) -> Result<Outcome> {
     let two = Job { files: vec!["one".into(), "two".into()], ..one.clone() };
     let unsynced = |job: &Job| Job { writes_per_fsync: 0, ..job.clone() };
     let sides = vec![
-        rate(lab, "holdfast, one", lab.main_side(), one.clone())?,
-        rate(lab, "holdfast, two", lab.main_side(), two.clone())?,
+        rate(lab, "holdfast, one", lab.main_side()?, one.clone())?,
+        rate(lab, "holdfast, two", lab.main_side()?, two.clone())?,
         rate(lab, "native, no fsync, one", Side::Native, unsynced(&one))?,
         rate(lab, "native, no fsync, two", Side::Native, unsynced(&two))?,
     ];
@@ -183,9 +183,9 @@ pub fn reads(lab: &Lab) -> Result<Outcome> {
     let job = |rw| Job { rw, end: End::Seconds(1), ..random_writes(lab, 0) };
     let sides = vec![
         rate(lab, "native, sequential", Side::Native, job("read"))?,
-        rate(lab, "holdfast, sequential", lab.main_side(), job("read"))?,
+        rate(lab, "holdfast, sequential", lab.main_side()?, job("read"))?,
         rate(lab, "native, random", Side::Native, job("randread"))?,
-        rate(lab, "holdfast, random", lab.main_side(), job("randread"))?,
+        rate(lab, "holdfast, random", lab.main_side()?, job("randread"))?,
     ];
     let series = interleave(rounds, "ops/s", sides)?;
     let checks = vec![

@@ -84,7 +84,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Finds the program, makes directories and the main pool.
+    /// Finds the program and makes the directories.
     pub fn new(mut options: Options) -> Result<Self> {
         options.dir = options
             .dir
@@ -106,7 +106,7 @@ impl Lab {
         };
         let files = temporary(&options.dir)?;
         let memory = temporary(Path::new("/dev/shm"))?;
-        let lab = Self {
+        Ok(Self {
             pool: options.pool.clone().unwrap_or_else(|| memory.path().join("main.pool")),
             options,
             holdfast,
@@ -114,11 +114,7 @@ impl Lab {
             memory,
             made_pools: RefCell::default(),
             summaries: RefCell::default(),
-        };
-        if !lab.pool.exists() {
-            lab.make_pool(&lab.pool, lab.options.pool_bytes)?;
-        }
-        Ok(lab)
+        })
     }
 
     /// The directory where a side keeps its files.
@@ -134,9 +130,12 @@ impl Lab {
         self.memory.path()
     }
 
-    /// Holdfast with the main pool.
-    pub fn main_side(&self) -> Side {
-        Side::Holdfast(self.pool.clone(), Vec::new())
+    /// Holdfast with the main pool, which is made when first asked for.
+    pub fn main_side(&self) -> Result<Side> {
+        if !self.pool.exists() {
+            self.make_pool(&self.pool, self.options.pool_bytes)?;
+        }
+        Ok(Side::Holdfast(self.pool.clone(), Vec::new()))
     }
 
     /// Holdfast with a pool of another size, beside the main one.

@@ -50,7 +50,7 @@ pub fn startup(lab: &Lab) -> Result<Outcome> {
     let sides = vec![
         side("true", Side::Native),
         side("holdfast run -- true, pool 256 MiB", default),
-        side("holdfast run -- true, main pool", lab.main_side()),
+        side("holdfast run -- true, main pool", lab.main_side()?),
     ];
     let rounds = lab.options.rounds * 4;
     let series = interleave(rounds, "ms", sides)?;
@@ -76,7 +76,7 @@ fn sleeper(lab: &Lab, side: &Side, seconds: u64) -> Result<Running> {
 
 /// CPU time and wake-ups of a keeper whose client sleeps.
 pub fn idle(lab: &Lab) -> Result<Outcome> {
-    let running = sleeper(lab, &lab.main_side(), IDLE_S + 5)?;
+    let running = sleeper(lab, &lab.main_side()?, IDLE_S + 5)?;
     let pid = Status::of(lab, &lab.pool)?.keeper_pid;
     let before = Usage::of(pid)?;
     std::thread::sleep(Duration::from_secs(IDLE_S));
@@ -118,7 +118,7 @@ impl Usage {
 /// Bytes of the board of a small and of the main pool.
 pub fn board_size(lab: &Lab) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    for side in [lab.sized_side(DEFAULT_POOL_BYTES)?, lab.main_side()] {
+    for side in [lab.sized_side(DEFAULT_POOL_BYTES)?, lab.main_side()?] {
         let Side::Holdfast(pool, _) = &side else { continue };
         let running = sleeper(lab, &side, 4)?;
         let status = Status::of(lab, pool)?;

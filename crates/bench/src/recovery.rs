@@ -31,6 +31,7 @@ pub fn recovery(lab: &Lab) -> Result<Outcome> {
     let log_bytes = GIB.min(lab.options.pool_bytes / 2);
     let file = lab.home(&Side::Native).join("random");
     lay_out(&file, GIB)?;
+    lab.main_side()?;
     let split = std::cell::RefCell::new((Vec::new(), Vec::new()));
     let sides: Vec<Run<'_>> = vec![
         (

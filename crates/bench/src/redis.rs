@@ -14,7 +14,8 @@ pub fn set(lab: &Lab) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     // Requests per second only size the runs.
     for (clients, pipeline, per_s) in [(8, 1, 50_000), (50, 1, 60_000), (50, 16, 300_000)] {
-        let sides = [("native", Side::Native), ("holdfast", lab.main_side()), ("eatmydata", Side::Eatmydata)];
+        let sides =
+            [("native", Side::Native), ("holdfast", lab.main_side()?), ("eatmydata", Side::Eatmydata)];
         let runs = sides
             .into_iter()
             .map(|(label, side)| -> Run<'_> {

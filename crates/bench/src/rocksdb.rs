@@ -10,7 +10,7 @@ pub fn fillsync(lab: &Lab) -> Result<Outcome> {
     // Operations per second only size the runs.
     let sides = [
         ("native", Side::Native, 5_000),
-        ("holdfast", lab.main_side(), 100_000),
+        ("holdfast", lab.main_side()?, 100_000),
         ("eatmydata (not durable)", Side::Eatmydata, 100_000),
     ];
     let runs = sides

@@ -41,7 +41,7 @@ fn compare(
 ) -> Result<Vec<crate::report::Series>> {
     let sides = [
         ("native", Side::Native, native_per_s),
-        ("holdfast", lab.main_side(), fast_per_s),
+        ("holdfast", lab.main_side()?, fast_per_s),
         ("eatmydata (not durable)", Side::Eatmydata, fast_per_s),
     ];
     let runs = sides

@@ -48,9 +48,35 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("holdfast: {error:#}");
+            report::say(&sentence(&error));
             let refused = error.downcast_ref::<program::Refused>().map(program::Refused::exit_code);
             ExitCode::from(refused.unwrap_or(code_on_error))
         }
+    }
+}
+
+/// The error and its causes in one line; a cause that the error already names is not said again.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            cause
+        } else if text.contains(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let cause =
+            anyhow::anyhow!("disk full").context("cannot write x: disk full").context("cannot make x");
+        assert_eq!(sentence(&cause), "cannot make x: cannot write x: disk full");
     }
 }

@@ -32,7 +32,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     }
     let attention = report::needs_attention(&outcome);
     if attention {
-        eprint!("{}", advice(&outcome, &pool));
+        report::say(advice(&outcome, &pool).trim_end());
     }
     Ok(u8::from(attention))
 }
@@ -48,12 +48,12 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
     for file in outcome.files.iter().filter(|file| report::is_unresolved(file)) {
         text += &match file.outcome.as_str() {
             "failed" => format!(
-                "holdfast: {} could not be brought back ({}). Its data stays in the pool: remove the cause and run \
+                "{} could not be brought back ({}). Its data stays in the pool: remove the cause and run \
                  `holdfast recover --pool {pool}` again\n",
                 file.path, file.reason
             ),
             _ => format!(
-                "holdfast: {path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \
+                "{path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \
                  --force {path} (replay the log over it), --export DIR (save what the log holds), --discard {path} \
                  (forget it)\n",
                 path = file.path,
@@ -63,7 +63,7 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
     }
     if !outcome.damaged.is_empty() {
         text += &format!(
-            "holdfast: {} damaged records in pool {pool}: check the media, and the files with their own tools\n",
+            "{} damaged records in pool {pool}: check the media, and the files with their own tools\n",
             outcome.damaged.len()
         );
     }

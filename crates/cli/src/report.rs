@@ -22,6 +22,13 @@ pub fn print(bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     }
 }
 
+/// Says something on standard error, in one write so that it is not torn by what others say there.
+pub fn say(text: &str) {
+    let line = format!("holdfast: {}\n", text.trim_end());
+    // There is nobody left to tell.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
 /// The JSON form of anything, indented, with a newline.
 pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
@@ -41,12 +48,16 @@ pub fn durability_in_words(volatile: bool) -> &'static str {
     if volatile { "volatile (survives a process crash, not a power cut)" } else { "persistent" }
 }
 
-/// The table of `--summary`.
+/// The text of `--summary`.
 pub fn summary(summary: &Summary) -> String {
+    format!("pool {}, {}\n{}", summary.pool, durability_in_words(summary.volatile), counters(summary))
+}
+
+/// The counters of a keeper, without the pool's name.
+pub fn counters(summary: &Summary) -> String {
     let files = summary.files.iter().map(|(state, count)| format!("{count} {state}"));
     let files = files.collect::<Vec<_>>().join(", ");
-    let mut text = format!("holdfast: pool {}, {}\n", summary.pool, durability_in_words(summary.volatile));
-    text += &table(&[
+    let mut text = table(&[
         (
             "writes absorbed",
             format!("{}  ({})", human_count(summary.writes_absorbed), human_bytes(summary.bytes_absorbed)),

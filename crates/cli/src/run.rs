@@ -133,7 +133,7 @@ fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<
 fn say_if_options_are_ignored(config: &KeeperConfig, keeper_pid: u32) {
     let plain = KeeperConfig { volatile: config.volatile, ..KeeperConfig::new(config.pool.clone()) };
     if format!("{config:?}") != format!("{plain:?}") {
-        eprintln!("holdfast: joining keeper {keeper_pid}, which keeps the options it was started with");
+        report::say(&format!("joining keeper {keeper_pid}, which keeps the options it was started with"));
     }
 }
 
@@ -141,13 +141,12 @@ fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
     if let Some(outcome) =
         recovered.filter(|outcome| !outcome.files.is_empty() || report::needs_attention(outcome))
     {
-        eprint!(
-            "holdfast: recovered pool {}\n{}{}",
-            pool.display(),
-            report::recovery(outcome),
-            advice(outcome, pool)
-        );
+        report::say(&recovered_in_words(outcome, pool));
     }
+}
+
+fn recovered_in_words(outcome: &Report, pool: &Path) -> String {
+    format!("recovered pool {}\n{}{}", pool.display(), report::recovery(outcome), advice(outcome, pool))
 }
 
 /// Says once that the pool is volatile; refuses if that was not agreed to.
@@ -157,7 +156,7 @@ fn refuse_unexpected_volatile(control: &mut Control, config: &KeeperConfig) -> a
         if !config.volatile {
             bail!("pool {pool} is volatile: a power cut erases it. Add --volatile if that will do");
         }
-        eprintln!("holdfast: pool {pool} is volatile (survives a process crash, not a power cut)");
+        report::say(&format!("pool {pool} is volatile (survives a process crash, not a power cut)"));
     }
     Ok(())
 }
@@ -195,7 +194,7 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
                 return (summary, well);
             }
             Err(error) => {
-                eprintln!("holdfast: {error}; recovering");
+                report::say(&format!("{error}; recovering"));
                 recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {})
             }
         },
@@ -208,32 +207,27 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
         Summary { pool: config.pool.display().to_string(), volatile: config.volatile, ..Summary::default() };
     match lost {
         Ok(outcome) => {
-            let text = report::recovery(&outcome);
-            eprint!(
-                "holdfast: recovered pool {}\n{text}{}",
-                config.pool.display(),
-                advice(&outcome, &config.pool)
-            );
+            report::say(&recovered_in_words(&outcome, &config.pool));
             summary.drained = !report::needs_attention(&outcome);
             summary.recovered = Some(outcome);
         }
-        Err(error) if error.busy => eprintln!("holdfast: {error}. It recovers what was acknowledged"),
-        Err(error) => eprintln!(
-            "holdfast: {error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",
+        Err(error) if error.busy => report::say(&format!("{error}. It recovers what was acknowledged")),
+        Err(error) => report::say(&format!(
+            "{error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",
             config.pool.display()
-        ),
+        )),
     }
     (summary, false)
 }
 
 fn say_not_drained(control: &mut Control, pool: &Path) {
     let errors = control.status().map(|status| status.errors).unwrap_or_default();
-    eprintln!(
-        "holdfast: not everything could be brought to the disk{}. It stays in the pool: remove the cause, then \
+    report::say(&format!(
+        "not everything could be brought to the disk{}. It stays in the pool: remove the cause, then \
          `holdfast drain --pool {pool}` or `holdfast recover --pool {pool}`",
         errors.last().map(|error| format!(" ({error})")).unwrap_or_default(),
         pool = pool.display()
-    );
+    ));
 }
 
 /// Lets go of the keeper. One that we started and that nobody uses ends now; when we return it has let go of the
@@ -252,7 +246,7 @@ fn end(mut keeper: Keeper) {
 
 fn write_summary(summary: &Summary, target: &Path) -> anyhow::Result<()> {
     if target == Path::new("-") {
-        eprint!("{}", report::summary(summary));
+        report::say(&report::summary(summary));
         return Ok(());
     }
     let file: PathBuf = target.to_path_buf();

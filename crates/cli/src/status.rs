@@ -123,5 +123,5 @@ fn in_words(answer: &Answer) -> String {
     for error in &status.errors {
         text += &format!("  error: {error}\n");
     }
-    text + &report::summary(&status.summary)
+    text + &report::counters(&status.summary)
 }

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::report;
 use crate::signals::Signals;
 
 /// What recovery said after the keeper died.
@@ -63,10 +64,10 @@ pub fn until_the_end(
         }
         let ready = |index: usize| watched.get(index).is_some_and(|fd| !fd.revents().is_empty());
         if ready(2) {
-            eprintln!(
-                "holdfast: the keeper of pool {} died; the program gets EIO; recovering",
+            report::say(&format!(
+                "the keeper of pool {} died; the program gets EIO; recovering",
                 pool.display()
-            );
+            ));
             let pool = pool.to_path_buf();
             recovery = Some(std::thread::spawn(move || {
                 recover(&pool, &RecoverOptions::default(), &mut |_, _, _| {})

@@ -206,6 +206,15 @@ impl Output {
         self.status.code().unwrap_or_else(|| -self.status.signal().unwrap_or(0))
     }
 
+    /// Its standard error without the lines that Holdfast itself says.
+    pub fn stderr_of_program(&self) -> String {
+        self.stderr
+            .lines()
+            .filter(|line| !line.starts_with("holdfast: "))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
     /// Fails the test unless it returned 0.
     pub fn ok(&self) -> &Self {
         self.expect(&[0])

@@ -197,8 +197,8 @@ fn volatile_media_needs_consent() {
 
 fn same_as_native(native: &Output, held: &Output) {
     assert_eq!(
-        (native.code(), &native.stdout, &native.stderr),
-        (held.code(), &held.stdout, &held.stderr),
+        (native.code(), &native.stdout, native.stderr_of_program()),
+        (held.code(), &held.stdout, held.stderr_of_program()),
         "natively:\n{}\nunder Holdfast:\n{}",
         native.told(),
         held.told()
@@ -383,14 +383,14 @@ fn setuid_program() {
 #[test]
 fn unknown_program() {
     let run = Pool::new().run(&[]).args(["--", "no-such-program-anywhere"]).output();
-    run.expect(&[127, REFUSED]).says(&["no-such-program-anywhere"], &["not found", "no such file"]);
+    run.expect(&[127]).says(&["no-such-program-anywhere"], &["not found", "no such"]);
     let run = Pool::new().run(&[]).args(["--", "/no/such/program"]).output();
-    run.expect(&[127, REFUSED]).says(&["/no/such/program"], &["not found", "no such file"]);
+    run.expect(&[127]).says(&["/no/such/program"], &["not found", "no such"]);
     let dir = disk::directory();
     let file = dir.path().join("plain");
     std::fs::write(&file, "plain text").expect("file");
     let run = Pool::new().run(&[]).arg("--").arg(&file).output();
-    run.expect(&[126, 127, REFUSED]).says(&[text(&file)], &["permission", "execut"]);
+    run.expect(&[126]).says(&[text(&file)], &["permission", "execut"]);
 }
 
 #[test]

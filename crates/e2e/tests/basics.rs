@@ -30,7 +30,8 @@ fn streams_pass_through() {
     let output = pool.run(&[]).args(["--", "cat"]).stdin(bytes.clone()).ok();
     assert!(output.stdout == bytes, "cat returned {} bytes of {}", output.stdout.len(), bytes.len());
     let output = pool.run(&[]).args(["--", "sh", "-c", "echo out; echo err >&2"]).ok();
-    assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("out\n", "err\n"), "{}", output.told());
+    let streams = (output.stdout.as_str(), output.stderr_of_program());
+    assert_eq!(streams, ("out\n", "err\n".to_owned()), "{}", output.told());
 }
 
 #[test]

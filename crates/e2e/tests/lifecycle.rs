@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Child;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_e2e::cmd::Cmd;
@@ -38,6 +39,7 @@ print('end', flush=True)
 struct Run {
     child: Child,
     lines: Receiver<String>,
+    stderr: Arc<Mutex<String>>,
     family: Vec<u32>,
 }
 
@@ -50,7 +52,14 @@ impl Run {
         std::thread::spawn(move || {
             stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        Self { child, lines, family: Vec::new() }
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (said, more) = (stderr.clone(), BufReader::new(child.stderr.take().expect("piped")).lines());
+        std::thread::spawn(move || {
+            for line in more.map_while(Result::ok) {
+                said.lock().expect("stderr").push_str(&(line + "\n"));
+            }
+        });
+        Self { child, lines, stderr, family: Vec::new() }
     }
 
     fn append(pool: &Pool, file: &Path, count: u32, pause_s: f64) -> Self {
@@ -69,13 +78,7 @@ impl Run {
             told.push_str(&line);
             told.push('\n');
         }
-        for pid in proc::descendants(self.child.id()) {
-            proc::kill_hard(pid);
-        }
-        drop(self.child.kill());
-        let mut stderr = String::new();
-        drop(std::io::Read::read_to_string(&mut self.child.stderr.take().expect("piped"), &mut stderr));
-        panic!("the program never said `{start}`, but:\n{told}{stderr}");
+        panic!("the program never said `{start}`, but:\n{told}{}", self.stderr.lock().expect("stderr"));
     }
 
     fn status(&mut self, limit_s: u64) -> std::process::ExitStatus {

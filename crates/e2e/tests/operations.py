@@ -3,7 +3,7 @@
 Arguments: directory, seed, number of operations, and optionally `acked`: then only operations that are each durable by
 themselves are done, and `ack N` is printed after each. Otherwise a digest of reads is printed, to be compared.
 """
-import hashlib, os, random, sys
+import ctypes, hashlib, mmap, os, random, sys
 
 os.chdir(sys.argv[1])
 pick = random.Random(int(sys.argv[2]))
@@ -12,6 +12,7 @@ acked = len(sys.argv) > 4
 names = ["f%d" % n for n in range(6)]
 digest = hashlib.sha256()
 extents = 300_000
+libc = ctypes.CDLL(None)
 
 
 def data():
@@ -130,6 +131,40 @@ def linked(name):
         os.rename(other, name)
 
 
+def mapped(name):
+    fd, at, size = opened(name), pick.randrange(extents), pick.randint(1, 30_000)
+    bytes_ = pick.randbytes(size)
+    if os.fstat(fd).st_size < at + size:
+        os.ftruncate(fd, at + size)
+    with mmap.mmap(fd, at + size) as memory:
+        memory[at:at + size] = bytes_
+        if pick.random() < 0.5:
+            memory.flush()
+    return fd
+
+
+def synchronous(name):
+    fd, bytes_, at = opened(name, os.O_WRONLY | os.O_DSYNC), data(), pick.randrange(extents)
+    os.pwrite(fd, bytes_, at)
+    return fd
+
+
+def punched(name):
+    fd, at, size = opened(name), pick.randrange(extents), pick.randint(1, 30_000)
+    keep_size, punch_hole = 1, 2
+    libc.fallocate(fd, keep_size | punch_hole, ctypes.c_long(at), ctypes.c_long(size))
+    return fd
+
+
+def overlapping(name):
+    one, two, at = opened(name), opened(name), pick.randrange(extents)
+    os.pwrite(one, data(), at)
+    os.pwrite(two, data(), max(0, at - 100))
+    digest.update(os.pread(one, 5000, max(0, at - 200)))
+    os.close(one)
+    return two
+
+
 def forked(name):
     bytes_ = data()
     fd = opened(name, os.O_WRONLY | os.O_APPEND)
@@ -144,6 +179,7 @@ def forked(name):
 single = [at_offset, at_offset, at_cursor, appended, appended, gathered, truncated, renamed, removed]
 # A file that was cut to nothing and then written is two operations: only where no crash comes between.
 every = single + [by_path, rewritten, duplicated, buffered, allocated, copied, sent, linked, forked]
+every += [mapped, synchronous, punched, overlapping]
 
 directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
 for number in range(1, count + 1):

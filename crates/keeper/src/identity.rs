@@ -143,34 +143,30 @@ fn ask(fd: BorrowedFd<'_>, request: libc::c_ulong, buffer: &mut [u8; 1024]) -> i
     }
 }
 
+/// The UUID as it stands on the disk. The general call comes second: it tells what the kernel read at mount, which is
+/// not what the next mount sees if the UUID was changed since.
 fn uuid(fd: BorrowedFd<'_>, kind: FsKind) -> io::Result<[u8; 16]> {
     let mut buffer = [0u8; 1024];
-    let at = match ask(fd, FS_IOC_GETFSUUID, &mut buffer) {
-        // struct fsuuid2: the length, then the bytes.
-        Ok(()) if buffer[0] == 16 => 1,
-        // Before Linux 6.9 each file system has a call of its own.
-        _ => {
-            buffer = [0; 1024];
-            match kind {
-                FsKind::Ext4 => {
-                    // struct fsuuid: room for the answer, flags, bytes.
-                    buffer[0] = 16;
-                    ask(fd, EXT4_IOC_GETFSUUID, &mut buffer)?;
-                    8
-                }
-                FsKind::Xfs => {
-                    ask(fd, XFS_IOC_FSGEOMETRY_V1, &mut buffer)?;
-                    64
-                }
-                FsKind::Btrfs => {
-                    ask(fd, BTRFS_IOC_FS_INFO, &mut buffer)?;
-                    16
-                }
-            }
+    // struct fsuuid begins with the room for the answer; the other calls overwrite it.
+    buffer[0] = 16;
+    let (request, at) = match kind {
+        FsKind::Ext4 => (EXT4_IOC_GETFSUUID, 8),
+        FsKind::Xfs => (XFS_IOC_FSGEOMETRY_V1, 64),
+        FsKind::Btrfs => (BTRFS_IOC_FS_INFO, 16),
+    };
+    let at = match ask(fd, request, &mut buffer) {
+        Ok(()) => at,
+        Err(_) => {
+            ask(fd, FS_IOC_GETFSUUID, &mut buffer)?;
+            // struct fsuuid2: the length, then the bytes.
+            1
         }
     };
     let mut uuid = [0u8; 16];
     uuid.copy_from_slice(&buffer[at..at + 16]);
+    if uuid == [0; 16] {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "its file system has no UUID"));
+    }
     Ok(uuid)
 }
 
@@ -198,13 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn the_older_calls_give_the_same_uuid() {
-        let file = File::open(std::env::temp_dir()).unwrap();
-        let Ok((uuid, FsKind::Ext4)) = file_system(&file) else { return };
-        let mut buffer = [0u8; 1024];
-        buffer[0] = 16;
-        ask(file.as_fd(), EXT4_IOC_GETFSUUID, &mut buffer).unwrap();
-        assert_eq!(buffer[8..24], uuid);
+    fn all_files_of_a_file_system_have_its_uuid() {
+        let directory = std::env::temp_dir();
+        let Ok(first) = file_system(File::open(&directory).unwrap()) else { return };
+        let path = directory.join(format!("holdfast-uuid-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let found = file_system(&file).unwrap();
+        let path_only =
+            File::from(rustix::fs::open(&path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap());
+        assert_eq!(file_system(reopen(&path_only, false).unwrap()).unwrap(), first);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(found, first);
     }
 
     #[test]

@@ -45,3 +45,6 @@ pub enum KeeperError {
         source: std::io::Error,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -289,7 +289,7 @@ impl Events {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            for event in std::mem::take(&mut events) {
+            for event in events.drain(..) {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     SIGNALS => return Ok(()),

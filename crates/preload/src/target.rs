@@ -146,6 +146,10 @@ fn settle_pending(
             State::Managed(file) => Ok(Some(file)),
             State::Plain => Ok(None),
             State::Pending(_) => {
+                if process::bypasses_all() {
+                    give_up(client, fd, description, Reason::AsyncIo);
+                    return Ok(None);
+                }
                 if let Some(seen) = known(client, fd) {
                     adopt(client, description, seen);
                     return Ok(Some(seen.file));
@@ -172,15 +176,11 @@ fn adopt(client: &Client, description: &Description, seen: Seen) {
 
 /// The file behind `fd`, if some client's open already made it the cache's.
 fn known(client: &Client, fd: c_int) -> Option<Seen> {
-    if process::bypasses_all() {
-        return None;
-    }
     let stat = raw::fstat(fd).ok()?;
     client.find(stat.dev, stat.ino)
 }
 
 fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Errno> {
-    let origin = if process::bypasses_all() { Origin::Unknown } else { origin };
     client.register(fd, origin, || is_sole(fd))
 }
 
@@ -238,16 +238,24 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) {
     critical::section(|| match description.state() {
         State::Managed(file) => drop_file(client, file, reason),
         State::Plain => {}
-        State::Pending(_) => match raw::fstat(fd).ok().and_then(|stat| client.find(stat.dev, stat.ino)) {
-            Some(seen) => drop_file(client, seen.file, reason),
-            // The keeper must hear of it, or another open of the file could be managed beside this one.
-            None => {
-                if let Ok(None) = client.register(fd, Origin::Unknown, || false) {
-                    description.set_state(State::Plain);
-                }
-            }
-        },
+        State::Pending(_) => give_up(client, fd, description, reason),
     });
+}
+
+/// Leaves the file of a pending description to the kernel.
+fn give_up(client: &Client, fd: c_int, description: &Description, reason: Reason) {
+    match known(client, fd) {
+        Some(seen) => {
+            drop_file(client, seen.file, reason);
+            description.set_state(State::Managed(seen.file));
+        }
+        // The keeper must hear of it, or another open of the file could be managed beside this one.
+        None => {
+            if let Ok(None) = client.register(fd, Origin::Unknown, || false) {
+                description.set_state(State::Plain);
+            }
+        }
+    }
 }
 
 fn drop_file(client: &Client, file: FileRef, reason: Reason) {

@@ -27,7 +27,9 @@ pub struct Thread {
     pub spawning: Cell<u32>,
     /// 1 while this thread forks with the keeper's knowledge; the child inherits it.
     pub forking: Cell<u32>,
-    reserved: [u32; 2],
+    /// Write calls that came through the hooks.
+    pub writes: Cell<u32>,
+    reserved: u32,
 }
 
 const _: () = assert!(size_of::<Thread>() == 16);

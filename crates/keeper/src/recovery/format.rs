@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use holdfast_media::{Mapping, MediaError, OpenMode};
+use holdfast_media::{Mapping, MediaError, MediaKind, OpenMode};
 use holdfast_pool::{FormatError, Layout, Words};
 use rustix::fs::FlockOperation;
 
@@ -33,20 +33,16 @@ pub fn format(
         let file = open_file(path, OpenMode::ReadWrite)?;
         lock(path, &file, FlockOperation::NonBlockingLockExclusive)?;
         if !created {
+            if let Ok((_, info)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) {
+                refuse_volatile(path, info.kind, volatile)?;
+            }
             if !force {
                 refuse_what_is_needed(path, &file)?;
             }
             holdfast_media::allocate_over(path, size_bytes, progress).map_err(unusable)?;
         }
         let (mapping, info) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite).map_err(unusable)?;
-        if !info.kind.is_persistent() && !volatile {
-            return Err(PoolError::new(format!(
-                "{} is {}: a power cut would lose what it acknowledged. Name persistent media, or say --volatile \
-                 if surviving crashes of programs is enough",
-                path.display(),
-                info.kind
-            )));
-        }
+        refuse_volatile(path, info.kind, volatile)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         holdfast_pool::format(&mapping, &layout, new_uuid(path)?, now);
         Ok(())
@@ -56,6 +52,17 @@ pub fn format(
         let _ = std::fs::remove_file(path);
     }
     made
+}
+
+fn refuse_volatile(path: &Path, kind: MediaKind, allowed: bool) -> Result<(), PoolError> {
+    if kind.is_persistent() || allowed {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "{} is {kind}: a power cut would lose what it acknowledged. Name persistent media, or say --volatile if \
+         surviving crashes of programs is enough",
+        path.display()
+    )))
 }
 
 fn refuse_what_is_needed(path: &Path, file: &File) -> Result<(), PoolError> {
@@ -77,7 +84,7 @@ fn refuse_what_is_needed(path: &Path, file: &File) -> Result<(), PoolError> {
             Ok(())
         }
         // A new DAX device has no file to lose, and an empty start is no pool that could be meant.
-        Err(FormatError::NotAPool) if info.kind == holdfast_media::MediaKind::DaxDevice => Ok(()),
+        Err(FormatError::NotAPool) if info.kind == MediaKind::DaxDevice => Ok(()),
         Err(error) => Err(PoolError::new(format!(
             "{shown} exists and would be overwritten ({error}): name another file, or overwrite it with --force"
         ))),

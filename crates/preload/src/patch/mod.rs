@@ -59,16 +59,17 @@ fn seen_writes_address() -> usize {
 }
 
 macro_rules! originals {
-    ($($constant:ident = $name:expr),* $(,)?) => {
+    ($table:ident: $($constant:ident = $name:expr),* $(,)?) => {
         $(
-            #[doc = concat!("libc's function behind `", stringify!($constant), "`.")]
+            #[doc = concat!("The function behind `", stringify!($constant), "`.")]
             pub static $constant: Original = Original::new($name);
         )*
-        const ORIGINALS: &[&Original] = &[$(&$constant),*];
+        static $table: &[&Original] = &[$(&$constant),*];
     };
 }
 
 originals! {
+    ORIGINALS:
     FORK = c"fork",
     FORK_SAFE = c"_Fork",
     DAEMON = c"daemon",
@@ -82,6 +83,13 @@ originals! {
     POSIX_FALLOCATE = c"posix_fallocate",
     FCHMODAT = c"fchmodat",
 }
+
+/// liburing's, looked for when used: it may be loaded late.
+pub static IO_URING_QUEUE_INIT: Original = Original::new(c"io_uring_queue_init");
+/// As above.
+pub static IO_URING_QUEUE_INIT_PARAMS: Original = Original::new(c"io_uring_queue_init_params");
+/// As above.
+pub static IO_URING_QUEUE_INIT_MEM: Original = Original::new(c"io_uring_queue_init_mem");
 
 /// Looks up, ahead of use, what the hooks need from libc.
 pub fn find_originals() {

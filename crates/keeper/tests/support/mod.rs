@@ -1,0 +1,237 @@
+//! A pool on tmpfs, files on a managed file system, and a writer that fills the pool as a client and its keeper do.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use holdfast_keeper::identity::{file_system, identify};
+use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, format, recover};
+use holdfast_log::{Draft, Kind, Tail, append};
+use holdfast_media::{Bytes, Mapping, Nvm};
+use holdfast_pool::{SEGMENT_HEADER_BYTES, Slots, Words, segment_seed, set_segment_generation};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// A pool and a directory, removed on drop.
+pub struct Rig {
+    pub pool: PathBuf,
+    pub dir: PathBuf,
+}
+
+impl Rig {
+    pub fn new(name: &str) -> Self {
+        let id = format!("holdfast-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let places = [PathBuf::from(env!("CARGO_TARGET_TMPDIR")), std::env::temp_dir(), "/var/tmp".into()];
+        let place = places
+            .iter()
+            .find(|place| File::open(place).and_then(file_system).is_ok())
+            .expect("these tests need a directory on ext4, xfs or btrfs");
+        let dir = place.canonicalize().unwrap().join(&id);
+        fs::create_dir_all(&dir).unwrap();
+        let pool = PathBuf::from("/dev/shm").join(id).with_extension("pool");
+        format(&pool, 16 << 20, true, false, &mut |_, _| ()).unwrap();
+        Self { pool, dir }
+    }
+
+    /// Makes a file.
+    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.dir.join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// The names in the directory, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.dir).unwrap();
+        let mut names: Vec<String> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub fn open(&self) -> OpenPool {
+        OpenPool::open(&self.pool, true).unwrap()
+    }
+
+    pub fn recover(&self, options: &RecoverOptions) -> Report {
+        recover(&self.pool, options, &mut |_, _, _| ()).unwrap()
+    }
+
+    /// Uses the pool and leaves it unclosed.
+    pub fn crash(&self, work: impl FnOnce(&mut Writer)) {
+        self.crash_at(now(), work);
+    }
+
+    /// The same, with all times of the pool at `unix_time_s`.
+    pub fn crash_at(&self, unix_time_s: u64, work: impl FnOnce(&mut Writer)) {
+        let open = self.open();
+        let words = Words { nvm: open.mapping(), layout: &open.superblock().layout };
+        let counter = words.counter_clean().unwrap_or(100).max(100);
+        words.set_in_use();
+        words.set_heartbeat_unix_s(unix_time_s);
+        work(&mut Writer { open, counter, unix_time_s, tails: HashMap::new() });
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.pool);
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A slot under its generation.
+#[derive(Clone, Copy)]
+pub struct Taken {
+    pub slot: u32,
+    pub generation: u64,
+}
+
+/// Writes to a pool as clients and keeper do.
+pub struct Writer {
+    open: OpenPool,
+    counter: u64,
+    unix_time_s: u64,
+    tails: HashMap<u32, Tail>,
+}
+
+impl Writer {
+    fn nvm(&self) -> &Mapping {
+        self.open.mapping()
+    }
+
+    pub fn slots(&self) -> Slots<'_, Mapping> {
+        Slots { nvm: self.open.mapping(), layout: &self.open.superblock().layout }
+    }
+
+    pub fn uuid(&self) -> [u8; 16] {
+        self.open.superblock().uuid
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter - 1
+    }
+
+    /// Lets the counter go on from `to`.
+    pub fn jump(&mut self, to: u64) -> &mut Self {
+        self.counter = to;
+        self
+    }
+
+    /// Takes a slot for a file.
+    pub fn take(&mut self, slot: u32, path: &Path, marks: u64) -> Taken {
+        let generation = self.number();
+        let (identity, _) = identify(File::open(path).unwrap()).unwrap();
+        self.slots().take(slot, generation, &identity, marks, path.as_os_str().as_encoded_bytes());
+        Taken { slot, generation }
+    }
+
+    /// Starts a segment anew.
+    pub fn renew(&mut self, segment: u32) {
+        let generation = self.number();
+        let layout = self.open.superblock().layout;
+        set_segment_generation(self.nvm(), &layout, segment, generation);
+        let tail = Tail {
+            segment_offset: layout.segment_offset(segment),
+            at: SEGMENT_HEADER_BYTES as u32,
+            generation,
+            seed: segment_seed(&self.uuid(), segment, generation),
+        };
+        self.tails.insert(segment, tail);
+    }
+
+    pub fn write(&mut self, segment: u32, file: Taken, offset: u64, bytes: &[u8]) -> u64 {
+        self.record(segment, file, Kind::Write, offset, bytes.len() as u64, bytes)
+    }
+
+    pub fn cancel(&mut self, segment: u32, file: Taken, seq: u64, stays: u64) {
+        self.record(segment, file, Kind::Cancel, seq, stays, b"");
+    }
+
+    /// Appends a record of its own and returns its number.
+    pub fn record(
+        &mut self,
+        segment: u32,
+        file: Taken,
+        kind: Kind,
+        file_offset: u64,
+        extent: u64,
+        bytes: &[u8],
+    ) -> u64 {
+        if !self.tails.contains_key(&segment) {
+            self.renew(segment);
+        }
+        let seq = self.number();
+        let draft = Draft { kind, file_offset, extent, ..self.draft(file, seq) };
+        self.append(segment, &draft, bytes);
+        seq
+    }
+
+    /// Appends one member of a group.
+    #[allow(clippy::too_many_arguments)]
+    pub fn member(
+        &mut self,
+        segment: u32,
+        file: Taken,
+        seq: u64,
+        file_offset: u64,
+        bytes: &[u8],
+        group_index: u16,
+        group_count: u16,
+    ) {
+        let draft = Draft { file_offset, extent: 6, group_index, group_count, ..self.draft(file, seq) };
+        self.append(segment, &draft, bytes);
+    }
+
+    fn draft(&self, file: Taken, seq: u64) -> Draft {
+        Draft {
+            kind: Kind::Write,
+            slot: file.slot,
+            slot_generation: file.generation,
+            seq,
+            file_offset: 0,
+            extent: 0,
+            unix_time_s: self.unix_time_s as u32,
+            group_index: 0,
+            group_count: 1,
+        }
+    }
+
+    fn append(&mut self, segment: u32, draft: &Draft, bytes: &[u8]) {
+        if !self.tails.contains_key(&segment) {
+            self.renew(segment);
+        }
+        let mut tail = self.tails[&segment];
+        let took = append(self.nvm(), &tail, draft, &[Bytes::from_slice(bytes)], 0, bytes.len());
+        self.nvm().fence();
+        tail.at += took as u32;
+        self.tails.insert(segment, tail);
+    }
+
+    /// Flips a bit of a segment.
+    pub fn spoil(&mut self, segment: u32, at: u64) {
+        let offset = self.open.superblock().layout.segment_offset(segment) + at;
+        self.flip(offset);
+    }
+
+    /// Flips a bit of a slot.
+    pub fn spoil_slot(&mut self, slot: u32, at: u64) {
+        let offset = self.open.superblock().layout.slot_offset(slot) + at;
+        self.flip(offset);
+    }
+
+    fn flip(&self, offset: u64) {
+        let mut byte = [0u8];
+        self.nvm().read(offset, &mut byte);
+        self.nvm().write(offset, &[byte[0] ^ 1]);
+    }
+}

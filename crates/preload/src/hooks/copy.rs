@@ -1,0 +1,194 @@
+//! Calls by which the kernel itself moves bytes into a file, or gives a descriptor away.
+//!
+//! The log cannot hold what we do not see: such calls go around it, or the file is left to the kernel.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_int, c_uint, c_ulong};
+
+use holdfast_cache::Reason;
+use libc::{msghdr, off_t, size_t, ssize_t};
+
+use crate::raw::{self, call, check, give};
+use crate::target::{self, Target};
+use crate::{critical, process};
+
+/// Makes a call that changes the content of `fd` around the log.
+fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
+    match target::of_other(fd) {
+        Target::Managed(handle) => {
+            handle.forget_cursor();
+            let result = critical::section(|| {
+                handle.client.around(handle.file, || check(kernel())).and_then(|result| result)
+            });
+            handle.forget_cursor();
+            give(raw::encode(result))
+        }
+        Target::Refused(errno) => give(-(errno.0 as isize)),
+        Target::Kernel | Target::KernelSynced => give(kernel()),
+    }
+}
+
+/// `sendfile`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    around(to, || unsafe { call!(libc::SYS_sendfile, to, from, offset, bytes) })
+}
+
+/// `copy_file_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn copy_file_range(
+    from: c_int,
+    from_offset: *mut off_t,
+    to: c_int,
+    to_offset: *mut off_t,
+    bytes: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    around(to, || unsafe {
+        call!(libc::SYS_copy_file_range, from, from_offset, to, to_offset, bytes, flags)
+    })
+}
+
+/// `splice`: may wait for a pipe, which no lock may do, so its target is left to the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_offset: *mut off_t,
+    to: c_int,
+    to_offset: *mut off_t,
+    bytes: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if let Target::Managed(_) = target::of_other(to) {
+        target::leave_to_kernel(to, Reason::Uncovered);
+    }
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    give(unsafe {
+        raw::cancellable(
+            libc::SYS_splice,
+            [from as usize, from_offset as usize, to as usize, to_offset as usize, bytes, flags as usize],
+        )
+    })
+}
+
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
+const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
+/// Terminals, sockets and descriptors: types 'T' (0x54), 0x89, and FIOCLEX and friends among the former.
+const HARMLESS_TYPES: [c_ulong; 3] = [0x54, 0x89, 0x12];
+/// Requests on files that change nothing: FIBMAP, FIGETBSZ, FIEMAP, FS_IOC_GETFLAGS, FS_IOC_GETVERSION,
+/// FS_IOC_FSGETXATTR, FS_IOC_GETFSLABEL, BTRFS_IOC_FS_INFO, XFS_IOC_FSGEOMETRY, XFS_IOC_DIOINFO.
+const HARMLESS: [c_ulong; 11] = [
+    0x1,
+    0x2,
+    0xc020_660b,
+    0x8008_6601,
+    0x8008_7601,
+    0x801c_581f,
+    0x8100_9431,
+    0x8400_941f,
+    0x8100_587e,
+    0x8070_5864,
+    0x800c_581e,
+];
+
+/// `ioctl`. What is not known to be harmless leaves the file to the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    let kernel = || unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
+    // The kernel takes 32 bits; callers sign-extend.
+    let request = request & 0xffff_ffff;
+    if process::client().is_none() || HARMLESS_TYPES.contains(&(request >> 8 & 0xff)) || HARMLESS.contains(&request) {
+        return give(kernel()) as c_int;
+    }
+    match request {
+        FICLONE | FICLONERANGE => around(fd, kernel) as c_int,
+        // The kernel compares first: content stays the same.
+        FIDEDUPERANGE => give(kernel()) as c_int,
+        FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => {
+            let result = kernel();
+            if let Target::Managed(handle) = target::of_other(fd) {
+                handle.client.note_unlogged(handle.file);
+            }
+            give(result) as c_int
+        }
+        _ => {
+            if let Target::Managed(_) = target::of_other(fd) {
+                target::leave_to_kernel(fd, Reason::Uncovered);
+            }
+            give(kernel()) as c_int
+        }
+    }
+}
+
+/// Leaves the files of all descriptors in a message to the kernel.
+unsafe fn give_away(message: *const msghdr) {
+    // SAFETY: the caller has checked that it is not null; the program says it is a message.
+    let message = unsafe { &*message };
+    let (control, bytes) = (message.msg_control.cast::<u8>(), message.msg_controllen);
+    let mut at = 0usize;
+    while !control.is_null() && at.checked_add(16).is_some_and(|end| end <= bytes) {
+        // SAFETY: a control header lies within the buffer: 8 bytes of length, 4 of level, 4 of type.
+        let (length, level, kind) = unsafe {
+            let header = control.add(at);
+            (
+                header.cast::<usize>().read_unaligned(),
+                header.add(8).cast::<c_int>().read_unaligned(),
+                header.add(12).cast::<c_int>().read_unaligned(),
+            )
+        };
+        if length < 16 || length > bytes - at {
+            return;
+        }
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            for index in 0..(length - 16) / 4 {
+                // SAFETY: within the header's length.
+                let fd = unsafe { control.add(at + 16 + index * 4).cast::<c_int>().read_unaligned() };
+                if let Target::Managed(_) | Target::Kernel | Target::KernelSynced = target::of_other(fd) {
+                    target::leave_to_kernel(fd, Reason::HandedAway);
+                }
+            }
+        }
+        at += length.next_multiple_of(8);
+    }
+}
+
+/// `sendmsg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own call.
+    unsafe {
+        if !message.is_null() && process::client().is_some() {
+            give_away(message);
+        }
+        give(raw::cancellable(
+            libc::SYS_sendmsg,
+            [socket as usize, message as usize, flags as usize, 0, 0, 0],
+        ))
+    }
+}
+
+/// `sendmmsg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmmsg(
+    socket: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe {
+        if !messages.is_null() && process::client().is_some() {
+            for index in 0..count.min(1024) as usize {
+                give_away(&raw const (*messages.add(index)).msg_hdr);
+            }
+        }
+        let arguments = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
+        give(raw::cancellable(libc::SYS_sendmmsg, arguments)) as c_int
+    }
+}

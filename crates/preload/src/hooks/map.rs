@@ -1,0 +1,135 @@
+//! Shared writable mappings: their stores cannot be seen, so the file is left to the kernel before one exists.
+//!
+//! A readable shared mapping may become writable later: such ranges are remembered in a small table.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use holdfast_cache::{FileRef, Reason};
+use libc::{off_t, size_t};
+
+use crate::raw::{call, give};
+use crate::target::{self, Target};
+use crate::{critical, process};
+
+const RANGES: usize = 64;
+
+/// A shared mapping that is not writable yet, of a file that is open for writing.
+struct Range {
+    /// 0: free.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    slot: AtomicU32,
+    generation: AtomicU64,
+}
+
+static READABLE: [Range; RANGES] = [const {
+    Range {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        slot: AtomicU32::new(0),
+        generation: AtomicU64::new(0),
+    }
+}; RANGES];
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Remembers a range; false when the table is full. Entries are never removed: at worst a file is left to the kernel
+/// without need.
+fn remember(start: usize, bytes: usize, file: FileRef) -> bool {
+    let index = USED.fetch_add(1, Ordering::Relaxed);
+    let Some(range) = READABLE.get(index) else {
+        USED.store(RANGES, Ordering::Relaxed);
+        return false;
+    };
+    range.end.store(start.saturating_add(bytes), Ordering::Relaxed);
+    range.slot.store(file.slot, Ordering::Relaxed);
+    range.generation.store(file.generation, Ordering::Relaxed);
+    range.start.store(start, Ordering::Release);
+    true
+}
+
+fn overlapping(start: usize, bytes: usize) -> impl Iterator<Item = FileRef> {
+    let used = USED.load(Ordering::Relaxed).min(RANGES);
+    READABLE.iter().take(used).filter_map(move |range| {
+        let first = range.start.load(Ordering::Acquire);
+        let hit =
+            first != 0 && first < start.saturating_add(bytes) && start < range.end.load(Ordering::Relaxed);
+        hit.then(|| FileRef {
+            slot: range.slot.load(Ordering::Relaxed),
+            generation: range.generation.load(Ordering::Relaxed),
+        })
+    })
+}
+
+/// `mmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let shared = matches!(flags & 0xf, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+    let watched = shared && fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && process::client().is_some();
+    if watched && protection & libc::PROT_WRITE != 0 {
+        // Gives descriptors whose opening was not seen a row, so that the next line knows them.
+        let _: Target = target::of_other(fd);
+        target::leave_to_kernel(fd, Reason::MappedShared);
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };
+    if watched
+        && protection & libc::PROT_WRITE == 0
+        && result > 0
+        // Registers it: a mapping outlives its descriptor.
+        && let Target::Managed(handle) = target::of_change(fd)
+        && !remember(result as usize, bytes, handle.file)
+    {
+        target::leave_to_kernel(fd, Reason::MappedShared);
+    }
+    give(result) as *mut c_void
+}
+
+/// `mprotect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
+    if protection & libc::PROT_WRITE != 0
+        && USED.load(Ordering::Relaxed) != 0
+        && let Some(client) = process::client()
+    {
+        for file in overlapping(address as usize, bytes) {
+            // Fails only when every write to the file fails too.
+            let _ = critical::section(|| client.bypass(file, Reason::MappedShared));
+        }
+    }
+    // SAFETY: the program's own call.
+    give(unsafe { call!(libc::SYS_mprotect, address, bytes, protection) }) as c_int
+}
+
+/// `mremap`: a remembered range may move.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mremap(
+    address: *mut c_void,
+    bytes: size_t,
+    new_bytes: size_t,
+    flags: c_int,
+    new_address: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the program's own call.
+    let result = unsafe { call!(libc::SYS_mremap, address, bytes, new_bytes, flags, new_address) };
+    if result > 0
+        && USED.load(Ordering::Relaxed) != 0
+        && let Some(client) = process::client()
+    {
+        for file in overlapping(address as usize, bytes.max(1)) {
+            if !remember(result as usize, new_bytes, file) {
+                // Fails only when every write to the file fails too.
+                let _ = critical::section(|| client.bypass(file, Reason::MappedShared));
+            }
+        }
+    }
+    give(result) as *mut c_void
+}

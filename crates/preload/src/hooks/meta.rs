@@ -1,0 +1,203 @@
+//! Mode, owner, times and attributes: made by the kernel, after which the next sync of the file is real
+//! (invariant 9).
+//!
+//! The note is taken when the kernel has done it and before the program knows.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{size_t, timespec, timeval, utimbuf};
+
+use crate::patch::FCHMODAT;
+use crate::raw::{self, call, give_int};
+use crate::process;
+use crate::target::{self, Target};
+
+type Name = *const c_char;
+
+const HERE: c_int = libc::AT_FDCWD;
+
+fn note_fd(fd: c_int, result: isize) -> c_int {
+    if result >= 0
+        && let Target::Managed(handle) = target::of_other(fd)
+    {
+        handle.client.note_unlogged(handle.file);
+    }
+    give_int(result)
+}
+
+unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_int {
+    if result >= 0
+        && let Some(client) = process::client()
+        // SAFETY: the program's path.
+        && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
+        && stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        client.note_unlogged(seen.file);
+    }
+    give_int(result)
+}
+
+/// Defines hooks that make one system call and note the file behind their first argument, a descriptor or a path.
+macro_rules! noted {
+    ($(fd $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $kind),*) -> c_int {
+            // SAFETY: the program's own call; the kernel checks its addresses.
+            let result = unsafe { call!($number, fd, $($argument),*) };
+            note_fd(fd, result)
+        }
+    )*};
+    ($(path($flags:expr) $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(path: Name, $($argument: $kind),*) -> c_int {
+            // SAFETY: the program's own call; the kernel checks its addresses.
+            unsafe {
+                let result = call!($number, path, $($argument),*);
+                note_path(HERE, path, $flags, result)
+            }
+        }
+    )*};
+}
+
+noted! {
+    fd fchmod(mode: c_uint) = libc::SYS_fchmod;
+    fd fchown(owner: c_uint, group: c_uint) = libc::SYS_fchown;
+    fd fsetxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_fsetxattr;
+    fd fremovexattr(name: Name) = libc::SYS_fremovexattr;
+}
+
+noted! {
+    path(0) chmod(mode: c_uint) = libc::SYS_chmod;
+    path(0) chown(owner: c_uint, group: c_uint) = libc::SYS_chown;
+    path(libc::AT_SYMLINK_NOFOLLOW) lchown(owner: c_uint, group: c_uint) = libc::SYS_lchown;
+    path(0) utime(times: *const utimbuf) = libc::SYS_utime;
+    path(0) utimes(times: *const timeval) = libc::SYS_utimes;
+    path(0) setxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_setxattr;
+    path(libc::AT_SYMLINK_NOFOLLOW)
+        lsetxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_lsetxattr;
+    path(0) removexattr(name: Name) = libc::SYS_removexattr;
+    path(libc::AT_SYMLINK_NOFOLLOW) lremovexattr(name: Name) = libc::SYS_lremovexattr;
+}
+
+/// `fchmodat`: libc does without the kernel's help what older kernels cannot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
+    let address = FCHMODAT.address();
+    if flags == 0 || address == 0 {
+        // SAFETY: the program's own call; the kernel checks its addresses.
+        return unsafe {
+            let result = call!(libc::SYS_fchmodat, dirfd, path, mode);
+            note_path(dirfd, path, 0, result)
+        };
+    }
+    type Function = unsafe extern "C-unwind" fn(c_int, Name, c_uint, c_int) -> c_int;
+    // SAFETY: libc's function of this name has this shape; the program's own call.
+    unsafe {
+        let original: Function = core::mem::transmute(address);
+        let result = original(dirfd, path, mode, flags);
+        if result == 0 {
+            note_path(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW, 0);
+        }
+        result
+    }
+}
+
+/// `fchownat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fchownat(
+    dirfd: c_int,
+    path: Name,
+    owner: c_uint,
+    group: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    unsafe {
+        let result = call!(libc::SYS_fchownat, dirfd, path, owner, group, flags);
+        note_path(dirfd, path, flags, result)
+    }
+}
+
+pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    unsafe {
+        let result = call!(libc::SYS_utimensat, dirfd, path, times, flags);
+        if path.is_null() {
+            return note_fd(dirfd, result);
+        }
+        note_path(dirfd, path, flags, result)
+    }
+}
+
+/// `utimensat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn utimensat(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
+    if path.is_null() {
+        // Only the system call takes a null path.
+        return give_int(-(libc::EINVAL as isize));
+    }
+    // SAFETY: the program's own call.
+    unsafe { set_times(dirfd, path, times, flags) }
+}
+
+/// `futimens`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn futimens(fd: c_int, times: *const timespec) -> c_int {
+    if fd < 0 {
+        return give_int(-(libc::EBADF as isize));
+    }
+    // SAFETY: the program's own call.
+    unsafe { set_times(fd, core::ptr::null(), times, 0) }
+}
+
+/// Two times in microseconds as the kernel wants them.
+///
+/// # Safety
+/// `times` is null or points to two values.
+unsafe fn in_nanoseconds(times: *const timeval) -> Option<[timespec; 2]> {
+    if times.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let both = unsafe { [*times, *times.add(1)] };
+    Some(both.map(|time| timespec {
+        tv_sec: time.tv_sec,
+        // Out of range stays out of range: the kernel refuses it.
+        tv_nsec: if (0..1_000_000).contains(&time.tv_usec) { time.tv_usec * 1000 } else { -1 },
+    }))
+}
+
+fn address(times: &Option<[timespec; 2]>) -> *const timespec {
+    times.as_ref().map_or(core::ptr::null(), |times| times.as_ptr())
+}
+
+/// `futimes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn futimes(fd: c_int, times: *const timeval) -> c_int {
+    // SAFETY: the program passes two times or null.
+    let times = unsafe { in_nanoseconds(times) };
+    // SAFETY: the program's own call.
+    unsafe { set_times(fd, core::ptr::null(), address(&times), 0) }
+}
+
+/// `lutimes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn lutimes(path: Name, times: *const timeval) -> c_int {
+    // SAFETY: the program passes two times or null.
+    let times = unsafe { in_nanoseconds(times) };
+    // SAFETY: the program's own call.
+    unsafe { set_times(HERE, path, address(&times), libc::AT_SYMLINK_NOFOLLOW) }
+}
+
+/// `futimesat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn futimesat(dirfd: c_int, path: Name, times: *const timeval) -> c_int {
+    // SAFETY: the program passes two times or null.
+    let times = unsafe { in_nanoseconds(times) };
+    // SAFETY: the program's own call.
+    unsafe { set_times(dirfd, path, address(&times), 0) }
+}

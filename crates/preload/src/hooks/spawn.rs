@@ -1,0 +1,272 @@
+//! Children: forked ones become clients of their own, those that run in our memory are marked, and a program that
+//! takes over a writable descriptor ends the file's management first.
+//!
+//! In a child that runs in its parent's memory no hook may change a table or take a lock; it may ask the keeper.
+#![allow(unsafe_code)] // C entry points, calls of libc's own functions by address.
+
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_void};
+
+use holdfast_cache::Reason;
+use libc::pid_t;
+
+use crate::patch::{self, Original};
+use crate::raw::{self, call, give_int};
+use crate::{descriptions, fds, process, target, tls};
+
+type Arguments = *const *const c_char;
+
+/// Runs a call that forks. `is_child` tells its result in the child.
+fn forking<R: Copy>(fork: impl FnOnce() -> R, is_child: impl Fn(R) -> bool, failed: impl Fn(R) -> bool) -> R {
+    let client = process::client();
+    if let Some(client) = client {
+        // Both sides move the same cursors from now on.
+        descriptions::share_all();
+        client.announce_fork();
+        tls::with(|thread| thread.forking.set(1));
+    }
+    let result = fork();
+    if let Some(client) = client {
+        if is_child(result) {
+            // Now, not at the first write: the keeper waits for the announced child.
+            let _child: Option<_> = process::client();
+        } else if failed(result) {
+            client.withdraw_fork();
+        }
+        tls::with(|thread| thread.forking.set(0));
+    }
+    result
+}
+
+fn fork_through(original: &Original) -> pid_t {
+    let address = original.address();
+    forking(
+        || {
+            if address == 0 {
+                // SAFETY: forks without libc's handlers, which this libc does not have.
+                return give_int(unsafe { call!(libc::SYS_fork) });
+            }
+            // SAFETY: libc's function of this name has this shape.
+            unsafe {
+                let fork: unsafe extern "C-unwind" fn() -> pid_t = core::mem::transmute(address);
+                fork()
+            }
+        },
+        |pid| pid == 0,
+        |pid| pid < 0,
+    )
+}
+
+/// `fork`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fork() -> pid_t {
+    fork_through(&patch::FORK)
+}
+
+/// `_Fork`: without handlers, usable in signal handlers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    fork_through(&patch::FORK_SAFE)
+}
+
+/// `daemon`: returns in the child only, unless it fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
+    let address = patch::DAEMON.address();
+    if address == 0 {
+        return give_int(-(libc::ENOSYS as isize));
+    }
+    // SAFETY: libc's function of this name has this shape.
+    let original: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(address) };
+    let parent = raw::getpid();
+    forking(
+        // SAFETY: the program's own call.
+        || unsafe { original(no_chdir, no_close) },
+        |_| raw::getpid() != parent,
+        |_| raw::getpid() == parent,
+    )
+}
+
+/// `forkpty`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn forkpty(
+    terminal: *mut c_int,
+    name: *mut c_char,
+    settings: *const c_void,
+    size: *const c_void,
+) -> pid_t {
+    type Function =
+        unsafe extern "C-unwind" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t;
+    let address = patch::FORKPTY.address();
+    if address == 0 {
+        return give_int(-(libc::ENOSYS as isize));
+    }
+    // SAFETY: libc's function of this name has this shape.
+    let original: Function = unsafe { core::mem::transmute(address) };
+    // SAFETY: the program's own call.
+    forking(|| unsafe { original(terminal, name, settings, size) }, |pid| pid == 0, |pid| pid < 0)
+}
+
+/// `vfork`: the child runs in our memory, on our stack, until it becomes another program. The return address is kept
+/// in a register, as the child overwrites its place.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn vfork() -> pid_t {
+    naked_asm!(
+        "sub rsp, 8",
+        "call {begins}",
+        "add rsp, 8",
+        "pop rdi",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        "test rax, rax",
+        "jz 2f",
+        "push rax",
+        "call {ends}",
+        "pop rax",
+        "test rax, rax",
+        "js 3f",
+        "2:",
+        "ret",
+        "3:",
+        "mov rdi, rax",
+        "sub rsp, 8",
+        "call {failed}",
+        "add rsp, 8",
+        "ret",
+        begins = sym tls::spawning_begins,
+        ends = sym tls::spawning_ends,
+        failed = sym vfork_failed,
+        number = const libc::SYS_vfork as i32,
+    )
+}
+
+extern "C" fn vfork_failed(result: isize) -> c_int {
+    give_int(result)
+}
+
+/// Runs a call that makes a child in our memory.
+fn spawning<R>(spawn: impl FnOnce() -> R) -> R {
+    tls::spawning_begins();
+    let result = spawn();
+    tls::spawning_ends();
+    result
+}
+
+/// Defines hooks that mark the thread and call libc's function.
+macro_rules! spawns {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:expr, else $missing:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`: its child runs in our memory.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
+            let address = $original.address();
+            if address == 0 {
+                return $missing;
+            }
+            // SAFETY: libc's function of this name has this shape.
+            let original: unsafe extern "C-unwind" fn($($kind),*) -> $result =
+                unsafe { core::mem::transmute(address) };
+            // SAFETY: the program's own call.
+            spawning(|| unsafe { original($($argument),*) })
+        }
+    )*};
+}
+
+spawns! {
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWN, else libc::ENOSYS;
+    posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWNP, else libc::ENOSYS;
+    system(command: *const c_char) -> c_int = patch::SYSTEM, else -1;
+    popen(command: *const c_char, mode: *const c_char) -> *mut c_void =
+        patch::POPEN, else core::ptr::null_mut();
+    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int = patch::WORDEXP, else 1;
+}
+
+/// `clone`. Has up to seven arguments; those that were not passed are passed on unread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn clone(
+    function: *const c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut c_void,
+    thread_area: *mut c_void,
+    child_tid: *mut c_void,
+) -> c_int {
+    type Function = unsafe extern "C-unwind" fn(
+        *const c_void,
+        *mut c_void,
+        c_int,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+    ) -> c_int;
+    let address = patch::CLONE.address();
+    if address == 0 {
+        return give_int(-(libc::ENOSYS as isize));
+    }
+    // SAFETY: libc's function of this name has this shape.
+    let original: Function = unsafe { core::mem::transmute(address) };
+    let call =
+        // SAFETY: the program's own call.
+        || unsafe { original(function, stack, flags, argument, parent_tid, thread_area, child_tid) };
+    if flags & libc::CLONE_THREAD != 0 {
+        return call();
+    }
+    if flags & libc::CLONE_VM == 0 {
+        return forking(call, |_| false, |pid| pid < 0);
+    }
+    if flags & libc::CLONE_VFORK == 0 {
+        // Two processes in one memory at once: nothing here is made for that.
+        super::aio::leave_all_to_kernel(Reason::Uncovered);
+    }
+    spawning(call)
+}
+
+/// Before another program takes over: the files of descriptors that it will inherit are left to the kernel.
+fn hand_over() {
+    for (fd, _) in fds::described(0, c_int::MAX) {
+        let flags = raw::fcntl(fd, libc::F_GETFD, 0);
+        if flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0 {
+            target::leave_to_kernel(fd, Reason::HandedAway);
+        }
+    }
+}
+
+/// `execve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+    hand_over();
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    give_int(unsafe { call!(libc::SYS_execve, path, arguments, environment) })
+}
+
+/// `execveat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execveat(
+    dirfd: c_int,
+    path: *const c_char,
+    arguments: Arguments,
+    environment: Arguments,
+    flags: c_int,
+) -> c_int {
+    hand_over();
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    give_int(unsafe { call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags) })
+}
+
+/// `fexecve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environment: Arguments) -> c_int {
+    if fd < 0 || arguments.is_null() || environment.is_null() {
+        return give_int(-(libc::EINVAL as isize));
+    }
+    hand_over();
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    give_int(unsafe {
+        call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH)
+    })
+}

@@ -1,0 +1,58 @@
+//! Making a file's changes durable: absorbed where the log holds them all.
+//!
+//! `sync` and `syncfs` have no hooks: the kernel's answer is always right.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_int, c_uint};
+
+use libc::off_t;
+
+use crate::raw::{self, call, check, give_int};
+use crate::target::{self, Target};
+
+fn sync(fd: c_int, number: i64) -> c_int {
+    match target::of_other(fd) {
+        Target::Managed(handle) => {
+            // SAFETY: touches no memory.
+            let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
+            let result = handle.client.sync(handle.file, handle.seen_error(), kernel);
+            give_int(raw::encode(result.map(|()| 0)))
+        }
+        Target::Refused(errno) => give_int(-(errno.0 as isize)),
+        // SAFETY: touches no memory.
+        Target::Kernel | Target::KernelSynced => {
+            give_int(unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) })
+        }
+    }
+}
+
+/// `fsync`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
+    sync(fd, libc::SYS_fsync)
+}
+
+/// `fdatasync`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
+    sync(fd, libc::SYS_fdatasync)
+}
+
+/// `sync_file_range`: a hint without a promise; the keeper writes back as it sees fit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: c_uint) -> c_int {
+    let sound = offset >= 0 && bytes >= 0 && offset.checked_add(bytes).is_some() && flags & !7 == 0;
+    if sound
+        && let Target::Managed(handle) = target::of_other(fd)
+        && handle.client.keeper_alive()
+    {
+        return 0;
+    }
+    // SAFETY: touches no memory.
+    give_int(unsafe {
+        raw::cancellable(
+            libc::SYS_sync_file_range,
+            [fd as usize, offset as usize, bytes as usize, flags as usize, 0, 0],
+        )
+    })
+}

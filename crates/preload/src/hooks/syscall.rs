@@ -1,0 +1,92 @@
+//! libc's `syscall`: known numbers go to their hooks, all others to the kernel.
+#![allow(unsafe_code)] // A C entry point that turns words into arguments.
+
+use core::ffi::{c_int, c_long, c_uint};
+
+use super::{aio, copy, map, meta, names, open, spawn, sync, truncate, write};
+use crate::raw::{self, call};
+use crate::{descriptions, process};
+
+/// `syscall`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let int = |word: usize| word as c_int;
+    let unsigned = |word: usize| word as c_uint;
+    if process::client().is_none() && process::parents_client().is_none() {
+        // SAFETY: the program's own call.
+        return raw::give(unsafe { raw::call6(number, a, b, c, d, e, f) }) as c_long;
+    }
+    // SAFETY: the program's own call; each hook takes the words as the kernel would.
+    unsafe {
+        let result: c_int = match number {
+            libc::SYS_write => return write::write(int(a), b as _, c) as c_long,
+            libc::SYS_pwrite64 => return write::pwrite(int(a), b as _, c, d as _) as c_long,
+            libc::SYS_writev => return write::writev(int(a), b as _, int(c)) as c_long,
+            libc::SYS_pwritev => return write::pwritev(int(a), b as _, int(c), d as _) as c_long,
+            libc::SYS_pwritev2 => return write::pwritev2(int(a), b as _, int(c), d as _, int(f)) as c_long,
+            libc::SYS_lseek => return write::lseek(int(a), b as _, int(c)) as c_long,
+            libc::SYS_sendfile => return copy::sendfile(int(a), int(b), c as _, d) as c_long,
+            libc::SYS_splice => {
+                return copy::splice(int(a), b as _, int(c), d as _, e, unsigned(f)) as c_long;
+            }
+            libc::SYS_copy_file_range => {
+                return copy::copy_file_range(int(a), b as _, int(c), d as _, e, unsigned(f)) as c_long;
+            }
+            libc::SYS_sendmsg => return copy::sendmsg(int(a), b as _, int(c)) as c_long,
+            libc::SYS_mmap => return map::mmap(a as _, b, int(c), int(d), int(e), f as _) as c_long,
+            libc::SYS_mremap => return map::mremap(a as _, b, c, int(d), e as _) as c_long,
+            libc::SYS_openat2 => return open::openat2(int(a), b as _, c, d),
+            libc::SYS_mprotect => map::mprotect(a as _, b, int(c)),
+            libc::SYS_open => open::open(a as _, int(b), unsigned(c)),
+            libc::SYS_openat => open::openat(int(a), b as _, int(c), unsigned(d)),
+            libc::SYS_creat => open::creat(a as _, unsigned(b)),
+            libc::SYS_close => open::close(int(a)),
+            libc::SYS_close_range => open::close_range(unsigned(a), unsigned(b), int(c)),
+            libc::SYS_dup => open::dup(int(a)),
+            libc::SYS_dup2 => open::dup2(int(a), int(b)),
+            libc::SYS_dup3 => open::dup3(int(a), int(b), int(c)),
+            libc::SYS_fcntl => open::fcntl(int(a), int(b), c),
+            libc::SYS_ftruncate => truncate::ftruncate(int(a), b as _),
+            libc::SYS_truncate => truncate::truncate(a as _, b as _),
+            libc::SYS_fallocate => truncate::fallocate(int(a), int(b), c as _, d as _),
+            libc::SYS_fsync => sync::fsync(int(a)),
+            libc::SYS_fdatasync => sync::fdatasync(int(a)),
+            libc::SYS_sync_file_range => sync::sync_file_range(int(a), b as _, c as _, unsigned(d)),
+            libc::SYS_unlink => names::unlink(a as _),
+            libc::SYS_unlinkat => names::unlinkat(int(a), b as _, int(c)),
+            libc::SYS_rename => names::rename(a as _, b as _),
+            libc::SYS_renameat => names::renameat(int(a), b as _, int(c), d as _),
+            libc::SYS_renameat2 => names::renameat2(int(a), b as _, int(c), d as _, unsigned(e)),
+            libc::SYS_link => names::link(a as _, b as _),
+            libc::SYS_linkat => names::linkat(int(a), b as _, int(c), d as _, int(e)),
+            libc::SYS_chmod => meta::chmod(a as _, unsigned(b)),
+            libc::SYS_fchmod => meta::fchmod(int(a), unsigned(b)),
+            libc::SYS_fchmodat => meta::fchmodat(int(a), b as _, unsigned(c), 0),
+            libc::SYS_chown => meta::chown(a as _, unsigned(b), unsigned(c)),
+            libc::SYS_lchown => meta::lchown(a as _, unsigned(b), unsigned(c)),
+            libc::SYS_fchown => meta::fchown(int(a), unsigned(b), unsigned(c)),
+            libc::SYS_fchownat => meta::fchownat(int(a), b as _, unsigned(c), unsigned(d), int(e)),
+            libc::SYS_utimensat => meta::set_times(int(a), b as _, c as _, int(d)),
+            libc::SYS_ioctl => copy::ioctl(int(a), b as _, c),
+            libc::SYS_execve => spawn::execve(a as _, b as _, c as _),
+            libc::SYS_execveat => spawn::execveat(int(a), b as _, c as _, d as _, int(e)),
+            libc::SYS_io_setup => aio::io_setup_call(a, b),
+            libc::SYS_io_uring_setup => aio::io_uring_setup_call(a, b),
+            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+                // The child notices by itself what it is, but its parent must stop to remember cursors now.
+                descriptions::share_all();
+                return raw::give(call!(number, a, b, c, d, e, f)) as c_long;
+            }
+            _ => return raw::give(call!(number, a, b, c, d, e, f)) as c_long,
+        };
+        c_long::from(result)
+    }
+}

@@ -1,0 +1,133 @@
+//! Changing a file's size and its holes.
+//!
+//! What a record can express is logged; what shifts data goes around the log; what only allocates makes the next
+//! sync real.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_char, c_int};
+
+use holdfast_cache::Reason;
+use libc::off_t;
+
+use super::open::plain_outcome;
+use crate::patch::POSIX_FALLOCATE;
+use crate::raw::{self, call, check, give_int};
+use crate::target::{self, Target};
+use crate::{critical, process};
+
+/// `ftruncate` with the kernel's convention for errors.
+pub(super) fn resize(fd: c_int, size: off_t) -> isize {
+    // SAFETY: touches no memory.
+    let kernel = || unsafe { call!(libc::SYS_ftruncate, fd, size) };
+    let Ok(bytes) = u64::try_from(size) else { return kernel() };
+    let synced_kernel = |synced: bool| {
+        let result = kernel();
+        if result == 0 && synced { raw::fdatasync(fd) } else { result }
+    };
+    target::retry(
+        fd,
+        synced_kernel,
+        |errno| -(errno.0 as isize),
+        |handle| {
+            let outcome = critical::section(|| {
+                handle.client.truncate(handle.file, bytes, || check(kernel()).map(|_| ()))
+            });
+            plain_outcome(outcome, || synced_kernel(handle.flags & crate::descriptions::DSYNC != 0))
+        },
+    )
+}
+
+/// `ftruncate`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ftruncate(fd: c_int, size: off_t) -> c_int {
+    give_int(resize(fd, size))
+}
+
+/// `truncate`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_int {
+    // SAFETY: the kernel checks the path's address.
+    let kernel = || unsafe { call!(libc::SYS_truncate, path, size) };
+    let (Some(client), Ok(bytes)) = (process::client(), u64::try_from(size)) else {
+        return give_int(kernel());
+    };
+    for _ in 0..target::TRIES {
+        // SAFETY: the program's path.
+        let Ok(stat) = (unsafe { raw::fstatat(libc::AT_FDCWD, path, 0) }) else { break };
+        let Some(seen) = client.find(stat.dev, stat.ino) else { break };
+        let outcome =
+            critical::section(|| client.truncate(seen.file, bytes, || check(kernel()).map(|_| ())));
+        if let Some(result) = plain_outcome(outcome, kernel) {
+            return give_int(result);
+        }
+    }
+    give_int(kernel())
+}
+
+fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
+    // SAFETY: touches no memory.
+    let kernel = || unsafe { call!(libc::SYS_fallocate, fd, mode, offset, bytes) };
+    let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let (Ok(start), Ok(length)) = (u64::try_from(offset), u64::try_from(bytes)) else { return kernel() };
+    if mode == hole {
+        return target::retry(
+            fd,
+            |_| kernel(),
+            |errno| -(errno.0 as isize),
+            |handle| {
+                let outcome = critical::section(|| {
+                    handle.client.punch(handle.file, start, length, || check(kernel()).map(|_| ()))
+                });
+                plain_outcome(outcome, kernel)
+            },
+        );
+    }
+    match target::of_other(fd) {
+        Target::Managed(handle) if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 => {
+            let result = kernel();
+            handle.client.note_unlogged(handle.file);
+            result
+        }
+        Target::Managed(handle) => raw::encode(critical::section(|| {
+            handle.client.around(handle.file, || check(kernel())).and_then(|result| result)
+        })),
+        Target::Refused(errno) => -(errno.0 as isize),
+        // SAFETY: touches no memory.
+        Target::Kernel | Target::KernelSynced if cancel => unsafe {
+            let arguments = [fd as usize, mode as usize, offset as usize, bytes as usize, 0, 0];
+            raw::cancellable(libc::SYS_fallocate, arguments)
+        },
+        Target::Kernel | Target::KernelSynced => kernel(),
+    }
+}
+
+/// `fallocate`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
+    give_int(allocate(fd, mode, offset, bytes, true))
+}
+
+/// `posix_fallocate`: returns the errno. Where the file system cannot, libc writes zeros through its own `pwrite`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
+    if let Target::Managed(_) | Target::Refused(_) = target::of_other(fd)
+        && bytes > 0
+    {
+        let result = allocate(fd, 0, offset, bytes, false);
+        if result != -(libc::EOPNOTSUPP as isize) {
+            return -result as c_int;
+        }
+        // libc would write zeros only where a read finds nothing, which a racing writer could fill meanwhile.
+        target::leave_to_kernel(fd, Reason::Uncovered);
+    }
+    match POSIX_FALLOCATE.address() {
+        0 => -allocate(fd, 0, offset, bytes, false) as c_int,
+        address => {
+            type Function = unsafe extern "C-unwind" fn(c_int, off_t, off_t) -> c_int;
+            // SAFETY: libc's function of this name has this shape.
+            let original: Function = unsafe { core::mem::transmute(address) };
+            // SAFETY: the program's own call.
+            unsafe { original(fd, offset, bytes) }
+        }
+    }
+}
