@@ -39,7 +39,8 @@ impl Live {
 
 /// Sorts and filters in place. Contradictions go to `damaged`.
 pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Live {
-    entries.sort_unstable_by_key(|e| (e.slot, e.seq, e.group_index, e.segment, e.at));
+    // Stable, because that sort makes use of the ascending runs that segments are.
+    entries.sort_by_key(|e| (e.slot, e.seq, e.group_index, e.segment, e.at));
     let mut slots = BTreeMap::new();
     let mut kept = 0;
     let mut from = 0;
@@ -47,23 +48,33 @@ pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Liv
         let slot = entries[from].slot;
         let to = from + entries[from..].partition_point(|entry| entry.slot == slot);
         let mut log = SlotLog { seq_max: entries[to - 1].seq, ..SlotLog::default() };
-        log.segments = entries[from..to].iter().map(|entry| entry.segment).collect();
-        log.segments.sort_unstable();
-        log.segments.dedup();
+        log.segments = segments(&entries[from..to]);
         let cancels = cancels(&entries[from..to]);
         let first = kept;
         while from < to {
             let seq = entries[from].seq;
-            let end = from + entries[from..to].partition_point(|entry| entry.seq == seq);
-            let mut write = whole(&entries[from..end], damaged);
-            if let Some(&extent) = cancels.get(&seq) {
-                cut(&mut write, extent);
-            }
-            for entry in write {
+            let end = from + entries[from..to].iter().take_while(|entry| entry.seq == seq).count();
+            let cancel = if cancels.is_empty() { None } else { cancels.get(&seq) };
+            // What is kept never outruns what was read: a write has at most the members found.
+            let mut keep = |entries: &mut [Entry], entry: Entry| {
                 log.bytes += if entry.kind == Kind::Write { u64::from(entry.bytes) } else { 0 };
-                // What is kept never outruns what was read: a write has at most the members found.
                 entries[kept] = entry;
                 kept += 1;
+            };
+            if end - from == 1 && entries[from].group_count == 1 && cancel.is_none() {
+                // Nearly all writes: nothing to weigh.
+                if entries[from].kind != Kind::Cancel {
+                    let entry = entries[from];
+                    keep(&mut entries, entry);
+                }
+            } else {
+                let mut write = whole(&entries[from..end], damaged);
+                if let Some(&extent) = cancel {
+                    cut(&mut write, extent);
+                }
+                for entry in write {
+                    keep(&mut entries, entry);
+                }
             }
             from = end;
         }
@@ -72,6 +83,14 @@ pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Liv
     }
     entries.truncate(kept);
     Live { entries, slots }
+}
+
+fn segments(slot: &[Entry]) -> Vec<u32> {
+    let mut segments: Vec<u32> =
+        slot.chunk_by(|a, b| a.segment == b.segment).map(|run| run[0].segment).collect();
+    segments.sort_unstable();
+    segments.dedup();
+    segments
 }
 
 /// Cancelled seq and bytes that stay valid. Of several cancels of one write the newest counts.

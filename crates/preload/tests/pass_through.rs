@@ -1,0 +1,115 @@
+//! With no keeper in reach, every program must behave exactly as it does without the library.
+//!
+//! Each C program prints what it sees of the world; it is run with and without the library and both transcripts must
+//! be the same. The library's entries are patched in these runs, only the keeper is missing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The library, which cargo builds for this package's tests.
+fn library() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let deps = tests.parent().unwrap();
+    [deps.join("libholdfast.so"), deps.parent().unwrap().join("libholdfast.so")]
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("cargo builds libholdfast.so before these tests")
+}
+
+fn compile(name: &str, into: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
+    let program = into.join(name);
+    let built = Command::new("cc")
+        .args(["-O1", "-w", "-D_FORTIFY_SOURCE=2", "-pthread", "-o"])
+        .args([&program, &source])
+        .args(["-ldl", "-lutil"])
+        .output()
+        .expect("a C compiler (cc) is installed");
+    assert!(built.status.success(), "cc {name}.c:\n{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+fn run(program: &Path, arguments: &[&str], preload: bool) -> Output {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(place.path()).env_remove("LD_PRELOAD").env_remove("HOLDFAST_SOCKET");
+    if preload {
+        command.env("LD_PRELOAD", library()).env("HOLDFAST_SOCKET", "/nonexistent/holdfast.sock");
+    }
+    command.output().unwrap()
+}
+
+/// What a program printed to standard error, without the library's own line.
+fn complaints(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).lines().filter(|line| !line.starts_with("holdfast: no keeper")).collect()
+}
+
+fn assert_same(program: &Path, arguments: &[&str]) {
+    let native = run(program, arguments, false);
+    let hooked = run(program, arguments, true);
+    let shown = program.display();
+    assert_eq!(hooked.status, native.status, "{shown}: {}", String::from_utf8_lossy(&hooked.stderr));
+    let (native_text, hooked_text) =
+        (String::from_utf8_lossy(&native.stdout), String::from_utf8_lossy(&hooked.stdout));
+    for (native_line, hooked_line) in native_text.lines().zip(hooked_text.lines()) {
+        assert_eq!(hooked_line, native_line, "{shown} sees something else with the library");
+    }
+    assert_eq!(hooked_text.len(), native_text.len(), "{shown} prints more or less with the library");
+    assert_eq!(complaints(&hooked), complaints(&native), "{shown} complains");
+    assert!(
+        String::from_utf8_lossy(&hooked.stderr).contains("holdfast: no keeper at /nonexistent/holdfast.sock"),
+        "{shown}: the library says that it found no keeper"
+    );
+}
+
+fn same_with_and_without(name: &str) {
+    let place = tempfile::tempdir().unwrap();
+    assert_same(&compile(name, place.path()), &[]);
+}
+
+#[test]
+fn descriptors_offsets_sizes_names_and_errors() {
+    same_with_and_without("files");
+}
+
+#[test]
+fn streams_and_all_their_writes_are_seen() {
+    same_with_and_without("stdio");
+}
+
+#[test]
+fn children_of_every_kind() {
+    same_with_and_without("children");
+}
+
+#[test]
+fn threads_signals_and_cancellation() {
+    same_with_and_without("threads");
+}
+
+#[test]
+fn nothing_happens_without_a_socket_in_the_environment() {
+    let output = Command::new("/bin/sh")
+        .args(["-c", "echo out; echo err >&2"])
+        .env("LD_PRELOAD", library())
+        .env_remove("HOLDFAST_SOCKET")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "out\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "err\n");
+}
+
+#[test]
+fn no_descriptor_stays_behind() {
+    let list = "for fd in /proc/$$/fd/*; do echo ${fd##*/} $(readlink $fd); done | sed 's/pipe:.*/pipe/'";
+    assert_same(Path::new("/bin/sh"), &["-c", list]);
+}
+
+#[test]
+fn shell_redirections() {
+    let script = "echo a > f; echo b >> f; cat < f; (cat f; echo c) > g; cat g; exec 3> h; echo d >&3; exec 3>&-; \
+        cat h; cp f i; mv i j; rm f; ls; set -C; echo x > g; echo $?";
+    for shell in ["/bin/sh", "/bin/bash"] {
+        assert_same(Path::new(shell), &["-c", script]);
+    }
+}
