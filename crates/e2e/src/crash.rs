@@ -321,6 +321,12 @@ impl<'a> Job<'a> {
             );
             std::thread::sleep(Duration::from_millis(2));
         };
+        if cut != Cut::Program {
+            // A dying process still holds what it holds.
+            proc::wait_until(Duration::from_secs(10), "the keeper's end", || {
+                !keepers.iter().any(|pid| proc::alive(*pid))
+            });
+        }
         match cut {
             Cut::Program => {
                 assert_eq!(status.code(), Some(137), "status of a killed program\n{}", self.told())

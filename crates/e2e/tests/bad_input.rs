@@ -53,7 +53,7 @@ fn a_directory_is_no_pool() {
     let dir = disk::directory();
     let path = text(dir.path());
     let run = Cmd::holdfast("run").args(["--volatile", "--pool", path, "--", "true"]).output();
-    run.expect(&[REFUSED]).says(&[path], &["directory"]);
+    run.expect(&[REFUSED]).says(&[path], &["directory", "regular file"]);
 }
 
 #[test]
@@ -88,10 +88,7 @@ fn empty_file_is_no_pool_to_recover() {
 #[test]
 fn missing_pool() {
     let pool = Pool::new();
-    pool.command("recover")
-        .output()
-        .expect(&[1])
-        .says(&[pool.text()], &["no such", "does not exist", "not found"]);
+    pool.command("recover").output().expect(&[1]).says(&[pool.text()], &["there is no pool"]);
     pool.command("status").output().expect(&[1]).says(&[pool.text()], &[]);
     pool.command("drain").output().expect(&[1]).says(&[pool.text()], &[]);
 }
@@ -345,7 +342,7 @@ fn unsupported_file_system_is_bypassed_and_named() {
         .iter()
         .find(|row| row["path"] == text(&file))
         .unwrap_or_else(|| panic!("not named in {summary:#}"));
-    assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("tmpfs")), "{row:#}");
+    assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("file system")), "{row:#}");
 }
 
 #[test]
@@ -434,10 +431,14 @@ time.sleep(60)
     let family = proc::descendants(supervisor.id());
     drop(supervisor.kill());
     proc::kill_hard(keeper);
-    for pid in family {
-        proc::kill_hard(pid);
+    for pid in &family {
+        proc::kill_hard(*pid);
     }
     drop(supervisor.wait());
+    // A dying process still holds what it holds.
+    proc::wait_until(Duration::from_secs(10), "the end of those killed", || {
+        !family.iter().chain([&keeper]).any(|pid| proc::alive(*pid))
+    });
     file
 }
 
@@ -495,7 +496,7 @@ fn run_recovers_by_itself() {
 fn overwrite_content_by_power_cut(disk: &Disk, file: &Path) {
     disk.cut_power();
     disk.restore_power();
-    assert!(content(file) == vec![b'o'; 20_000], "the power cut took nothing back");
+    assert!(content(file) != absorbed_content(), "the power cut took nothing back");
 }
 
 #[test]

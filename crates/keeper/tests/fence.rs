@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_keeper::config::FenceChoice;
-use holdfast_keeper::fence::{Fence, FenceError, FenceKind, Outsiders, writers_outside};
+use holdfast_keeper::fence::{Fence, FenceError, FenceKind, Outsiders, scan_holders, writers_outside};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -213,6 +213,12 @@ fn run(command: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Whether some processes cannot be looked into (without root, those of others): then nobody is known to have
+/// left whose coming was only noticed.
+fn blind() -> bool {
+    scan_holders(&[], &|_| false).unreadable > 0
+}
+
 const ARRIVED: Told = Told::Arrived(1, 10);
 const LEFT: Told = Told::Left(1, 10, true);
 
@@ -233,13 +239,25 @@ fn no_fence_watches_nothing() {
 }
 
 #[test]
+fn what_is_not_permitted_is_said_and_auto_does_without() {
+    let sink = Arc::new(Sink::default());
+    let kind = Fence::start(FenceChoice::Auto, sink.clone()).unwrap().kind();
+    match Fence::start(FenceChoice::Fanotify, sink) {
+        Ok(_) => assert_eq!(kind, FenceKind::Fanotify),
+        Err(err) => {
+            assert_eq!(kind, FenceKind::Inotify);
+            assert!(err.to_string().contains("--fence inotify"), "{err}");
+        }
+    }
+}
+
+#[test]
 fn readers_are_let_in_without_ado() {
     let place = Place::new("readers");
     let Some((_fence, sink)) = fanotify(&place) else { return };
     assert_eq!(run(&["cat", place.path()]), "before\n");
     run(&["tar", "-cf", "/dev/null", "-C", place.dir.to_str().unwrap(), "data"]);
-    let mut tail =
-        Command::new("tail").args(["-f", place.path()]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut tail = Command::new("tail").args(["-f", place.path()]).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 7];
     tail.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     pause();
@@ -269,10 +287,10 @@ fn a_writer_waits_until_the_file_is_ready_for_it() {
     run(&["sh", "-c", &format!("printf after | dd {of} conv=notrunc status=none")]);
     sink.wait("left", |told| told == [ARRIVED, LEFT]);
     assert_eq!(*seen.lock().unwrap(), ["before\n"]);
-    // With O_TRUNC the file was cut only after the permission.
+    // With O_TRUNC the file is cut only after the permission.
     run(&["sh", "-c", &format!("printf x > {}", place.path())]);
     sink.wait("left again", |told| told == [ARRIVED, LEFT, ARRIVED, LEFT]);
-    assert_eq!(seen.lock().unwrap()[1], "after\n\n".trim_end().to_owned() + "e\n".get(1..).unwrap());
+    assert_eq!(seen.lock().unwrap()[1], "aftere\n");
 }
 
 #[test]
@@ -546,6 +564,12 @@ fn inotify_tells_outsiders_from_clients() {
 
     let (before, opens) = (told.len(), sink.client_opens.load(Ordering::SeqCst));
     assert_eq!(run(&["cat", place.path()]), "before\n");
+    if blind() {
+        sink.wait("the reader came", |told| told[before..] == [ARRIVED]);
+        pause();
+        assert_eq!(sink.told()[before..], [ARRIVED]);
+        return;
+    }
     sink.wait("the reader came and left", |told| told[before..] == [ARRIVED, LEFT]);
     let mut holder = Python::start(&place, "fd = os.open(path, os.O_RDWR)\nready()\nwait()");
     holder.line();
@@ -570,7 +594,9 @@ fn inotify_finds_a_writer_behind_a_clients_open() {
     holder.line();
     sink.wait("arrived", |told| told == [ARRIVED]);
     holder.end();
-    sink.wait("left", |told| told == [ARRIVED, LEFT]);
+    if !blind() {
+        sink.wait("left", |told| told == [ARRIVED, LEFT]);
+    }
 }
 
 #[test]
@@ -587,6 +613,9 @@ fn lost_notices_count_as_opens_of_every_file() {
     }
     drop(stopped);
     sink.wait("the quiet file too", |told| told.contains(&Told::Arrived(2, 20)));
+    if blind() {
+        return;
+    }
     sink.wait("and back", |told| told.contains(&Told::Left(2, 20, true)));
     fence.unwatch(2, 20, &quiet.via());
 }

@@ -141,9 +141,9 @@ fn attach_child(word: &AtomicU32) -> bool {
 /// Says hello to the keeper and maps what it sends back. All descriptors are closed again.
 fn connect(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
     // SAFETY: creates a descriptor, touches no memory.
-    let socket =
-        raw::check(unsafe { call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?
-            as c_int;
+    let socket = raw::check(unsafe {
+        call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
+    })? as c_int;
     let client = converse(socket, path, forked);
     raw::close(socket);
     client
@@ -153,10 +153,8 @@ fn connect(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno
 struct Control([u8; 64]);
 
 fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
-    let address = libc::sockaddr_un {
-        sun_family: libc::AF_UNIX as u16,
-        sun_path: path.map(|byte| byte as c_char),
-    };
+    let address =
+        libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: path.map(|byte| byte as c_char) };
     // SAFETY: the address is as long as said.
     raw::check(unsafe {
         call!(libc::SYS_connect, socket, &raw const address, size_of::<libc::sockaddr_un>())
@@ -221,9 +219,8 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
 
 /// The two descriptors in a control buffer.
 fn received(control: &Control, bytes: usize) -> Option<[c_int; 2]> {
-    let word = |at: usize| -> Option<u32> {
-        Some(u32::from_le_bytes(control.0.get(at..at + 4)?.try_into().ok()?))
-    };
+    let word =
+        |at: usize| -> Option<u32> { Some(u32::from_le_bytes(control.0.get(at..at + 4)?.try_into().ok()?)) };
     // cmsghdr: length (8 bytes), level, type, then the descriptors.
     let full = bytes >= 24 && word(0)? as usize >= 24;
     (full && word(8)? == libc::SOL_SOCKET as u32 && word(12)? == libc::SCM_RIGHTS as u32)

@@ -108,6 +108,8 @@ pub(super) struct File {
     /// A writer was seen in a table of open files, and no such close came since.
     pub writer_owed: bool,
     pub wrote: bool,
+    /// Somebody is among them of whom it is not known which process it was.
+    pub unnamed: bool,
     pub look_at: Option<Instant>,
     pub look_not_before: Option<Instant>,
     pub look_ms: u64,
@@ -145,6 +147,7 @@ impl File {
             write_closes: 0,
             writer_owed: false,
             wrote: false,
+            unnamed: false,
             look_at: None,
             look_not_before: None,
             look_ms: LOOK_MS_FIRST,
@@ -167,8 +170,12 @@ impl File {
             past: matches!(who, Who::Thread { hidden: true, .. }),
             seen: false,
         }));
-        // Who is known to come from outside with more than reading in mind may have truncated at once.
-        self.wrote |= waiting.iter().any(|(who, _)| matches!(who, Who::Thread { .. }));
+        for (who, _) in waiting {
+            // Who is known to come from outside with more than reading in mind may have truncated at once.
+            let named = matches!(who, Who::Thread { .. });
+            self.wrote |= named;
+            self.unnamed |= !named;
+        }
         self.epoch += 1;
         self.look_soon(now);
     }
@@ -180,7 +187,12 @@ impl File {
 
     /// A description was closed for good; `mark` enters that into the opens it may concern and says whether
     /// it did. Whether a look is due.
-    pub(super) fn closed(&mut self, wrote: bool, mark: impl Fn(&mut Open) -> bool, now: Instant) -> bool {
+    pub(super) fn closed(
+        &mut self,
+        wrote: bool,
+        mut mark: impl FnMut(&mut Open) -> bool,
+        now: Instant,
+    ) -> bool {
         let marked = self.opens.iter_mut().fold(false, |any, open| mark(open) | any);
         if !wrote && !marked {
             return false;
@@ -231,7 +243,9 @@ impl File {
             opens.retain(|open| !open.is_accounted_for(now));
         }
         self.opens = opens;
-        let clear = scan.is_some_and(|scan| scan.unreadable == 0) && !writer;
+        // A process that cannot be looked into was seen opening, if it did, and must be seen closing; unless
+        // it is not known who opened: then it may have been any of these.
+        let clear = scan.is_some_and(|scan| scan.unreadable == 0 || !self.unnamed) && !writer;
         if !(clear || all_ours) || self.writer_owed || !self.opens.is_empty() {
             // A writer that was seen ends with a close: until then there is nothing to look for.
             let ends_with_close = self.writer_owed && scan.is_some();
@@ -240,6 +254,7 @@ impl File {
             return Verdict::Stay;
         }
         self.arrived = false;
+        self.unnamed = false;
         self.look_at = None;
         Verdict::Left { wrote: std::mem::take(&mut self.wrote), all_ours }
     }

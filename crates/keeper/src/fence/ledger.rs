@@ -111,13 +111,18 @@ impl Ledger {
 
     /// An outsider's description (fanotify) was closed for good.
     pub(super) fn closed_by(self: &Arc<Self>, key: Key, tid: u32, pid: u32, wrote: bool) {
+        // Which of several hidden descriptions it was, nothing tells: it stands for one.
+        let mut hidden_left = 1;
         self.closed(key, wrote, |open| {
-            let Who::Thread { tid: by_tid, pid: by_pid, .. } = open.who else { return false };
+            let Who::Thread { tid: by_tid, pid: by_pid, hidden } = open.who else { return false };
+            if by_pid != pid || open.seen || (hidden && hidden_left == 0) {
+                return false;
+            }
+            hidden_left -= u32::from(hidden);
             // A thread that closes something cannot be inside an open any more.
-            let before = (open.past, open.seen);
             open.past |= by_tid == tid;
-            open.seen |= by_tid == tid || by_pid == pid;
-            before != (open.past, open.seen)
+            open.seen = true;
+            true
         });
     }
 
@@ -126,7 +131,7 @@ impl Ledger {
         self.closed(key, wrote, |open| !std::mem::replace(&mut open.seen, true));
     }
 
-    fn closed(self: &Arc<Self>, key: Key, wrote: bool, mark: impl Fn(&mut Open) -> bool) {
+    fn closed(self: &Arc<Self>, key: Key, wrote: bool, mark: impl FnMut(&mut Open) -> bool) {
         let mut inner = self.lock();
         let file = inner.files.get_mut(&key).filter(|file| file.wants_closes());
         if file.is_some_and(|file| file.closed(wrote, mark, Instant::now())) {
@@ -207,7 +212,7 @@ impl Ledger {
 
     /// Wakes a worker, or starts one if there are more jobs than workers that wait.
     fn call_worker(self: &Arc<Self>, inner: &mut Inner) {
-        if inner.jobs.len() >= inner.idle.max(1) && inner.workers < WORKERS_MAX {
+        if inner.workers == 0 || (inner.jobs.len() >= inner.idle.max(1) && inner.workers < WORKERS_MAX) {
             let ledger = Arc::clone(self);
             let started = thread::Builder::new().name("fence-worker".into()).spawn(move || ledger.work());
             inner.workers += usize::from(started.is_ok());
@@ -314,7 +319,7 @@ impl Ledger {
             if file.waiting.is_empty() && !file.present {
                 return false;
             }
-            file.present = false;
+            file.unnamed |= std::mem::take(&mut file.present);
             let tell = !std::mem::replace(&mut file.arrived, true);
             (std::mem::take(&mut file.waiting), tell, file.slot, file.generation)
         };

@@ -6,6 +6,8 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 /// What an opening thread wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +17,7 @@ pub(super) enum Intent {
     /// It can write, or we cannot tell; the description will be in its table of open files.
     Write,
     /// As `Write`, but the description may live where no table of open files shows it (io_uring, the kernel
-    /// itself, a process outside our pid namespace).
+    /// itself, a process outside our pid namespace or with more privilege than we have).
     Hidden,
 }
 
@@ -29,6 +31,10 @@ pub(super) enum Progress {
     /// The thread is gone, so its open is over.
     Gone,
 }
+
+/// How often and how long to wait for the opener to fall asleep. On a busy machine it may be preempted.
+const SETTLE_TRIES: u32 = 50;
+const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
 const SYS_OPEN: i64 = libc::SYS_open;
 const SYS_CREAT: i64 = libc::SYS_creat;
@@ -80,8 +86,19 @@ pub(super) fn intent(tid: u32) -> Intent {
     if tid == 0 {
         return Intent::Hidden;
     }
-    match current_call(tid) {
+    // The event is queued a moment before the thread falls asleep.
+    let mut call = current_call(tid);
+    for _ in 0..SETTLE_TRIES {
+        if !matches!(call, Ok(Call::Running)) {
+            break;
+        }
+        thread::sleep(SETTLE_PAUSE);
+        call = current_call(tid);
+    }
+    match call {
         Ok(call) => intent_of(&call),
+        // Nor could a scan look into it.
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => Intent::Hidden,
         Err(_) => Intent::Write,
     }
 }

@@ -70,7 +70,9 @@ pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
     scan
 }
 
-/// Whether a process that we cannot look into can have files open at all: kernel threads and the dead cannot.
+/// Whether a process that we cannot look into counts. Kernel threads and the dead have no files open. Root
+/// cannot look into processes of root with more capabilities, such as the first one of a container: they are
+/// the machine's own, and counting them would make a restricted root blind for good.
 fn may_hold_files(pid: u32) -> bool {
     const KERNEL_THREAD: u64 = 0x0020_0000;
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
@@ -79,7 +81,18 @@ fn may_hold_files(pid: u32) -> bool {
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next().unwrap_or("?");
     let flags: u64 = fields.nth(5).and_then(|field| field.parse().ok()).unwrap_or(0);
-    state != "Z" && state != "X" && flags & KERNEL_THREAD == 0
+    let of_root = |pid: &str| user_of(pid) == Some(0);
+    state != "Z"
+        && state != "X"
+        && flags & KERNEL_THREAD == 0
+        && !(of_root("self") && of_root(&pid.to_string()))
+}
+
+/// The effective user of a process.
+fn user_of(pid: &str) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// First the open files, then the mappings: who maps a file and then closes it is met in one or the other.
@@ -111,7 +124,13 @@ fn look_at_table(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, bool
         let Ok(entry) = entry else { break };
         let Ok(number) = entry.file_name().into_string() else { continue };
         count += 1;
-        let Some(key) = identity(&format!("{base}/fd/{number}")) else { continue };
+        let key = match identity(&format!("{base}/fd/{number}")) {
+            Ok(key) => key,
+            Err(err) if gone(&err) => continue,
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => return Err(err),
+            // A file of a dead server or disk: not one of ours.
+            Err(_) => continue,
+        };
         if !files.contains(&(key.dev, key.ino)) {
             continue;
         }
@@ -133,9 +152,9 @@ fn writes_by_info(info: &str) -> Option<bool> {
 }
 
 /// The inode a magic link leads to, without asking a server for it.
-fn identity(link: &str) -> Option<Key> {
-    let stat = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO | StatxFlags::TYPE).ok()?;
-    Some(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
+fn identity(link: &str) -> io::Result<Key> {
+    let stat = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO | StatxFlags::TYPE)?;
+    Ok(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
 }
 
 fn look_at_mappings(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, bool>) -> io::Result<()> {
@@ -177,7 +196,7 @@ fn same_device(base: &str, range: &str, shown: &str, dev: u64) -> bool {
     {
         return true;
     }
-    identity(&format!("{base}/map_files/{range}")).is_none_or(|key| key.dev == dev)
+    identity(&format!("{base}/map_files/{range}")).map_or(true, |key| key.dev == dev)
 }
 
 /// A shared mapping made read-only can be made writable later if the description it came from can write;

@@ -76,7 +76,7 @@ fn row(entry: &Entry) -> RecordRow {
         length,
         time_unix_s: u64::from(entry.unix_time_s),
         segment: entry.segment,
-        byte: entry.at,
+        byte: entry.at(),
     }
 }
 

@@ -39,8 +39,8 @@ impl Live {
 
 /// Sorts and filters in place. Contradictions go to `damaged`.
 pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Live {
-    // Stable, because that sort makes use of the ascending runs that segments are.
-    entries.sort_by_key(|e| (e.slot, e.seq, e.group_index, e.segment, e.at));
+    // Stable, because that sort only merges runs that are sorted already.
+    entries.sort_by_key(Entry::order);
     let mut slots = BTreeMap::new();
     let mut kept = 0;
     let mut from = 0;
@@ -112,7 +112,9 @@ fn whole(found: &[Entry], damaged: &mut Vec<String>) -> Vec<Entry> {
                 if !same {
                     damaged.push(format!(
                         "segment {}, byte {}: two different records have number {}; this one is left out",
-                        entry.segment, entry.at, entry.seq
+                        entry.segment,
+                        entry.at(),
+                        entry.seq
                     ));
                 }
             }
@@ -147,7 +149,7 @@ mod tests {
             file_offset: 0,
             extent: 100,
             segment: 1,
-            at: 64,
+            line: 1,
             bytes: 100,
             slot,
             unix_time_s: 0,
@@ -213,7 +215,7 @@ mod tests {
 
     #[test]
     fn two_records_of_one_number_are_reported() {
-        let other = Entry { file_offset: 5, at: 256, ..entry(0, 4, Kind::Write) };
+        let other = Entry { file_offset: 5, line: 4, ..entry(0, 4, Kind::Write) };
         let mut damaged = Vec::new();
         let live = resolve(vec![other, entry(0, 4, Kind::Write)], &mut damaged);
         assert_eq!((live.of(0).len(), damaged.len()), (1, 1));

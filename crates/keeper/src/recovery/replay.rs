@@ -69,7 +69,7 @@ pub(super) fn replay(
 
 /// Where the bytes of a record lie on the media.
 pub(super) fn payload_offset(layout: &Layout, entry: &Entry) -> u64 {
-    layout.segment_offset(entry.segment) + u64::from(entry.at) + RECORD_HEADER_BYTES
+    layout.segment_offset(entry.segment) + u64::from(entry.at()) + RECORD_HEADER_BYTES
 }
 
 fn flush(batch: &mut Batch, file: &File, tick: &mut dyn FnMut(u64)) -> io::Result<()> {

@@ -1,12 +1,12 @@
 //! The first pass over the log: headers and positions of every record that can be live. Pure: it never writes.
 //!
-//! Bytes of records stay on the media, so memory is bounded by the number of records: 56 bytes for each, of which
+//! Bytes of records stay on the media, so memory is bounded by the number of records: 48 bytes for each, of which
 //! none is smaller than 64.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use holdfast_log::{Kind, Record, Stop, scan_segment};
+use holdfast_log::{Kind, RECORD_HEADER_BYTES, Record, Stop, scan_segment};
 use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES, Slots, segment_generation};
 
 use super::open::Pool;
@@ -24,16 +24,30 @@ pub(super) struct Entry {
     pub(super) file_offset: u64,
     pub(super) extent: u64,
     pub(super) segment: u32,
-    pub(super) at: u32,
     /// Payload bytes that count: all of them until a cancel record is applied.
     pub(super) bytes: u32,
     pub(super) slot: u32,
     pub(super) unix_time_s: u32,
+    /// Where the record begins, in lines of 64 bytes from the start of the segment.
+    pub(super) line: u16,
     pub(super) group_index: u16,
     pub(super) group_count: u16,
     pub(super) kind: Kind,
 }
-const _: () = assert!(size_of::<Entry>() == 56);
+const _: () = assert!(size_of::<Entry>() == 48);
+const _: () = assert!(SEGMENT_BYTES / RECORD_HEADER_BYTES <= 1 << 16);
+
+impl Entry {
+    /// Where the record begins, in bytes from the start of the segment.
+    pub(super) fn at(&self) -> u32 {
+        u32::from(self.line) * RECORD_HEADER_BYTES as u32
+    }
+
+    /// Sorts the members of a write together, and writes by file and time.
+    pub(super) fn order(&self) -> (u32, u64, u16, u32, u16) {
+        (self.slot, self.seq, self.group_index, self.segment, self.line)
+    }
+}
 
 /// What the scan needs to know of a slot to drop dead records at once (rules 3 and 4 of liveness).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +82,7 @@ pub(super) fn slot_states(pool: &Pool) -> Vec<SlotState> {
 /// Everything one pass over the log tells.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Records that name a slot in use and are not expired, in no order.
+    /// Records that name a slot in use and are not expired, in a few sorted runs.
     pub(super) entries: Vec<Entry>,
     /// The highest seq under a checksum that holds, live or not.
     pub(super) seq_max: u64,
@@ -116,10 +130,10 @@ impl Scan {
                 file_offset: header.file_offset,
                 extent: header.extent,
                 segment,
-                at,
                 bytes: header.payload_bytes,
                 slot: header.slot,
                 unix_time_s: header.unix_time_s,
+                line: (at / RECORD_HEADER_BYTES as u32) as u16,
                 group_index: header.group_index,
                 group_count: header.group_count,
                 kind: header.kind,
@@ -153,6 +167,8 @@ pub(super) fn scan(pool: &Pool, states: &[SlotState], progress: &mut dyn FnMut(u
                     loop {
                         let segment = next.fetch_add(1, Relaxed);
                         if segment >= segments {
+                            // Here, where it is done by all threads at once.
+                            part.entries.sort_unstable_by_key(Entry::order);
                             return part;
                         }
                         scan_one(pool, states, segment, &mut buffer, &mut part);

@@ -30,7 +30,12 @@ fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
 
 /// `sendfile`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: the program's own call; the kernel checks its addresses.
     around(to, || unsafe { call!(libc::SYS_sendfile, to, from, offset, bytes) })
 }
@@ -46,9 +51,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
     flags: c_uint,
 ) -> ssize_t {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    around(to, || unsafe {
-        call!(libc::SYS_copy_file_range, from, from_offset, to, to_offset, bytes, flags)
-    })
+    around(to, || unsafe { call!(libc::SYS_copy_file_range, from, from_offset, to, to_offset, bytes, flags) })
 }
 
 /// `splice`: may wait for a pipe, which no lock may do, so its target is left to the kernel.
@@ -103,7 +106,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     let kernel = || unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
     // The kernel takes 32 bits; callers sign-extend.
     let request = request & 0xffff_ffff;
-    if process::client().is_none() || HARMLESS_TYPES.contains(&(request >> 8 & 0xff)) || HARMLESS.contains(&request) {
+    if process::client().is_none()
+        || HARMLESS_TYPES.contains(&(request >> 8 & 0xff))
+        || HARMLESS.contains(&request)
+    {
         return give(kernel()) as c_int;
     }
     match request {

@@ -9,8 +9,8 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{size_t, timespec, timeval, utimbuf};
 
 use crate::patch::FCHMODAT;
-use crate::raw::{self, call, give_int};
 use crate::process;
+use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
 
 type Name = *const c_char;
@@ -135,7 +135,12 @@ pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec,
 
 /// `utimensat`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn utimensat(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn utimensat(
+    dirfd: c_int,
+    path: Name,
+    times: *const timespec,
+    flags: c_int,
+) -> c_int {
     if path.is_null() {
         // Only the system call takes a null path.
         return give_int(-(libc::EINVAL as isize));

@@ -44,7 +44,9 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
         return kernel();
     }
     // SAFETY: the program's path.
-    let Some(found) = (unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) }) else { return kernel() };
+    let Some(found) = (unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) }) else {
+        return kernel();
+    };
     if let Err(errno) = critical::section(|| client.unlinking(found.file, found.dirfd, found.path)) {
         return refuse(errno);
     }

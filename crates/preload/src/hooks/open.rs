@@ -309,7 +309,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 }
 
 /// The outcome of a call without a length, as an errno result; `None`: the slot was given back, try again.
-pub(super) fn plain_outcome(outcome: Result<Outcome, Errno>, kernel: impl FnOnce() -> isize) -> Option<isize> {
+pub(super) fn plain_outcome(
+    outcome: Result<Outcome, Errno>,
+    kernel: impl FnOnce() -> isize,
+) -> Option<isize> {
     match outcome {
         Ok(Outcome::Absorbed { .. }) => Some(0),
         Ok(Outcome::Kernel) => Some(kernel()),

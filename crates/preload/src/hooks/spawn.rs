@@ -77,7 +77,8 @@ pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_in
         return give_int(-(libc::ENOSYS as isize));
     }
     // SAFETY: libc's function of this name has this shape.
-    let original: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(address) };
+    let original: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int =
+        unsafe { core::mem::transmute(address) };
     let parent = raw::getpid();
     forking(
         // SAFETY: the program's own call.
@@ -164,9 +165,9 @@ macro_rules! spawns {
             if address == 0 {
                 return $missing;
             }
+            type Function = unsafe extern "C-unwind" fn($($kind),*) -> $result;
             // SAFETY: libc's function of this name has this shape.
-            let original: unsafe extern "C-unwind" fn($($kind),*) -> $result =
-                unsafe { core::mem::transmute(address) };
+            let original: Function = unsafe { core::mem::transmute(address) };
             // SAFETY: the program's own call.
             spawning(|| unsafe { original($($argument),*) })
         }
@@ -238,7 +239,11 @@ fn hand_over() {
 
 /// `execve`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+pub unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    arguments: Arguments,
+    environment: Arguments,
+) -> c_int {
     hand_over();
     // SAFETY: the program's own call; the kernel checks its addresses.
     give_int(unsafe { call!(libc::SYS_execve, path, arguments, environment) })

@@ -19,8 +19,8 @@ fn sync(fd: c_int, number: i64) -> c_int {
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Refused(errno) => give_int(-(errno.0 as isize)),
-        // SAFETY: touches no memory.
         Target::Kernel | Target::KernelSynced => {
+            // SAFETY: touches no memory.
             give_int(unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) })
         }
     }
@@ -40,7 +40,12 @@ pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
 
 /// `sync_file_range`: a hint without a promise; the keeper writes back as it sees fit.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: c_uint) -> c_int {
+pub unsafe extern "C-unwind" fn sync_file_range(
+    fd: c_int,
+    offset: off_t,
+    bytes: off_t,
+    flags: c_uint,
+) -> c_int {
     let sound = offset >= 0 && bytes >= 0 && offset.checked_add(bytes).is_some() && flags & !7 == 0;
     if sound
         && let Target::Managed(handle) = target::of_other(fd)

@@ -24,9 +24,8 @@ const PARTS_MAX: usize = 1024;
 const _: () = {
     assert!(size_of::<iovec>() == size_of::<Bytes<'_>>() && align_of::<iovec>() == align_of::<Bytes<'_>>());
     // SAFETY: no byte is read through it; the types have the same size.
-    let words: [usize; 2] = unsafe {
-        core::mem::transmute(Bytes::from_raw(core::ptr::without_provenance(0x1000), 7))
-    };
+    let words: [usize; 2] =
+        unsafe { core::mem::transmute(Bytes::from_raw(core::ptr::without_provenance(0x1000), 7)) };
     assert!(words[0] == 0x1000 && words[1] == 7, "Bytes and iovec differ in their fields' order");
 };
 
@@ -107,7 +106,8 @@ impl Call {
 
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
         let outcome = critical::section(|| {
-            let remembered = handle.description.filter(|it| self.want == Want::Cursor && it.remembers_cursor());
+            let remembered =
+                handle.description.filter(|it| self.want == Want::Cursor && it.remembers_cursor());
             let Some(description) = remembered else {
                 if self.want == Want::Cursor {
                     handle.forget_cursor();
@@ -214,7 +214,12 @@ pub unsafe extern "C-unwind" fn __write_nocancel(fd: c_int, buffer: *const c_voi
 
 /// `pwrite`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwrite(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn pwrite(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { write_bytes(libc::SYS_pwrite64, fd, buffer, bytes, Some(offset), true) }
 }
@@ -228,7 +233,12 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_
 
 /// `pwritev`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn pwritev(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
     // SAFETY: the program's buffers.
     unsafe { write_parts(libc::SYS_pwritev, fd, parts, count, Some(offset), 0) }
 }

@@ -1,0 +1,100 @@
+//! Holds the code and `docs/format.md` together: the bytes of a small pool, as the document prints them.
+//!
+//! When this fails the format has changed: that needs a new version number, not a new listing.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+
+use holdfast_media::{Bytes, Nvm};
+use holdfast_pool::{
+    HintKind, Identity, Layout, MARK_CREATED, POOL_BYTES_MIN, SLOT_BYTES, Slots, Words, Zone, format,
+    set_segment_generation,
+};
+
+/// Media in ordinary memory.
+struct Memory(RefCell<Vec<u8>>);
+
+impl Nvm for Memory {
+    fn len(&self) -> u64 {
+        self.0.borrow().len() as u64
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) {
+        buf.copy_from_slice(&self.0.borrow()[offset as usize..][..buf.len()]);
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        self.0.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn write_streaming(&self, offset: u64, src: Bytes<'_>, crc: u32) -> u32 {
+        let mut bytes = vec![0; src.len()];
+        src.copy_to(&mut bytes);
+        self.write(offset, &bytes);
+        crc32c::crc32c_append(crc, &bytes)
+    }
+
+    fn load_u64(&self, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.read(offset, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.write(offset, &value.to_le_bytes());
+    }
+
+    fn flush(&self, _offset: u64, _len: u64) {}
+
+    fn fence(&self) {}
+}
+
+/// Lines of 16 bytes at their offset in the pool; lines of zeros are left out.
+fn listing(bytes: &[u8], base: u64) -> String {
+    let mut text = String::new();
+    for (index, line) in bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0)) {
+        write!(text, "{:08x} ", base + index as u64 * 16).unwrap();
+        for byte in line {
+            write!(text, " {byte:02x}").unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn assert_documented(what: &str, listing: &str) {
+    let document = include_str!("../../../docs/format.md");
+    assert!(document.contains(listing), "docs/format.md does not show this as {what}:\n{listing}");
+}
+
+#[test]
+fn the_document_shows_the_bytes_that_are_written() {
+    let layout = Layout::new(POOL_BYTES_MIN).unwrap();
+    let memory = Memory(RefCell::new(vec![0xff; POOL_BYTES_MIN as usize]));
+    let uuid = *b"the pool's uuid!";
+    format(&memory, &layout, uuid, 1_700_000_000);
+    let words = Words { nvm: &memory, layout: &layout };
+    words.set_heartbeat_unix_s(1_700_000_001);
+    words.set_owner_pid(4242);
+    let slots = Slots { nvm: &memory, layout: &layout };
+    let identity = Identity {
+        fs_uuid: *b"file system uuid",
+        handle_type: 1,
+        handle: vec![0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18],
+        inode: 77,
+    };
+    slots.take(0, 1000, &identity, MARK_CREATED, b"/srv/a");
+    slots.push_hint(0, HintKind::Unlink, b"/srv/a");
+    slots.set_expired_seq(0, 1234);
+    set_segment_generation(&memory, &layout, 0, 1001);
+
+    let bytes = memory.0.borrow();
+    let zone = |from: u64, len: u64| listing(&bytes[from as usize..(from + len) as usize], from);
+    assert_documented("the superblock", &zone(layout.offset(Zone::Superblock), 128));
+    assert_documented("the words", &zone(layout.offset(Zone::Words), 4096));
+    assert_documented("a slot", &zone(layout.slot_offset(0), SLOT_BYTES));
+    assert_documented("a segment header", &zone(layout.segment_offset(0), 64));
+    // A free slot and an unused segment are blank where it counts.
+    assert_eq!(zone(layout.slot_offset(1), SLOT_BYTES), "");
+    assert_eq!(zone(layout.segment_offset(1), 64), "");
+}
