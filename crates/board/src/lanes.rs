@@ -5,9 +5,11 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// Most segments one write can take beside the one its lane has.
+pub const GROUP_SEGMENTS_MAX: usize = 64;
+
 /// One lane. Only its owner writes to it; the keeper does when the owner is dead.
 #[repr(C, align(256))]
-#[derive(Default)]
 pub struct LaneRow {
     /// Client that owns the lane, 0 when free.
     pub owner: AtomicU32,
@@ -41,6 +43,8 @@ pub struct LaneRow {
     pub stalls: AtomicU64,
     /// Nanoseconds of these waits.
     pub stall_ns: AtomicU64,
+    /// Segments reserved for the operation under way.
+    pub reserved: [AtomicU32; GROUP_SEGMENTS_MAX],
 }
 
 impl LaneRow {

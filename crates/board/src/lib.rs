@@ -17,7 +17,7 @@ mod segments;
 pub use files::{FileRow, FileState, NO_SIZE};
 pub use futex::{wait, wake};
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
-pub use lanes::LaneRow;
+pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use map::{Board, BoardError, Plan};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};

@@ -158,6 +158,11 @@ impl<N: Nvm> Client<N> {
         (state != FileState::Free).then_some(Seen { file: FileRef { slot, generation }, state })
     }
 
+    /// Tells the fence that an open of a managed file was ours.
+    pub fn note_open(&self, file: FileRef) {
+        self.row(file).client_opens.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether
     /// no other description of the file exists; it is called once the fence stands.
     pub fn register(

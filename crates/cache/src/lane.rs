@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{FileState, LaneRow, SegmentState, wait, wake};
+use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentState, wait, wake};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
@@ -12,8 +12,6 @@ use rustix::thread::Timespec;
 
 use crate::client::{Client, Errno, FileRef};
 
-/// Most segments one write can take beside the one its lane has.
-const GROUP_SEGMENTS_MAX: usize = 64;
 /// Longer payloads fill up a segment and go on in the next; shorter ones leave its rest unused.
 const SPLIT_BYTES_MIN: u64 = 256 << 10;
 /// A cancel record must always fit behind the last record of an operation.
@@ -38,8 +36,7 @@ pub(crate) struct Lane<'a, N: Nvm> {
     index: u32,
     /// Segment + 1 the lane had when the operation began.
     first: u32,
-    /// Segments reserved for this operation; the first `more_used` of them are in use.
-    more: [u32; GROUP_SEGMENTS_MAX],
+    /// Segments reserved for this operation (`LaneRow::reserved`), and how many of them are in use.
     more_count: usize,
     more_used: usize,
 }
@@ -77,7 +74,6 @@ impl<N: Nvm> Client<N> {
                         row,
                         index: index as u32,
                         first: row.segment.load(Ordering::Relaxed),
-                        more: [0; GROUP_SEGMENTS_MAX],
                         more_count: 0,
                         more_used: 0,
                     });
@@ -136,7 +132,7 @@ impl<N: Nvm> Lane<'_, N> {
                     break;
                 }
                 if row.try_take(self.index) {
-                    self.more[self.more_count] = segment as u32;
+                    self.row.reserved[self.more_count].store(segment as u32, Ordering::Relaxed);
                     self.more_count += 1;
                 }
             }
@@ -154,7 +150,8 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Gives back the reserved segments that were not used.
     fn give_back(&mut self) {
-        for &segment in &self.more[self.more_used..self.more_count] {
+        for segment in &self.row.reserved[self.more_used..self.more_count] {
+            let segment = segment.load(Ordering::Relaxed);
             self.client.board.segments()[segment as usize].set_state(SegmentState::Free);
         }
         self.more_count = self.more_used;
@@ -172,7 +169,7 @@ impl<N: Nvm> Lane<'_, N> {
     fn next_segment(&mut self) {
         let client = self.client;
         let rows = client.board.segments();
-        let segment = self.more[self.more_used];
+        let segment = self.row.reserved[self.more_used].load(Ordering::Relaxed);
         self.more_used += 1;
         self.row.segment.store(0, Ordering::SeqCst);
         let generation = client.board.header().counter.add(1);
@@ -189,7 +186,8 @@ impl<N: Nvm> Lane<'_, N> {
     pub(crate) fn enter(&self, file: FileRef, exclusive: bool) -> Result<Entry, Errno> {
         let row = self.client.row(file);
         loop {
-            self.row.slot.store(file.slot, Ordering::SeqCst);
+            // Only the announcement is a full barrier: whoever sees it sees the slot.
+            self.row.slot.store(file.slot, Ordering::Release);
             self.row.announce.store(self.client.board.header().counter.get() + 1, Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive();
             if !kept_out && row.generation.load(Ordering::SeqCst) == file.generation {
@@ -212,9 +210,9 @@ impl<N: Nvm> Lane<'_, N> {
         }
     }
 
-    /// Ends the announcement.
+    /// Ends the announcement. What was done under it is visible to whoever sees its end.
     pub(crate) fn leave(&self) {
-        self.row.announce.store(0, Ordering::SeqCst);
+        self.row.announce.store(0, Ordering::Release);
     }
 
     /// Locks the pages of a range, noting first what may be held.
@@ -246,7 +244,7 @@ impl<N: Nvm> Lane<'_, N> {
     ) -> u64 {
         let header = self.client.board.header();
         let seq = header.counter.add(1);
-        self.row.seq.store(seq, Ordering::SeqCst);
+        self.row.seq.store(seq, Ordering::Release);
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         if header.expirer_idle.word.load(Ordering::SeqCst) != 0
             && header.expirer_idle.word.swap(0, Ordering::SeqCst) != 0
@@ -337,7 +335,7 @@ impl<N: Nvm> Lane<'_, N> {
     pub(crate) fn finish(&mut self, file: FileRef) {
         self.unlock_pages(file);
         self.client.row(file).unlock_cursor(self.index);
-        self.row.seq.store(0, Ordering::SeqCst);
+        self.row.seq.store(0, Ordering::Release);
         self.leave();
     }
 }
@@ -347,13 +345,12 @@ impl<N: Nvm> Drop for Lane<'_, N> {
         let board = &self.client.board;
         let rows = board.segments();
         self.give_back();
-        let full = &self.more[..self.more_used.saturating_sub(1)];
         if self.more_used > 0 {
             if self.first > 0 {
                 rows[self.first as usize - 1].set_state(SegmentState::Sealed);
             }
-            for &segment in full {
-                rows[segment as usize].set_state(SegmentState::Sealed);
+            for segment in &self.row.reserved[..self.more_used - 1] {
+                rows[segment.load(Ordering::Relaxed) as usize].set_state(SegmentState::Sealed);
             }
         }
         self.row.owner.store(0, Ordering::Release);

@@ -54,6 +54,10 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<u8> {
         ))?;
     }
 
+    report::print(
+        "  (a rollback journal is made and deleted per transaction; those directory syncs stay with the kernel)\n",
+    )?;
+
     report::print("\nkill -9 of supervisor, keeper and sqlite3 in the middle, then recovery\n")?;
     let mut all_there = true;
     for journal in Journal::ALL {

@@ -107,7 +107,8 @@ fn in_words(answer: &Answer) -> String {
     let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
     let mut text = format!("pool {pool}: keeper {} runs\n", status.keeper_pid);
     text += &report::table(&[
-        ("media", format!("{}, {}", status.media, report::durability_in_words(status.summary.volatile))),
+        ("media", status.media.clone()),
+        ("durability", report::durability_in_words(status.summary.volatile).to_string()),
         ("flush path", status.flush_path.clone()),
         ("clients", if clients.is_empty() { "none".to_string() } else { clients.join(" ") }),
         ("pool", human_bytes(status.pool_bytes)),

@@ -379,14 +379,10 @@ fn listen(
         for line in BufReader::new(stream).split(b'\n') {
             let Ok(line) = line else { break };
             let line = String::from_utf8_lossy(&line).into_owned();
-            let mut said = said.lock().expect("said");
-            // A fast program says much: only the end is of interest in a message.
-            if said.len() > 1 << 20 {
-                said.clear();
+            match told(&line) {
+                Some(item) => acks.lock().expect("acks").push(item),
+                None => said.lock().expect("said").push_str(&(line + "\n")),
             }
-            said.push_str(&line);
-            said.push('\n');
-            acks.lock().expect("acks").extend(told(&line));
         }
     })
 }

@@ -52,9 +52,11 @@ pub fn with_environment(text: &str) -> Vec<u32> {
     pids().into_iter().filter(|pid| holds(pid) && alive(*pid)).collect()
 }
 
-/// Whether the process exists and is no zombie.
+/// Whether any thread of the process is left; the first one may be a zombie long before the last has let go of the files.
 pub fn alive(pid: u32) -> bool {
-    row(pid).is_some_and(|row| !row.dead)
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let ids = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
+    ids.into_iter().any(|thread: u32| row(thread).is_some_and(|row| !row.dead))
 }
 
 /// CPU time used so far, user and system, in clock ticks.

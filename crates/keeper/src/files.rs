@@ -6,10 +6,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast_board::FileState;
 use holdfast_cache::Reason;
@@ -53,6 +54,10 @@ pub(crate) struct Meta {
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
 }
+
+/// After this long every file system we manage has committed a new directory by itself (the slowest, btrfs and
+/// xfs, do so every 30 seconds).
+const DIRECTORY_COMMITTED: Duration = Duration::from_secs(120);
 
 impl ManagedFile {
     pub fn new(
@@ -215,6 +220,9 @@ impl Keeper {
             meta.names_unsynced = 1;
             meta.directories = meta.path.parent().map(Path::to_owned).into_iter().collect();
         }
+        if let (HintKind::Name, Some(directory)) = (kind, path.parent()) {
+            self.secure_directory(directory)?;
+        }
         self.slots().push_hint(file.slot, kind, path.as_os_str().as_bytes());
         meta.names_unsynced += 1;
         meta.directories.extend(path.parent().map(Path::to_owned));
@@ -233,6 +241,27 @@ impl Keeper {
             self.slots().push_hint(file.slot, HintKind::Name, stands);
             file.meta().path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
         }
+    }
+
+    /// Makes sure that the directory in which a name is about to matter is itself on disk: recovery can make a
+    /// file again, but not the directories above it. Once per directory; old ones were committed long ago.
+    pub(crate) fn secure_directory(&self, directory: &Path) -> io::Result<()> {
+        let open = match File::open(directory) {
+            Ok(open) => open,
+            // One that cannot be read was not made by this user just now.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let meta = open.metadata()?;
+        if !locked(&self.directories).contains(&(meta.dev(), meta.ino())) {
+            let age = meta.created().ok().and_then(|created| created.elapsed().ok());
+            if age.is_none_or(|age| age < DIRECTORY_COMMITTED) {
+                self.counters.keeper_fsyncs.fetch_add(1, Ordering::Relaxed);
+                open.sync_all()?;
+            }
+            locked(&self.directories).insert((meta.dev(), meta.ino()));
+        }
+        Ok(())
     }
 
     /// Syncs directories, so that creations, renames and removals in them are durable.

@@ -1,6 +1,6 @@
 //! The keeper's state, shared by its threads: event loop, request server, expirer, settlers and fence.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -63,6 +63,8 @@ pub(crate) struct Keeper {
     pub files: Mutex<Vec<Option<Arc<ManagedFile>>>>,
     pub pending: Mutex<HashMap<(u64, u64), Pending>>,
     pub clients: Mutex<HashMap<u32, Attached>>,
+    /// Directories (device, inode) known to be reachable on disk.
+    pub directories: Mutex<HashSet<(u64, u64)>>,
     pub counters: Counters,
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,

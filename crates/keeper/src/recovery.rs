@@ -38,7 +38,8 @@ pub struct PoolError {
 }
 
 impl PoolError {
-    fn new(message: impl Into<String>) -> Self {
+    /// An error that is not about another owner.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), busy: false }
     }
 }

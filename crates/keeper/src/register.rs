@@ -246,6 +246,9 @@ impl Keeper {
             return Err(Reason::Unreachable);
         }
         let (who, _kind) = identity::identify(&file).map_err(|_| Reason::FileSystem)?;
+        if let (true, Some(directory)) = (created, candidate.path.parent()) {
+            self.secure_directory(directory).map_err(|_| Reason::Permission)?;
+        }
         let marks = if created { MARK_CREATED } else { 0 };
         let path: &Path = &candidate.path;
         self.slots().take(slot, generation, &who, marks, path.as_os_str().as_bytes());
@@ -258,7 +261,8 @@ impl Keeper {
         // Bytes from before us may be unsynced, unless there were none (invariant 9).
         row.unlogged.store(u64::from(!created), Ordering::Relaxed);
         row.unlogged_synced.store(0, Ordering::Relaxed);
-        row.client_opens.store(1, Ordering::Relaxed);
+        // Counted are opens that the fence sees, and it stands since after this one.
+        row.client_opens.store(0, Ordering::Relaxed);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(FileState::Through);
         let description = OwnedFd::from(file);

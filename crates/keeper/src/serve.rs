@@ -133,6 +133,7 @@ fn build(
         files: Mutex::new((0..superblock.layout.slot_count).map(|_| None).collect()),
         pending: Mutex::default(),
         clients: Mutex::default(),
+        directories: Mutex::default(),
         counters: Counters::default(),
         errors: Mutex::default(),
         bypassed: Mutex::default(),

@@ -206,7 +206,7 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
     let fds = received(&control, message.msg_controllen);
     let client = match (fds, Welcome::read_from_bytes(&answer)) {
         // SAFETY: the kernel just installed these descriptors for us; they are closed below.
-        (Some([board, pool]), Ok(welcome)) if bytes == answer.len() => unsafe {
+        ([Some(board), Some(pool)], Ok(welcome)) if bytes == answer.len() => unsafe {
             Client::attach(&welcome, BorrowedFd::borrow_raw(board), BorrowedFd::borrow_raw(pool))
         },
         _ => Err(Errno::EINVAL),
@@ -217,14 +217,14 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
     client
 }
 
-/// The two descriptors in a control buffer.
-fn received(control: &Control, bytes: usize) -> Option<[c_int; 2]> {
+/// The descriptors in a control buffer; fewer than two when the process has no numbers left.
+fn received(control: &Control, bytes: usize) -> [Option<c_int>; 2] {
     let word =
         |at: usize| -> Option<u32> { Some(u32::from_le_bytes(control.0.get(at..at + 4)?.try_into().ok()?)) };
     // cmsghdr: length (8 bytes), level, type, then the descriptors.
-    let full = bytes >= 24 && word(0)? as usize >= 24;
-    (full && word(8)? == libc::SOL_SOCKET as u32 && word(12)? == libc::SCM_RIGHTS as u32)
-        .then_some([word(16)? as c_int, word(20)? as c_int])
+    let length = word(0).map_or(0, |length| bytes.min(length as usize));
+    let carries = word(8) == Some(libc::SOL_SOCKET as u32) && word(12) == Some(libc::SCM_RIGHTS as u32);
+    [20, 24].map(|end| if carries && length >= end { word(end - 4).map(|fd| fd as c_int) } else { None })
 }
 
 /// Maps a page that reads as zero in every forked child.

@@ -96,7 +96,9 @@ pub fn encode(result: Result<usize, Errno>) -> isize {
     }
 }
 
-type SetCancelType = unsafe extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
+/// Cancellation unwinds through this call. It is declared as one that does not unwind, because for one that does, the
+/// compiler adds code to our frames that ends the process; frames without such code are simply passed over.
+type SetCancelType = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 
 /// libc's `__libc_single_threaded`, and `pthread_setcanceltype`, if it has both.
 static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
@@ -205,6 +207,27 @@ pub fn fdatasync(fd: c_int) -> isize {
     unsafe { call!(libc::SYS_fdatasync, fd) }
 }
 
+/// Puts a new description of the file at `path` in the place of `fd`, with the given cursor.
+pub fn reopen(
+    path: &[u8],
+    flags: c_int,
+    cursor: Option<u64>,
+    fd: c_int,
+    close_on_exec: c_int,
+) -> Result<(), Errno> {
+    if path.last() != Some(&0) {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the path ends with a zero; the rest touches no memory.
+    unsafe {
+        let new = check(call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC))?;
+        call!(libc::SYS_lseek, new, cursor.unwrap_or(0), 0);
+        let placed = check(call!(libc::SYS_dup3, new, fd, close_on_exec));
+        call!(libc::SYS_close, new);
+        placed.map(|_| ())
+    }
+}
+
 /// What we need to know of a file.
 #[derive(Clone, Copy)]
 pub struct Stat {
@@ -216,6 +239,8 @@ pub struct Stat {
     pub size: u64,
     /// A regular file.
     pub regular: bool,
+    /// Mode bits, owner and group.
+    pub ownership: (u32, u32, u32),
 }
 
 fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result<Stat, Errno> {
@@ -227,6 +252,7 @@ fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result
         ino: stat.st_ino,
         size: stat.st_size as u64,
         regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
+        ownership: (stat.st_mode, stat.st_uid, stat.st_gid),
     })
 }
 

@@ -167,6 +167,7 @@ fn settle_pending(
 }
 
 fn adopt(client: &Client, description: &Description, seen: Seen) {
+    client.note_open(seen.file);
     // What was reported to others before this open is none of its business.
     if let Some(row) = client.board().files().get(seen.file.slot as usize) {
         description.seen_error.store(row.error_epoch.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -294,6 +295,31 @@ fn is_sole(fd: c_int) -> bool {
     }
     raw::fcntl(fd, F_SETSIG, signal_before);
     granted
+}
+
+/// Opens the file behind `fd` again with the sync flags that were left out, and puts it in its place: for a descriptor
+/// whose writes we shall not see. False when that failed.
+pub fn restore_sync(fd: c_int, sync_flags: c_int) -> bool {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = 1;
+    let mut rest = fd / 10;
+    while rest > 0 {
+        digits += 1;
+        rest /= 10;
+    }
+    rest = fd;
+    for place in path.iter_mut().skip(14).take(digits).rev() {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let (Ok(flags), Ok(close_on_exec)) =
+        (raw::check(raw::fcntl(fd, libc::F_GETFL, 0)), raw::check(raw::fcntl(fd, libc::F_GETFD, 0)))
+    else {
+        return false;
+    };
+    let close_on_exec = if close_on_exec != 0 { libc::O_CLOEXEC } else { 0 };
+    let cursor = raw::cursor(fd);
+    raw::reopen(&path, flags as c_int | sync_flags, cursor.ok(), fd, close_on_exec).is_ok()
 }
 
 /// Calls `work` for the target's file until its slot is not given back under it.

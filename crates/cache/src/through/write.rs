@@ -114,7 +114,9 @@ impl<N: Nvm> Client<N> {
             row.size_hint.store(landed, Ordering::SeqCst);
             return Ok(Written::Misplaced { bytes });
         }
-        row.size_hint.fetch_max(end, Ordering::SeqCst);
+        if row.size_hint.load(Ordering::SeqCst) < end {
+            row.size_hint.fetch_max(end, Ordering::SeqCst);
+        }
         lane.count_write(bytes as u64);
         Ok(Written::Done { bytes, offset })
     }

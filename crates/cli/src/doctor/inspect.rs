@@ -132,7 +132,7 @@ impl Inspection {
         }
         let _ = writeln!(text, "  one run under a throw-away pool: {}", self.ended);
         match &self.summary {
-            Some(summary) => text += &report::summary(summary),
+            Some(summary) => text += &report::counters(summary),
             None => text += "  it left no summary: its messages above say why\n",
         }
         text

@@ -14,7 +14,7 @@ use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, fsync, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
-use super::directory::{open_beneath, parent, split, sync};
+use super::directory::{make_parent, nearest, open_beneath, parent, split, sync};
 use super::file::SlotFile;
 use super::live::Live;
 use super::locate::locate;
@@ -103,7 +103,7 @@ impl Applier<'_> {
     /// temporary name is the file, and the next recovery only has to name it. So the file's new identity never
     /// needs to be known: the temporary name, which no other pool or slot uses, stands for it.
     pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
-        let directory = parent(path)?;
+        let directory = make_parent(path)?;
         let temporary = self.temporary_name(file.slot, path);
         remove(&directory, &temporary)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -162,16 +162,12 @@ impl Applier<'_> {
     /// Makes a removal durable that is done but may not be on disk, then drops the records.
     pub(super) fn gone(&mut self, file: &SlotFile) -> io::Result<()> {
         for hint in &file.hints {
-            let Some((directory, _)) = split(&hint.path) else { continue };
-            if self.synced.contains(directory) {
-                continue;
+            // The directory may have been removed with it; then that has to be durable.
+            let (open, directory) = nearest(&hint.path)?;
+            if !self.synced.contains(directory) {
+                sync(open)?;
+                self.synced.insert(directory.to_vec());
             }
-            match parent(&hint.path) {
-                Ok(open) => sync(open)?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            self.synced.insert(directory.to_vec());
         }
         self.slots().release(file.slot);
         Ok(())

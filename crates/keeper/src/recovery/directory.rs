@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fsync, mkdirat, openat2};
+use rustix::io::Errno;
 
 /// Opens `path` as one of its hints says it: absolute, no symbolic link on the way.
 pub(super) fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
@@ -32,6 +33,34 @@ pub(super) fn parent(path: &[u8]) -> io::Result<OwnedFd> {
     open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
+/// Opens the nearest directory above `path` that is there, with its path.
+pub(super) fn nearest(path: &[u8]) -> io::Result<(OwnedFd, &[u8])> {
+    let mut at = path;
+    loop {
+        let (directory, _) = split(at).ok_or(io::ErrorKind::NotFound)?;
+        match open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => at = directory,
+            opened => return Ok((opened?, directory)),
+        }
+    }
+}
+
+/// Opens the directory of `path`; makes it, and those above it, durably and for us alone where they are missing.
+pub(super) fn make_parent(path: &[u8]) -> io::Result<OwnedFd> {
+    match parent(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let (directory, _) = split(path).ok_or(io::ErrorKind::InvalidInput)?;
+    let (_, name) = split(directory).ok_or(io::ErrorKind::NotFound)?;
+    let above = make_parent(directory)?;
+    match mkdirat(&above, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => fsync(&above)?,
+        Err(error) => return Err(error.into()),
+    }
+    parent(path)
+}
+
 /// Makes names in a directory durable.
 pub(super) fn sync(directory: OwnedFd) -> io::Result<()> {
     File::from(directory).sync_all()
@@ -48,6 +77,13 @@ mod tests {
         assert_eq!(split(b"/a/"), None);
         assert_eq!(split(b"/a/.."), None);
         assert_eq!(split(b"a"), None);
+    }
+
+    #[test]
+    fn the_nearest_directory_is_found() {
+        assert_eq!(nearest(b"/proc/none/none/a").unwrap().1, b"/proc");
+        assert_eq!(nearest(b"/none").unwrap().1, b"/");
+        assert!(nearest(b"/proc/self/none/a").is_err(), "a link is no directory");
     }
 
     #[test]

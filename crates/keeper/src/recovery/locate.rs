@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use holdfast_pool::Identity;
 use rustix::fs::{FileType, OFlags, fstat};
 
-use super::directory::{open_beneath, parent, split};
+use super::directory::{nearest, open_beneath, split};
 use super::file::SlotFile;
 use super::plan::Place;
 use crate::identity::{file_system, identify, open_by_identity, reopen};
@@ -29,6 +29,7 @@ enum At {
     Same(SameFile),
     Other(&'static str),
     Empty,
+    Orphaned,
     Absent(String),
 }
 
@@ -38,6 +39,8 @@ pub(super) struct Location {
     pub(super) same: Option<SameFile>,
     /// A path of it at which nothing stands, newest first.
     pub(super) empty: Option<Vec<u8>>,
+    /// A path of it whose directory is missing on its mounted file system.
+    pub(super) orphaned: Option<Vec<u8>>,
     /// A path of it at which something else stands, and what.
     pub(super) other: Option<(Vec<u8>, &'static str)>,
     /// Why nothing can be said, if so.
@@ -51,6 +54,7 @@ impl Location {
             Self { same: Some(_), .. } => Place::Same,
             Self { empty: Some(_), .. } => Place::Empty,
             Self { other: Some(_), .. } => Place::Taken,
+            Self { orphaned: Some(_), .. } => Place::Orphaned,
             _ => Place::Absent,
         }
     }
@@ -59,6 +63,7 @@ impl Location {
         match found {
             At::Same(file) => self.same = Some(file),
             At::Empty => self.empty = self.empty.take().or_else(|| Some(path.to_vec())),
+            At::Orphaned => self.orphaned = self.orphaned.take().or_else(|| Some(path.to_vec())),
             At::Other(what) => self.other = self.other.take().or_else(|| Some((path.to_vec(), what))),
             At::Absent(reason) => self.absent = self.absent.take().or(Some(reason)),
         }
@@ -130,18 +135,18 @@ fn what_stands(fd: OwnedFd, path: &[u8], identity: Option<&Identity>) -> At {
 }
 
 fn nothing_stands(path: &[u8], identity: Option<&Identity>) -> At {
-    let directory = match parent(path) {
-        Ok(directory) => directory,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return At::Absent("its directory is not there".into());
-        }
+    let (directory, found) = match nearest(path) {
+        Ok(found) => found,
         Err(error) => return At::Absent(unreachable_because(&error)),
     };
-    match (file_system(directory), identity) {
-        (_, None) => At::Empty,
-        (Ok((uuid, _)), Some(identity)) if uuid == identity.fs_uuid => At::Empty,
-        (Ok(_), Some(_)) => At::Absent("its file system is not mounted".into()),
-        (Err(error), Some(_)) => At::Absent(unreachable_because(&error)),
+    // Where the file system is not mounted, the directory its mount point stands in belongs to another one.
+    match (identity, file_system(directory)) {
+        (Some(identity), Ok((uuid, _))) if uuid != identity.fs_uuid => {
+            At::Absent("its file system is not mounted".into())
+        }
+        (Some(_), Err(error)) => At::Absent(unreachable_because(&error)),
+        _ if split(path).is_some_and(|(parent, _)| parent == found) => At::Empty,
+        _ => At::Orphaned,
     }
 }
 
@@ -154,14 +159,7 @@ fn unreachable_because(error: &io::Error) -> String {
 
 /// Opens the file by its handle, on the file system of the nearest directory of `path` that is still there.
 fn by_handle(path: &[u8], identity: &Identity) -> Option<SameFile> {
-    let mut at = path;
-    let mount = loop {
-        let (directory, _) = split(at)?;
-        if let Ok(fd) = open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY) {
-            break fd;
-        }
-        at = directory;
-    };
+    let (mount, _) = nearest(path).ok()?;
     if file_system(&mount).ok()?.0 != identity.fs_uuid {
         return None;
     }

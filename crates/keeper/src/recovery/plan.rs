@@ -25,7 +25,9 @@ pub(super) enum Place {
     Taken,
     /// Not the file; nothing stands at one of its paths.
     Empty,
-    /// The file system or the directory is not there: nothing can be said.
+    /// Neither the file nor its directory, though their file system is there.
+    Orphaned,
+    /// Its file system is not there, or its path cannot be examined: nothing can be said.
     Absent,
 }
 
@@ -71,7 +73,7 @@ pub(super) enum Aside {
     Replaced,
     /// It is gone though nobody removed it under our eyes.
     Missing,
-    /// Its file system or directory is not there.
+    /// Its file system or directory is not there, or cannot be examined.
     Absent,
 }
 
@@ -123,8 +125,9 @@ const DISCARD: u8 = 4;
 const SAME: u8 = 1;
 const TAKEN: u8 = 2;
 const EMPTY: u8 = 4;
-const ABSENT: u8 = 8;
-const ANYWHERE: u8 = SAME | TAKEN | EMPTY | ABSENT;
+const ORPHAN: u8 = 8;
+const ABSENT: u8 = 16;
+const ANYWHERE: u8 = SAME | TAKEN | EMPTY | ORPHAN | ABSENT;
 
 struct Row {
     request: u8,
@@ -172,13 +175,13 @@ const TABLE: &[Row] = &[
     row(NONE,         No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ANYWHERE,      Any,    SetAside(Aside::Damaged)),
     row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    SAME,          Any,    Replay),
     row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    TAKEN,         Any,    ReplayInto),
-    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    EMPTY,         Any,    Rebuild),
+    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN,Any,    Rebuild),
     row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
     // A recovery crashed between building a file and naming it. The name is taken only if it is free.
     row(NONE | FORCE, Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, Any, FinishRebuild),
-    row(NONE | FORCE, Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
+    row(NONE | FORCE, Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    ORPHAN | ABSENT,Any,    SetAside(Aside::Absent)),
     // The file was removed for good; its records are void.
-    row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    TAKEN | EMPTY, Any,    Gone),
+    row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    TAKEN | EMPTY | ORPHAN, Any,    Gone),
     row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
     row(NONE,         Yes,  No,     Yes, Yes,  Any,     Any, Any,      Any,    SAME,          Any,    SetAside(Aside::Earlier)),
     row(FORCE,        Yes,  No,     Yes, Yes,  Any,     Any, Any,      Any,    SAME,          Any,    UnlinkAgain),
@@ -190,7 +193,7 @@ const TABLE: &[Row] = &[
     // A person wants the log's contents.
     row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    SAME,          Any,    Replay),
     row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    TAKEN,         Any,    ReplayInto),
-    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    EMPTY,         Any,    Rebuild),
+    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN,Any,    Rebuild),
     row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
     // Live records, and nobody said anything.
     row(NONE,         Yes,  No,     No,  Yes,  Any,     Yes, Any,      Any,    ANYWHERE,      Any,    SetAside(Aside::Earlier)),
@@ -198,10 +201,10 @@ const TABLE: &[Row] = &[
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,          No,     Replay),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,          Yes,    SetAside(Aside::Changed)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      Any,    TAKEN | EMPTY, Any,    Gone),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      Any,    TAKEN | EMPTY | ORPHAN, Any,    Gone),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       Any,    TAKEN,         Any,    SetAside(Aside::Replaced)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       Yes,    EMPTY,         Any,    Rebuild),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY,         Any,    SetAside(Aside::Missing)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       Yes,    EMPTY | ORPHAN,Any,    Rebuild),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY | ORPHAN,Any,    SetAside(Aside::Missing)),
 ];
 
 impl Row {
@@ -215,6 +218,7 @@ impl Row {
             Place::Same => SAME,
             Place::Taken => TAKEN,
             Place::Empty => EMPTY,
+            Place::Orphaned => ORPHAN,
             Place::Absent => ABSENT,
         };
         self.request & request != 0
@@ -242,7 +246,7 @@ mod tests {
 
     fn all() -> impl Iterator<Item = Facts> {
         let requests = [Request::None, Request::Force, Request::Discard];
-        let places = [Place::Same, Place::Taken, Place::Empty, Place::Absent];
+        let places = [Place::Same, Place::Taken, Place::Empty, Place::Orphaned, Place::Absent];
         requests.into_iter().flat_map(move |request| {
             places.into_iter().flat_map(move |place| {
                 (0..512u32).map(move |bits| {

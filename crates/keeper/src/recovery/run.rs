@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Words};
+use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Words};
 
 use super::apply::Applier;
 use super::export::export;
@@ -19,7 +19,7 @@ use super::live::{Live, resolve};
 use super::locate::{Location, locate, locate_forced};
 use super::open::{Pool, RecoveredPool};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
-use super::scan::{Scan, counter_start, scan, slot_states};
+use super::scan::{Scan, SlotState, counter_start, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 
 /// A file changed this much later than the last sign of life was changed by somebody else, in seconds: the heartbeat
@@ -57,8 +57,13 @@ fn plan(
 ) -> Result<Plan, PoolError> {
     let started = Instant::now();
     let words = Words { nvm: &pool.mapping, layout: &pool.superblock.layout };
-    let clean = words.counter_clean().is_some();
     let states = slot_states(pool);
+    let slots = Slots { nvm: &pool.mapping, layout: &pool.superblock.layout };
+    let aside = (0..)
+        .zip(&states)
+        .any(|(slot, &state)| state != SlotState::Free && slots.marks(slot) & MARK_SET_ASIDE != 0);
+    // What is set aside is live, whatever the last owner said when it closed the pool.
+    let clean = words.counter_clean().is_some() && !aside;
     let mut found = if clean {
         Scan::default()
     } else {
@@ -153,7 +158,7 @@ fn plan_one(
     let outcome = decide(&facts);
     let target = match outcome {
         Outcome::ReplayInto => location.other.as_ref().map(|(path, _)| path.clone()),
-        Outcome::Rebuild => location.empty.clone(),
+        Outcome::Rebuild => location.empty.clone().or_else(|| location.orphaned.clone()),
         _ => None,
     };
     let shown = match (&target, &location.same) {
@@ -173,7 +178,10 @@ fn reason(outcome: Outcome, location: &Location, file: &SlotFile) -> String {
         Outcome::ReplayInto => {
             "forced: its records were written into the file that stands at its path".into()
         }
-        Outcome::Rebuild => "it was new and the crash took it; built from its records, mode 0600".into(),
+        Outcome::Rebuild if location.empty.is_none() => {
+            "the crash took it and its directory; both were made anew (modes 0600 and 0700)".into()
+        }
+        Outcome::Rebuild => "the crash took it; built from its records, mode 0600".into(),
         Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
         Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
         Outcome::Gone => "the program removed it".into(),
@@ -195,14 +203,27 @@ fn reason(outcome: Outcome, location: &Location, file: &SlotFile) -> String {
             Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
             Aside::Missing => match stands {
                 Some(stands) => format!("it is not at any of its paths, and {stands}"),
+                None if location.empty.is_none() => "it is gone, and so is its directory".into(),
                 None => "it is gone, though no program removed it under Holdfast".into(),
             },
-            Aside::Absent => location.absent.clone().unwrap_or_else(|| "no path of it can be read".into()),
+            Aside::Absent => match (&location.absent, &location.orphaned) {
+                (Some(reason), _) => reason.clone(),
+                (None, Some(_)) => "its directory is not there".into(),
+                (None, None) => "no path of it can be read".into(),
+            },
         },
     }
 }
 
 impl Planned {
+    /// Whether doing it changes files, not only the pool.
+    fn touches_files(&self) -> bool {
+        !matches!(
+            self.outcome,
+            Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_)
+        )
+    }
+
     /// The row of the report, if there is anything to say of this slot.
     fn row(&self, live: &Live, failed: Option<&io::Error>) -> Option<FileReport> {
         let outcome = match (failed, self.outcome) {
@@ -362,13 +383,4 @@ pub(super) fn recover(
         set_aside_slots,
     };
     Ok((recovered, plan.report))
-}
-
-impl Planned {
-    fn touches_files(&self) -> bool {
-        !matches!(
-            self.outcome,
-            Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_)
-        )
-    }
 }

@@ -81,7 +81,7 @@ macro_rules! rings {
             }
             // SAFETY: liburing's function of this name has this shape; the program's own call.
             unsafe {
-                let original: unsafe extern "C-unwind" fn($($kind),*) -> c_int = core::mem::transmute(address);
+                let original: unsafe extern "C" fn($($kind),*) -> c_int = core::mem::transmute(address);
                 original($($argument),*)
             }
         }

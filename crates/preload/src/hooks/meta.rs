@@ -26,6 +26,32 @@ fn note_fd(fd: c_int, result: isize) -> c_int {
     give_int(result)
 }
 
+/// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has anyway, which
+/// changes nothing that a sync would have to make durable.
+fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
+    let Target::Managed(handle) = target::of_other(fd) else { return give_int(kernel()) };
+    let before = raw::fstat(fd).map(|stat| stat.ownership);
+    let result = kernel();
+    if result >= 0 && (before.is_err() || raw::fstat(fd).map(|stat| stat.ownership) != before) {
+        handle.client.note_unlogged(handle.file);
+    }
+    give_int(result)
+}
+
+/// `fchmod`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
+    // SAFETY: touches no memory.
+    change_owner(fd, || unsafe { call!(libc::SYS_fchmod, fd, mode) })
+}
+
+/// `fchown`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fchown(fd: c_int, owner: c_uint, group: c_uint) -> c_int {
+    // SAFETY: touches no memory.
+    change_owner(fd, || unsafe { call!(libc::SYS_fchown, fd, owner, group) })
+}
+
 unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_int {
     if result >= 0
         && let Some(client) = process::client()
@@ -64,8 +90,6 @@ macro_rules! noted {
 }
 
 noted! {
-    fd fchmod(mode: c_uint) = libc::SYS_fchmod;
-    fd fchown(owner: c_uint, group: c_uint) = libc::SYS_fchown;
     fd fsetxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_fsetxattr;
     fd fremovexattr(name: Name) = libc::SYS_fremovexattr;
 }
@@ -94,7 +118,7 @@ pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint,
             note_path(dirfd, path, 0, result)
         };
     }
-    type Function = unsafe extern "C-unwind" fn(c_int, Name, c_uint, c_int) -> c_int;
+    type Function = unsafe extern "C" fn(c_int, Name, c_uint, c_int) -> c_int;
     // SAFETY: libc's function of this name has this shape; the program's own call.
     unsafe {
         let original: Function = core::mem::transmute(address);

@@ -110,10 +110,16 @@ fn adopt(fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), E
         described_as |= SYNC;
     }
     let origin = if created { Origin::Created } else { Origin::Opened };
-    if let Some((index, description)) = descriptions::allocate(described_as, origin)
-        && !fds::describe(fd, index, description)
-    {
-        description.release();
+    let has_row = descriptions::allocate(described_as, origin).is_some_and(|(index, description)| {
+        let described = fds::describe(fd, index, description);
+        if !described {
+            description.release();
+        }
+        described
+    });
+    if !has_row && described_as & DSYNC != 0 {
+        // Nobody would remember that its writes are to be synced.
+        target::restore_sync(fd, flags & libc::O_SYNC);
     }
     if truncate {
         return raw::check(super::truncate::resize(fd, 0)).map(|_| ());

@@ -10,6 +10,7 @@ use core::ffi::{c_char, c_int, c_void};
 use holdfast_cache::Reason;
 use libc::pid_t;
 
+use crate::descriptions::{APPEND, DSYNC, SYNC};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
 use crate::{descriptions, fds, process, target, tls};
@@ -48,7 +49,7 @@ fn fork_through(original: &Original) -> pid_t {
             }
             // SAFETY: libc's function of this name has this shape.
             unsafe {
-                let fork: unsafe extern "C-unwind" fn() -> pid_t = core::mem::transmute(address);
+                let fork: unsafe extern "C" fn() -> pid_t = core::mem::transmute(address);
                 fork()
             }
         },
@@ -77,8 +78,7 @@ pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_in
         return give_int(-(libc::ENOSYS as isize));
     }
     // SAFETY: libc's function of this name has this shape.
-    let original: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int =
-        unsafe { core::mem::transmute(address) };
+    let original: unsafe extern "C" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(address) };
     let parent = raw::getpid();
     forking(
         // SAFETY: the program's own call.
@@ -96,8 +96,7 @@ pub unsafe extern "C-unwind" fn forkpty(
     settings: *const c_void,
     size: *const c_void,
 ) -> pid_t {
-    type Function =
-        unsafe extern "C-unwind" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t;
+    type Function = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t;
     let address = patch::FORKPTY.address();
     if address == 0 {
         return give_int(-(libc::ENOSYS as isize));
@@ -165,7 +164,7 @@ macro_rules! spawns {
             if address == 0 {
                 return $missing;
             }
-            type Function = unsafe extern "C-unwind" fn($($kind),*) -> $result;
+            type Function = unsafe extern "C" fn($($kind),*) -> $result;
             // SAFETY: libc's function of this name has this shape.
             let original: Function = unsafe { core::mem::transmute(address) };
             // SAFETY: the program's own call.
@@ -196,7 +195,7 @@ pub unsafe extern "C-unwind" fn clone(
     thread_area: *mut c_void,
     child_tid: *mut c_void,
 ) -> c_int {
-    type Function = unsafe extern "C-unwind" fn(
+    type Function = unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
         c_int,
@@ -229,10 +228,16 @@ pub unsafe extern "C-unwind" fn clone(
 
 /// Before another program takes over: the files of descriptors that it will inherit are left to the kernel.
 fn hand_over() {
-    for (fd, _) in fds::described(0, c_int::MAX) {
+    for (fd, description) in fds::described(0, c_int::MAX) {
         let flags = raw::fcntl(fd, libc::F_GETFD, 0);
-        if flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0 {
-            target::leave_to_kernel(fd, Reason::HandedAway);
+        if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {
+            continue;
+        }
+        target::leave_to_kernel(fd, Reason::HandedAway);
+        let flags = description.flags();
+        if flags & (DSYNC | APPEND) == DSYNC | APPEND {
+            // Only where nobody minds that the cursor is not shared any more.
+            target::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
         }
     }
 }

@@ -82,7 +82,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
         );
     }
     match target::of_other(fd) {
-        Target::Managed(handle) if mode & !libc::FALLOC_FL_KEEP_SIZE == 0 => {
+        Target::Managed(handle) if allocates_only(fd, mode, start, length) => {
             let result = kernel();
             handle.client.note_unlogged(handle.file);
             result
@@ -97,6 +97,16 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
             raw::cancellable(libc::SYS_fallocate, arguments)
         },
         Target::Kernel | Target::KernelSynced => kernel(),
+    }
+}
+
+/// Whether `fallocate` leaves content and size as they are. A size that grows without a record must not stay behind
+/// a live truncation, which would cut it again in recovery.
+fn allocates_only(fd: c_int, mode: c_int, start: u64, length: u64) -> bool {
+    match mode {
+        libc::FALLOC_FL_KEEP_SIZE => true,
+        0 => raw::fstat(fd).is_ok_and(|stat| start.saturating_add(length) <= stat.size),
+        _ => false,
     }
 }
 
@@ -122,7 +132,7 @@ pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes:
     match POSIX_FALLOCATE.address() {
         0 => -allocate(fd, 0, offset, bytes, false) as c_int,
         address => {
-            type Function = unsafe extern "C-unwind" fn(c_int, off_t, off_t) -> c_int;
+            type Function = unsafe extern "C" fn(c_int, off_t, off_t) -> c_int;
             // SAFETY: libc's function of this name has this shape.
             let original: Function = unsafe { core::mem::transmute(address) };
             // SAFETY: the program's own call.

@@ -20,6 +20,8 @@ const RWF_SYNC: c_int = 0x4;
 const RWF_APPEND: c_int = 0x10;
 const RWF_NOAPPEND: c_int = 0x20;
 const PARTS_MAX: usize = 1024;
+/// The cursor is learned from writes up to this size.
+const LEARN_BYTES_MAX: usize = 64 << 10;
 
 const _: () = {
     assert!(size_of::<iovec>() == size_of::<Bytes<'_>>() && align_of::<iovec>() == align_of::<Bytes<'_>>());
@@ -115,9 +117,14 @@ impl Call {
                 return self.absorb(handle, parts, None);
             };
             description.locked(|| {
-                let outcome = self.absorb(handle, parts, description.cursor());
-                description.set_cursor(match outcome {
-                    Ok(Outcome::Absorbed { bytes, offset }) => Some(offset + bytes as u64),
+                let before = description.cursor();
+                let outcome = self.absorb(handle, parts, before);
+                description.set_cursor(match (outcome, before) {
+                    (Ok(Outcome::Absorbed { bytes, .. }), Some(before)) => Some(before + bytes as u64),
+                    // Larger writes may have gone around the log, without an offset to learn from.
+                    (Ok(Outcome::Absorbed { bytes, offset }), None) if bytes <= LEARN_BYTES_MAX => {
+                        Some(offset + bytes as u64)
+                    }
                     _ => None,
                 });
                 outcome

@@ -1,0 +1,131 @@
+//! New files that the crash took back, and crashes of the recovery that builds them again.
+
+use std::fs;
+
+use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
+
+use crate::support::Rig;
+use crate::{force, none, outcomes};
+
+#[test]
+fn a_new_file_that_the_crash_took_is_built_again() {
+    let rig = Rig::new("rebuild");
+    let path = rig.file("sub", b"");
+    rig.crash(|pool| {
+        let file = pool.take(7, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"journal");
+        fs::remove_file(&path).unwrap();
+    });
+    let report = rig.recover(&none());
+    assert_eq!(outcomes(&report), ["rebuilt"], "{report:?}");
+    assert_eq!(fs::read(&path).unwrap(), b"journal");
+    assert_eq!(rig.names(), ["sub"]);
+    assert!(rig.recover(&none()).clean);
+}
+
+/// History 19, at each point at which recovery itself may crash.
+#[test]
+fn building_a_lost_file_survives_crashes_of_recovery() {
+    for stage in 0..3 {
+        let rig = Rig::new("rebuild-crash");
+        let path = rig.file("a", b"");
+        rig.crash(|pool| {
+            let file = pool.take(7, &path, MARK_CREATED);
+            pool.write(1, file, 0, b"journal");
+            fs::remove_file(&path).unwrap();
+            let uuid: String = pool.uuid()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+            let temporary = rig.dir.join(format!(".a.holdfast-{uuid}-7"));
+            match stage {
+                // Before the mark: half a copy.
+                0 => fs::write(&temporary, b"jou-garbage-of-an-earlier-try").unwrap(),
+                // Marked, not named.
+                1 => {
+                    fs::write(&temporary, b"journal").unwrap();
+                    pool.slots().mark_rebuilt(7);
+                }
+                // Named, not released; the file has another identity than the slot says.
+                _ => {
+                    fs::write(&path, b"journal").unwrap();
+                    pool.slots().mark_rebuilt(7);
+                }
+            }
+        });
+        let report = rig.recover(&none());
+        assert_eq!(outcomes(&report), ["rebuilt"], "stage {stage}: {report:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"journal", "stage {stage}");
+        assert_eq!(rig.names(), ["a"], "stage {stage}");
+        assert!(rig.recover(&none()).clean);
+    }
+}
+
+#[test]
+fn a_name_taken_while_a_file_is_rebuilt_is_left_alone() {
+    let rig = Rig::new("rebuild-taken");
+    let path = rig.file("a", b"");
+    rig.crash(|pool| {
+        let file = pool.take(7, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"journal");
+        fs::remove_file(&path).unwrap();
+        let uuid: String = pool.uuid()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        fs::write(rig.dir.join(format!(".a.holdfast-{uuid}-7")), b"journal").unwrap();
+        pool.slots().mark_rebuilt(7);
+        fs::write(&path, b"somebody's").unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["failed"]);
+    assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+    assert_eq!(rig.names(), ["a"]);
+    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
+    assert_eq!(outcomes(&rig.recover(&force(&path))), ["replayed"]);
+    assert_eq!(fs::read(&path).unwrap(), b"journaly's");
+}
+
+#[test]
+fn a_lost_file_with_an_expired_part_is_not_half_rebuilt() {
+    let rig = Rig::new("half");
+    let path = rig.file("a", b"");
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CREATED);
+        let first = pool.write(1, file, 0, b"first");
+        pool.slots().set_expired_seq(0, first);
+        pool.write(1, file, 5, b"second");
+        fs::remove_file(&path).unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
+    assert!(rig.names().is_empty());
+}
+
+#[test]
+fn a_lost_file_whose_new_name_is_taken_is_built_under_its_old_one() {
+    let rig = Rig::new("atomic-replace");
+    let (new, target) = (rig.file("config.tmp", b""), rig.file("config", b"old"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &new, MARK_CREATED);
+        pool.write(1, file, 0, b"new");
+        pool.slots().push_hint(0, HintKind::Name, target.as_os_str().as_encoded_bytes());
+        fs::remove_file(&new).unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["rebuilt"]);
+    assert_eq!(fs::read(&new).unwrap(), b"new");
+    assert_eq!(fs::read(&target).unwrap(), b"old");
+}
+
+#[test]
+fn a_missing_directory_is_made_for_a_new_file_only() {
+    for (marks, outcome) in [(MARK_CREATED, "rebuilt"), (0, "set aside"), (MARK_VOID, "unlinked")] {
+        let rig = Rig::new("orphaned");
+        fs::create_dir_all(rig.dir.join("ab/cd")).unwrap();
+        let path = rig.file("ab/cd/object", b"....");
+        rig.crash(|pool| {
+            let file = pool.take(0, &path, marks);
+            pool.write(1, file, 0, b"1");
+            fs::remove_dir_all(rig.dir.join("ab")).unwrap();
+        });
+        let report = rig.recover(&none());
+        assert_eq!(outcomes(&report), [outcome], "{report:?}");
+        if marks == MARK_CREATED {
+            assert_eq!(fs::read(&path).unwrap(), b"1");
+        } else {
+            assert!(rig.names().is_empty());
+        }
+    }
+}
