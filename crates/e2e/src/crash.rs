@@ -174,8 +174,9 @@ pub fn control_loses_in_power_cut(workload: &dyn Workload, kind: Kind) {
 }
 
 /// The other control: the same power cut of the program by itself keeps what it acknowledged, so the cut takes only what was not
-/// synced.
-pub fn native_survives_power_cut(workload: &dyn Workload, kind: Kind) {
+/// synced. An fsync that races with the shutdown may be told of success by the kernel: so many of the last acknowledgements are
+/// left out.
+pub fn native_survives_power_cut(workload: &dyn Workload, kind: Kind, acks_racing: usize) {
     let disk = Disk::new(kind);
     let pool = pool_for(workload);
     let mut random = Random::new(&workload.name());
@@ -185,7 +186,8 @@ pub fn native_survives_power_cut(workload: &dyn Workload, kind: Kind) {
     job.cut(Cut::All, &pool);
     let acks = job.end();
     disk.restore_power();
-    if let Err(error) = workload.check(&job.site, &acks[..acks.len() - workload.acks_loose_max()]) {
+    let kept = acks.len() - workload.acks_loose_max().max(acks_racing);
+    if let Err(error) = workload.check(&job.site, &acks[..kept]) {
         panic!("{} on {kind:?}: natively lost in a power cut: {error}\n{}", workload.name(), job.told());
     }
 }
@@ -332,11 +334,8 @@ impl<'a> Job<'a> {
                 assert_eq!(status.code(), Some(137), "status of a killed program\n{}", self.told())
             }
             Cut::KeeperAndProgram => {
-                assert!(
-                    matches!(status.code(), Some(121 | 137)),
-                    "{status}: not 121 or 137\n{}",
-                    self.told()
-                );
+                // The program may end by itself, with its own complaint about EIO, before it is killed.
+                assert!(!status.success(), "success after the keeper was killed\n{}", self.told());
             }
             Cut::All => {}
         }

@@ -72,8 +72,11 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     ready(&socket, report.as_ref());
     let mut events = Events::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
     let result = events.run();
-    let _ = std::fs::remove_file(&socket);
     let closed = close(&keeper, threads);
+    if closed.is_ok() {
+        // Its absence tells programs started from now on that no record of their files is live.
+        let _ = std::fs::remove_file(&socket);
+    }
     drop(lock);
     result.map_err(os("watch its clients"))?;
     closed

@@ -80,6 +80,20 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.around_log(file, true, raw)
+    }
+
+    /// As [`Client::around`], for calls that fill in content from elsewhere (`copy_file_range`, `sendfile`,
+    /// `splice`): their effect is durable at the next sync, as natively. Records written later are newer, so a
+    /// replay never covers it.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
+    pub fn around_content<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.around_log(file, false, raw)
+    }
+
+    fn around_log<R>(&self, file: FileRef, durable: bool, raw: impl FnOnce() -> R) -> Result<R, Errno> {
         if !self.is_current(file) || self.row(file).state() != FileState::Through {
             return Ok(raw());
         }
@@ -88,11 +102,15 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let result = if self.is_current(file) && row.state() == FileState::Through {
-            self.settle(file).and_then(|()| {
+            // With the writers out, a file without live records has none until the call is over.
+            let has_records =
+                row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
+            let settled = if has_records { self.settle(file) } else { Ok(()) };
+            settled.and_then(|()| {
                 let done = raw();
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 row.note_unlogged();
-                self.settle(file).map(|()| done)
+                if durable { self.settle(file).map(|()| done) } else { Ok(done) }
             })
         } else {
             Ok(raw())

@@ -38,7 +38,7 @@ impl<N: Nvm> Client<N> {
             return Ok(Outcome::Kernel);
         }
         if total as u64 > atomic_write_bytes_max(self.layout.pool_bytes) {
-            return self.write_around(file, raw);
+            return self.write_around(file, place, raw, cursor);
         }
         // Step 0: space before any lock.
         let mut lane = self.reserve(total as u64)?;
@@ -130,12 +130,18 @@ impl<N: Nvm> Client<N> {
     fn write_around(
         &self,
         file: FileRef,
+        place: Place,
         mut raw: impl FnMut() -> Result<usize, Errno>,
+        cursor: impl Fn() -> Result<u64, Errno>,
     ) -> Result<Outcome, Errno> {
         if !self.is_current(file) {
             return Ok(Outcome::Stale);
         }
         let bytes = self.around(file, &mut raw)??;
-        Ok(Outcome::Absorbed { bytes, offset: 0 })
+        let offset = match place {
+            Place::At(offset) => offset,
+            Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),
+        };
+        Ok(Outcome::Absorbed { bytes, offset })
     }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use holdfast_media::{Mapping, OpenMode};
 use holdfast_pool::{Superblock, Words};
@@ -14,6 +15,11 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::{PoolError, RecoverOptions, Report, run};
+
+/// How long to wait for a killed owner to let go of the pool.
+const DYING_OWNER_MAX: Duration = Duration::from_secs(5);
+/// SIGKILL in a mask of pending signals.
+const KILL_BIT: u64 = 1 << 8;
 
 /// A pool that this process owns and that may still hold what a crash left: it cannot be served from.
 pub struct OpenPool {
@@ -168,7 +174,17 @@ pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> 
 /// Takes the lock that the owner of a pool holds, or names who holds it.
 pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Result<(), PoolError> {
     let shown = path.display();
-    match flock(file, operation) {
+    let begun = Instant::now();
+    let mut result = flock(file, operation);
+    // A keeper that was killed holds its lock until the last of its threads is gone.
+    while result == Err(Errno::WOULDBLOCK)
+        && begun.elapsed() < DYING_OWNER_MAX
+        && owner_pid(path, file).is_some_and(is_dying)
+    {
+        std::thread::sleep(Duration::from_millis(5));
+        result = flock(file, operation);
+    }
+    match result {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let owner = match owner_pid(path, file) {
@@ -188,6 +204,20 @@ fn owner_pid(path: &Path, file: &File) -> Option<u64> {
     let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).ok()?;
     let superblock = holdfast_pool::open(&mapping).ok()?;
     Words { nvm: &mapping, layout: &superblock.layout }.owner_pid()
+}
+
+/// Whether a process is gone or on its way out.
+fn is_dying(pid: u64) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+        Err(_) => true,
+        Ok(status) => {
+            let field = |name: &str| {
+                status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default()
+            };
+            let killed = |mask: &str| u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & KILL_BIT != 0);
+            field("State:").starts_with(['Z', 'X']) || killed(field("SigPnd:")) || killed(field("ShdPnd:"))
+        }
+    }
 }
 
 fn program_of(pid: u64) -> String {
