@@ -270,7 +270,9 @@ impl<N: Nvm> Client<N> {
         if seen_error.swap(epoch, Ordering::SeqCst) != epoch || state == FileState::Failed {
             return Err(Errno::EIO);
         }
-        if !row.needs_real_sync() {
+        // A file without a single record cannot be built anew by recovery: its existence is the kernel's to sync.
+        let is_blank = row.newest_seq.load(Ordering::SeqCst) == file.generation;
+        if !row.needs_real_sync() && !is_blank {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }

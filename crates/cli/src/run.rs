@@ -125,7 +125,8 @@ fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<
     }
     match Control::connect(pool) {
         Ok(control) => Ok(Some(control)),
-        Err(ControlError::NoKeeper(_)) => Ok(None),
+        // A pool that cannot be read: the keeper that is started says what to do about it.
+        Err(ControlError::NoKeeper(_) | ControlError::Pool(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -82,7 +82,8 @@ fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
     match Control::connect(pool) {
         Ok(control) => Ok(Some(control)),
-        Err(ControlError::NoKeeper(_)) => Ok(None),
+        // A pool that cannot be read: whoever looks at it next says what to do about it.
+        Err(ControlError::NoKeeper(_) | ControlError::Pool(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

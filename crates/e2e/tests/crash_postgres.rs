@@ -152,6 +152,8 @@ impl Workload for Postgres {
     }
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
+        // The killed server may stay a zombie, whose number would keep the next one from starting; after a reboot it is gone.
+        drop(std::fs::remove_file(site.dir.join("data/postmaster.pid")));
         let native = Native::start(site)?;
         let verdict = check_running(site, acks);
         native.stop();

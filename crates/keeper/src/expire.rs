@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use holdfast_board::{FileState, SegmentState, wait, wake};
 use holdfast_pool::{MARK_CREATED, MARK_VOID, SEGMENT_BYTES};
 
-use crate::files::ManagedFile;
+use crate::files::{ManagedFile, Synced};
 use crate::keeper::{Keeper, locked};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for writing.
@@ -193,15 +193,23 @@ impl Keeper {
             })
             .collect();
         let mut clean = true;
+        let mut synced = Vec::new();
         for (_, group) in by_file_system(&dirty) {
-            clean &= self.settle_group(&group);
+            clean &= self.sync_group(&group, &mut synced);
         }
-        clean &= self.settle_names(&void, &dirty);
+        let named = self.sync_names(&void, &synced);
+        for (file, covered) in synced {
+            if named || file.meta().marks & MARK_CREATED == 0 {
+                self.expire(&file, covered);
+            }
+            let mut meta = file.meta();
+            (meta.used, meta.look_at) = (Instant::now(), Instant::now() + IDLE_FILE);
+        }
         self.free_segments();
-        clean
+        clean && named
     }
 
-    fn settle_group(&self, files: &[Arc<ManagedFile>]) -> bool {
+    fn sync_group(&self, files: &[Arc<ManagedFile>], synced: &mut Vec<(Arc<ManagedFile>, Synced)>) -> bool {
         let mut clean = true;
         if files.len() >= SYNCFS_FILES_MIN {
             // Only to have the disk do the work of all at once; every file is still synced by itself below,
@@ -210,37 +218,24 @@ impl Keeper {
             let _ = rustix::fs::syncfs(&files[0].description);
         }
         for file in files {
-            clean &= self.settle(file).is_ok();
-        }
-        for file in files {
-            let mut meta = file.meta();
-            (meta.used, meta.look_at) = (Instant::now(), Instant::now() + IDLE_FILE);
+            match self.sync_file(file) {
+                Ok(covered) => synced.push((Arc::clone(file), covered)),
+                Err(_) => clean = false,
+            }
         }
         clean
     }
 
-    /// Syncs the directories of new and removed names, then clears marks and gives back slots.
-    fn settle_names(&self, void: &[Arc<ManagedFile>], settled: &[Arc<ManagedFile>]) -> bool {
-        let created: Vec<_> = settled
-            .iter()
-            .filter(|file| {
-                // One whose sync failed in this round keeps its mark.
-                let meta = file.meta();
-                meta.marks & MARK_CREATED != 0 && meta.failures == 0
-            })
-            .collect();
+    /// Syncs the directories of new and removed names and gives back the slots of removed files.
+    fn sync_names(&self, void: &[Arc<ManagedFile>], synced: &[(Arc<ManagedFile>, Synced)]) -> bool {
+        let created = synced.iter().map(|(file, _)| file).filter(|file| file.meta().marks & MARK_CREATED != 0);
         let mut directories: HashSet<std::path::PathBuf> = HashSet::new();
-        for file in void.iter().chain(created.iter().copied()) {
+        for file in void.iter().chain(created) {
             directories.extend(file.meta().directories.iter().cloned());
         }
         if let Err(error) = self.sync_directories(&directories) {
             self.report(format!("cannot bring a directory to disk: {error}"));
             return false;
-        }
-        for file in created {
-            let mut meta = file.meta();
-            meta.marks &= !MARK_CREATED;
-            self.slots().set_marks(file.slot, meta.marks);
         }
         for file in void {
             if self.board.lock_file(file.slot, crate::keeper::KEEPER_ID) {

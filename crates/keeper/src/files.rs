@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::FileState;
 use holdfast_cache::Reason;
-use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{Hint, HintKind, MARK_CREATED, MARK_VOID};
 
 use crate::expire::IDLE_FILE;
 use crate::keeper::{KEEPER_ID, Keeper, locked};
@@ -33,9 +33,15 @@ pub(crate) struct ManagedFile {
     pub description: OwnedFd,
     /// The fence watches it (it is not below an `--exclusive` directory).
     pub fenced: bool,
-    /// Held while S is computed, synced and persisted, so that `expired_seq` never goes back.
+    /// Held while `expired_seq` is persisted, so that it never goes back.
     expiring: Mutex<()>,
     pub meta: Mutex<Meta>,
+}
+
+/// What a successful sync of a file covered.
+pub(crate) struct Synced {
+    settled: u64,
+    unlogged: u64,
 }
 
 /// What changes about a managed file.
@@ -130,29 +136,52 @@ impl Keeper {
             || file.meta().marks & MARK_CREATED != 0
     }
 
-    /// Brings a file to the disk and expires its records up to S (invariant 2). A failure expires nothing and
-    /// orders a rewrite (invariant 4).
+    /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub(crate) fn settle(&self, file: &ManagedFile) -> io::Result<()> {
-        let _expiring = locked(&file.expiring);
+        let synced = self.sync_file(file)?;
+        if file.meta().marks & MARK_CREATED != 0 {
+            let directories = file.meta().directories.clone();
+            self.sync_directories(&directories)?;
+        }
+        self.expire(file, synced);
+        Ok(())
+    }
+
+    /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
+    pub(crate) fn sync_file(&self, file: &ManagedFile) -> io::Result<Synced> {
         let row = &self.board.files()[file.slot as usize];
         if file.meta().rewrite {
             self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
         }
+        // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot);
         self.counters.keeper_fsyncs.fetch_add(1, Ordering::Relaxed);
         rustix::fs::fsync(&file.description)
             .map_err(io::Error::from)
             .inspect_err(|error| self.sync_failed(file, error))?;
-        // Invariant 2: the sync began after S was known, and it succeeded.
-        let expired = row.expired_seq.load(Ordering::SeqCst);
-        if row.newest_seq.load(Ordering::SeqCst) > expired && settled > expired {
-            self.slots().set_expired_seq(file.slot, settled);
-            row.expired_seq.store(settled, Ordering::SeqCst);
-        }
-        row.unlogged_synced.fetch_max(unlogged, Ordering::SeqCst);
         file.meta().failures = 0;
-        Ok(())
+        Ok(Synced { settled, unlogged })
+    }
+
+    /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
+    /// now: one that the crash takes back is built anew from all of its records or not at all.
+    pub(crate) fn expire(&self, file: &ManagedFile, synced: Synced) {
+        let _expiring = locked(&file.expiring);
+        let row = &self.board.files()[file.slot as usize];
+        {
+            let mut meta = file.meta();
+            if meta.marks & MARK_CREATED != 0 {
+                meta.marks &= !MARK_CREATED;
+                self.slots().set_marks(file.slot, meta.marks);
+            }
+        }
+        let expired = row.expired_seq.load(Ordering::SeqCst);
+        if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
+            self.slots().set_expired_seq(file.slot, synced.settled);
+            row.expired_seq.store(synced.settled, Ordering::SeqCst);
+        }
+        row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
     }
 
     fn sync_failed(&self, file: &ManagedFile, error: &io::Error) {
@@ -231,6 +260,20 @@ impl Keeper {
             HintKind::Unlink => meta.unlinking = true,
         }
         Ok(())
+    }
+
+    /// Persists that a name of the file is about to be removed. Only the last one needs to be remembered; of a
+    /// file with more names one that stays must be known, or nobody could find it without privilege.
+    pub(crate) fn push_removal(&self, file: &ManagedFile, path: &Path) -> io::Result<()> {
+        if file.links()? <= 1 {
+            return self.push_name(file, HintKind::Unlink, path);
+        }
+        let path = path.as_os_str().as_bytes();
+        let stays = |hint: &Hint| hint.kind == HintKind::Name && hint.path != path;
+        if rustix::process::geteuid().is_root() || self.slots().hints(file.slot).iter().any(stays) {
+            return Ok(());
+        }
+        Err(io::Error::other("none of the names that stay is known"))
     }
 
     /// The call announced by `push_name` failed: the name before it stands.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, NO_SIZE};
 use holdfast_cache::{Errno, Origin, Reason};
-use holdfast_pool::{MARK_CREATED, PATH_BYTES_MAX};
+use holdfast_pool::{MARK_CREATED, Ownership, PATH_BYTES_MAX};
 
 use crate::fence::FenceKind;
 use crate::files::ManagedFile;
@@ -251,7 +251,8 @@ impl Keeper {
         }
         let marks = if created { MARK_CREATED } else { 0 };
         let path: &Path = &candidate.path;
-        self.slots().take(slot, generation, &who, marks, path.as_os_str().as_bytes());
+        let ownership = Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() };
+        self.slots().take(slot, generation, &who, ownership, marks, path.as_os_str().as_bytes());
         let row = &self.board.files()[slot as usize];
         row.dev.store(candidate.dev, Ordering::Relaxed);
         row.ino.store(candidate.ino, Ordering::Relaxed);

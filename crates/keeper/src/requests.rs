@@ -93,10 +93,10 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
             if row.state() != FileState::Through {
                 return Ok([0, 0]);
             }
-            let kind = if ask == Ask::Unlinking { HintKind::Unlink } else { HintKind::Name };
             let stored = match absolute(keeper, client, args[2] as i32, &cell.path()) {
-                Some(path) => keeper.push_name(&file, kind, &path).map_err(|_| Errno::EIO),
-                None => Err(Errno::ENAMETOOLONG),
+                Some(path) if ask == Ask::Unlinking => keeper.push_removal(&file, &path),
+                Some(path) => keeper.push_name(&file, HintKind::Name, &path),
+                None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
             };
             if stored.is_err() {
                 // A name that cannot be remembered must not be needed after a crash.

@@ -15,7 +15,7 @@ pub use layout::{Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, Zone};
 pub use segment::{SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
 pub use slot::{
     HANDLE_BYTES_MAX, Hint, HintKind, Identity, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID,
-    PATH_BYTES_MAX, SLOT_BYTES, Slots,
+    Ownership, PATH_BYTES_MAX, SLOT_BYTES, Slots,
 };
 pub use superblock::{FormatError, Superblock, VERSION, Words, format, open};
 pub use word::{CHECKED_MAX, decode, encode};

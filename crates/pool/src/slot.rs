@@ -42,10 +42,13 @@ struct RawIdentity {
     fs_uuid: [u8; 16],
     inode: U64,
     handle_bytes: U16,
-    reserved: [u8; 6],
+    reserved: [u8; 2],
+    mode: U32,
     handle: [u8; HANDLE_BYTES_MAX],
+    owner: U32,
+    group: U32,
 }
-const _: () = assert!(size_of::<RawIdentity>() == 176 && size_of::<RawIdentity>() as u64 <= IN_USE);
+const _: () = assert!(size_of::<RawIdentity>() == 184 && size_of::<RawIdentity>() as u64 <= IN_USE);
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -70,6 +73,17 @@ pub struct Identity {
     pub handle: Vec<u8>,
     /// Inode number, for messages.
     pub inode: u64,
+}
+
+/// Mode and owner a file had when it became managed: what recovery gives one that it has to build anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// Permission bits, as in `st_mode`.
+    pub mode: u32,
+    /// User id.
+    pub owner: u32,
+    /// Group id.
+    pub group: u32,
 }
 
 /// What a path hint says.
@@ -125,7 +139,15 @@ impl<N: Nvm> Slots<'_, N> {
     /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a fence.
     ///
     /// `expired_seq` starts at `generation`: nothing older than the slot's use can be live in it.
-    pub fn take(&self, slot: u32, generation: u64, identity: &Identity, marks: u64, path: &[u8]) {
+    pub fn take(
+        &self,
+        slot: u32,
+        generation: u64,
+        identity: &Identity,
+        ownership: Ownership,
+        marks: u64,
+        path: &[u8],
+    ) {
         let base = self.layout.slot_offset(slot);
         let mut raw = RawIdentity::new_zeroed();
         raw.handle_type = U32::new(identity.handle_type as u32);
@@ -134,6 +156,9 @@ impl<N: Nvm> Slots<'_, N> {
         raw.inode = U64::new(identity.inode);
         raw.handle_bytes = U16::new(identity.handle.len() as u16);
         raw.handle[..identity.handle.len()].copy_from_slice(&identity.handle);
+        raw.mode = U32::new(ownership.mode);
+        raw.owner = U32::new(ownership.owner);
+        raw.group = U32::new(ownership.group);
         raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
         self.nvm.write(base, raw.as_bytes());
         self.nvm.flush(base, size_of::<RawIdentity>() as u64);
@@ -150,6 +175,15 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// The identity of a slot in use, or why it cannot be read.
     pub fn identity(&self, slot: u32) -> Result<Identity, &'static str> {
+        self.read_identity(slot).map(|(identity, _)| identity)
+    }
+
+    /// Mode and owner of a slot in use, or why they cannot be read.
+    pub fn ownership(&self, slot: u32) -> Result<Ownership, &'static str> {
+        self.read_identity(slot).map(|(_, ownership)| ownership)
+    }
+
+    fn read_identity(&self, slot: u32) -> Result<(Identity, Ownership), &'static str> {
         let mut bytes = [0u8; size_of::<RawIdentity>()];
         self.nvm.read(self.layout.slot_offset(slot), &mut bytes);
         let raw = RawIdentity::read_from_bytes(&bytes).map_err(|_| "short")?;
@@ -160,12 +194,15 @@ impl<N: Nvm> Slots<'_, N> {
             return Err("its identity belongs to another generation");
         }
         let handle = raw.handle.get(..usize::from(raw.handle_bytes.get())).ok_or("its handle is too long")?;
-        Ok(Identity {
+        let identity = Identity {
             fs_uuid: raw.fs_uuid,
             handle_type: raw.handle_type.get() as i32,
             handle: handle.to_vec(),
             inode: raw.inode.get(),
-        })
+        };
+        let ownership =
+            Ownership { mode: raw.mode.get(), owner: raw.owner.get(), group: raw.group.get() };
+        Ok((identity, ownership))
     }
 
     /// Records up to and with this seq are void; `None` when the word is damaged.

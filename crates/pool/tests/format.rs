@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    HintKind, Identity, Layout, MARK_CREATED, POOL_BYTES_MIN, SLOT_BYTES, Slots, Words, Zone, format,
+    HintKind, Identity, Layout, MARK_CREATED, Ownership, POOL_BYTES_MIN, SLOT_BYTES, Slots, Words, Zone, format,
     set_segment_generation,
 };
 
@@ -83,7 +83,8 @@ fn the_document_shows_the_bytes_that_are_written() {
         handle: vec![0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18],
         inode: 77,
     };
-    slots.take(0, 1000, &identity, MARK_CREATED, b"/srv/a");
+    let ownership = Ownership { mode: 0o640, owner: 1000, group: 100 };
+    slots.take(0, 1000, &identity, ownership, MARK_CREATED, b"/srv/a");
     slots.push_hint(0, HintKind::Unlink, b"/srv/a");
     slots.set_expired_seq(0, 1234);
     set_segment_generation(&memory, &layout, 0, 1001);

@@ -100,6 +100,58 @@ fn threads_signals_and_cancellation() {
 }
 
 #[test]
+fn a_long_walk_through_all_calls() {
+    let place = tempfile::tempdir().unwrap();
+    let program = compile("random", place.path());
+    for seed in ["1", "2", "3"] {
+        assert_same(&program, &[seed]);
+    }
+}
+
+#[test]
+fn real_programs() {
+    let scripts = [
+        (
+            "sqlite3",
+            "sqlite3 a.db 'create table t(x); insert into t values(1),(2); select sum(x) from t; pragma integrity_check'",
+        ),
+        (
+            "python3",
+            "python3 -c 'import os,subprocess,tempfile\nf=open(\"f\",\"w+\"); f.write(\"x\"*9999); f.flush(); os.fsync(f.fileno())\n\
+             print(subprocess.run([\"cat\",\"f\"],capture_output=True).stdout==b\"x\"*9999, os.popen(\"echo p\").read())'",
+        ),
+        (
+            "git",
+            "git init -q . && echo a > a && git add a && git -c user.name=n -c user.email=e commit -qm m && git fsck && git status -s",
+        ),
+        ("cc", "echo 'int main(void){return 3;}' > m.c; cc -o m m.c; ./m; echo $?"),
+        (
+            "tar",
+            "mkdir d; echo 1 > d/1; ln d/1 d/2; tar cf t.tar d; mkdir x; tar xf t.tar -C x; diff -r d x/d; ls -R x",
+        ),
+    ];
+    for (program, script) in scripts {
+        let present = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+        assert!(present.status.success(), "{program} is not installed");
+        assert_same(Path::new("/bin/sh"), &["-c", script]);
+    }
+}
+
+#[test]
+fn refused_patches_are_told_and_change_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let wrapper = compile("no_exec_gain", place.path());
+    let program = compile("stdio", place.path());
+    let output = run(&wrapper, &[program.to_str().unwrap()], true);
+    let said = String::from_utf8_lossy(&output.stdout);
+    // Linux 6.3 and later can refuse.
+    let refusing = !complaints(&output).contains("not supported");
+    assert!(output.status.success(), "{}", complaints(&output));
+    let expected = if refusing { "0 writes of 89 seen" } else { "89 writes of 89 seen" };
+    assert!(said.starts_with(expected), "{said}");
+}
+
+#[test]
 fn nothing_happens_without_a_socket_in_the_environment() {
     let output = Command::new("/bin/sh")
         .args(["-c", "echo out; echo err >&2"])

@@ -108,6 +108,7 @@ impl Applier<'_> {
         remove(&directory, &temporary)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = File::from(openat(&directory, &temporary[..], flags, Mode::RUSR | Mode::WUSR)?);
+        self.give_ownership(file.slot, &made)?;
         let written = self.write_records(file.slot, &made).and_then(|()| Ok(fsync(&directory)?));
         if let Err(error) = written {
             // Half a copy is of no use; the first error is the one to tell.
@@ -120,6 +121,16 @@ impl Applier<'_> {
         }
         self.slots().mark_rebuilt(file.slot);
         self.name_rebuilt(file, path, directory)
+    }
+
+    /// Gives a file built anew the mode and owner it had. Without the privilege to give files away it stays ours.
+    fn give_ownership(&self, slot: u32, made: &File) -> io::Result<()> {
+        let Ok(had) = self.slots().ownership(slot) else { return Ok(()) };
+        match std::os::unix::fs::fchown(made, Some(had.owner), Some(had.group)) {
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
+        made.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(had.mode & 0o7777))
     }
 
     /// Names a file that an earlier recovery built, or finds that it has its name already.

@@ -179,9 +179,9 @@ fn reason(outcome: Outcome, location: &Location, file: &SlotFile) -> String {
             "forced: its records were written into the file that stands at its path".into()
         }
         Outcome::Rebuild if location.empty.is_none() => {
-            "the crash took it and its directory; both were made anew (modes 0600 and 0700)".into()
+            "the crash took it and its directory; both were made anew (the directory with mode 0700)".into()
         }
-        Outcome::Rebuild => "the crash took it; built from its records, mode 0600".into(),
+        Outcome::Rebuild => "the crash took it; built anew from its records".into(),
         Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
         Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
         Outcome::Gone => "the program removed it".into(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use holdfast_keeper::identity::{file_system, identify};
 use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, format, recover};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
-use holdfast_pool::{SEGMENT_HEADER_BYTES, Slots, Words, segment_seed, set_segment_generation};
+use holdfast_pool::{Ownership, SEGMENT_HEADER_BYTES, Slots, Words, segment_seed, set_segment_generation};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -131,7 +132,9 @@ impl Writer {
     pub fn take(&mut self, slot: u32, path: &Path, marks: u64) -> Taken {
         let generation = self.number();
         let (identity, _) = identify(File::open(path).unwrap()).unwrap();
-        self.slots().take(slot, generation, &identity, marks, path.as_os_str().as_encoded_bytes());
+        let meta = std::fs::metadata(path).unwrap();
+        let ownership = Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() };
+        self.slots().take(slot, generation, &identity, ownership, marks, path.as_os_str().as_encoded_bytes());
         Taken { slot, generation }
     }
 
