@@ -153,7 +153,9 @@ impl Workload for Postgres {
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
         // The killed server may stay a zombie, whose number would keep the next one from starting; after a reboot it is gone.
-        drop(std::fs::remove_file(site.dir.join("data/postmaster.pid")));
+        for lock in [site.dir.join("data/postmaster.pid"), site.aside.join(".s.PGSQL.5432.lock")] {
+            drop(std::fs::remove_file(lock));
+        }
         let native = Native::start(site)?;
         let verdict = check_running(site, acks);
         native.stop();

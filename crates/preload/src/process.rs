@@ -25,6 +25,8 @@ const ATTACHED: u32 = 2;
 /// The keeper did not take us although our parent was its client: nothing managed may be changed.
 const CUT_OFF: u32 = 3;
 
+/// Exit status of a program that could not be started because the keeper has died; `holdfast run` has the same.
+const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_PATH_BYTES: usize = 108;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 
@@ -302,9 +304,19 @@ unsafe extern "C" fn construct(
             ]);
             return;
         }
-        Err(_) => {
+        // A keeper that ended well takes its socket with it: no record of any file is live.
+        Err(Errno(libc::ENOENT)) => {
             raw::say(&[b"holdfast: no keeper at ", shown, b": writes go to the disk as usual\n"]);
             return;
+        }
+        // One that died left records that recovery will write over whatever this program did (history 11).
+        Err(_) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" has died: no program can be started in this run any more\n",
+            ]);
+            raw::exit(KEEPER_DIED_STATUS);
         }
     };
     let Some(word) = wiped_page() else { return };

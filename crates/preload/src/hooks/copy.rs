@@ -12,13 +12,13 @@ use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
 use crate::{critical, process};
 
-/// Makes a call that changes the content of `fd` around the log.
+/// Makes a call that fills `fd` with content from elsewhere around the log.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
     match target::of_other(fd) {
         Target::Managed(handle) => {
             handle.forget_cursor();
             let result = critical::section(|| {
-                handle.client.around(handle.file, || check(kernel())).and_then(|result| result)
+                handle.client.around_content(handle.file, || check(kernel())).and_then(|result| result)
             });
             handle.forget_cursor();
             give(raw::encode(result))
