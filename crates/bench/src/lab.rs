@@ -251,6 +251,8 @@ impl Lab {
         let mut seen: Vec<String> = summaries
             .iter()
             .flat_map(|s| &s.bypassed)
+            // Pipes' and helpers' files of this program are bypassed too, and rightly.
+            .filter(|file| Path::new(&file.path).starts_with(self.files.path()))
             .map(|file| format!("bypassed: {} ({})", file.path, file.reason))
             .collect();
         seen.sort();

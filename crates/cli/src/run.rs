@@ -196,6 +196,8 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
             }
             Err(error) => {
                 report::say(&format!("{error}; recovering"));
+                // A keeper that was killed owns the pool until the last of it is gone.
+                wait_at_most(&keeper.pidfd, KEEPER_END_S_MAX);
                 recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {})
             }
         },
@@ -239,10 +241,15 @@ fn end(mut keeper: Keeper) {
     if let Some(child) = &mut keeper.child
         && !in_use
     {
-        let timeout = Timespec { tv_sec: KEEPER_END_S_MAX, tv_nsec: 0 };
-        let _ = poll(&mut [PollFd::new(&keeper.pidfd, PollFlags::IN)], Some(&timeout));
+        wait_at_most(&keeper.pidfd, KEEPER_END_S_MAX);
         let _ = child.try_wait();
     }
+}
+
+/// Waits until the process behind a pidfd has ended, or the time is over.
+fn wait_at_most(pidfd: &OwnedFd, seconds: i64) {
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout));
 }
 
 fn write_summary(summary: &Summary, target: &Path) -> anyhow::Result<()> {

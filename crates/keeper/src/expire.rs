@@ -57,22 +57,16 @@ impl Expirer<'_> {
                 return;
             }
             if !self.anything_dirty() {
-                if let Some(retire_after) = self.idle_files() {
-                    wait(bell, seen, retire_after);
-                    self.retire_idle();
-                    continue;
-                }
+                due = None;
                 // Writers look at this word after they raised a file's newest seq; we look at the files after
                 // we set it: one of us sees the other.
-                header.expirer_idle.word.store(1, Ordering::SeqCst);
+                let idle = &header.expirer_idle.word;
+                idle.store(1, Ordering::SeqCst);
                 if !self.anything_dirty() && bell.load(Ordering::SeqCst) == seen {
-                    wait(&header.expirer_idle.word, 1, IDLE);
+                    wait(idle, 1, self.idle_files().unwrap_or(IDLE));
                 }
-                header.expirer_idle.word.store(0, Ordering::SeqCst);
-                due = None;
-                if keeper.is_stopping() {
-                    return;
-                }
+                idle.store(0, Ordering::SeqCst);
+                self.retire_idle();
                 continue;
             }
             let now = Instant::now();

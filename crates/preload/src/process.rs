@@ -202,7 +202,11 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
         // SAFETY: header, part and control buffer are valid for writes.
         let result = unsafe { call!(libc::SYS_recvmsg, socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
         if result != -(libc::EINTR as isize) {
-            break raw::check(result)?;
+            break match raw::check(result)? {
+                // It hung up without an answer.
+                0 => return Err(Errno(libc::ECONNRESET)),
+                bytes => bytes,
+            };
         }
     };
     let fds = received(&control, message.msg_controllen);
@@ -310,13 +314,22 @@ unsafe extern "C" fn construct(
             return;
         }
         // One that died left records that recovery will write over whatever this program did (history 11).
-        Err(_) => {
+        Err(Errno(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::EAGAIN)) => {
             raw::say(&[
                 b"holdfast: the keeper at ",
                 shown,
                 b" has died: no program can be started in this run any more\n",
             ]);
             raw::exit(KEEPER_DIED_STATUS);
+        }
+        // Another user's program, or one without a free descriptor: an outsider, against whom the fences stand.
+        Err(_) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" is out of reach of this program: its writes go to the disk as usual\n",
+            ]);
+            return;
         }
     };
     let Some(word) = wiped_page() else { return };

@@ -166,8 +166,8 @@ fn settle_pending(
     target(client, file, Some(description), description.flags())
 }
 
-fn adopt(client: &Client, description: &Description, seen: Seen) {
-    client.note_open(seen.file);
+/// Makes a file that the cache has already the one behind a description.
+pub fn adopt(client: &Client, description: &Description, seen: Seen) {
     // What was reported to others before this open is none of its business.
     if let Some(row) = client.board().files().get(seen.file.slot as usize) {
         description.seen_error.store(row.error_epoch.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -179,6 +179,16 @@ fn adopt(client: &Client, description: &Description, seen: Seen) {
 fn known(client: &Client, fd: c_int) -> Option<Seen> {
     let stat = raw::fstat(fd).ok()?;
     client.find(stat.dev, stat.ino)
+}
+
+/// Tells the keeper's fence that the open which has just made `fd` was a client's. Only of files that were the
+/// cache's when they were opened: of others the fence had no notice.
+pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
+    let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
+    if let Some(seen) = &seen {
+        client.note_open(seen.file);
+    }
+    seen
 }
 
 fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Errno> {

@@ -6,7 +6,7 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 
-use holdfast_cache::{Errno, Origin, Outcome, Reason};
+use holdfast_cache::{Client, Errno, Origin, Outcome, Reason};
 
 use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
@@ -50,7 +50,16 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         // SAFETY: our caller's path.
         let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
         if fd >= 0 {
-            if target::may_write(flags) { fds::retire(fd as c_int) } else { fds::ignore(fd as c_int) }
+            if target::may_write(flags) {
+                fds::retire(fd as c_int)
+            } else {
+                fds::ignore(fd as c_int)
+            }
+            if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0
+                && let Ok(stat) = raw::fstat(fd as c_int)
+            {
+                target::note_open(client, &stat);
+            }
         }
         return fd;
     }
@@ -82,7 +91,7 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         return fd;
     }
     let number = fd as c_int;
-    match adopt(number, flags, created, truncates && !created) {
+    match adopt(client, number, flags, created, truncates && !created) {
         Ok(()) => fd,
         Err(errno) => {
             fds::retire(number);
@@ -93,12 +102,14 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
 }
 
 /// Gives a newly opened descriptor its row, and does what was left out of the kernel's call.
-fn adopt(fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), Errno> {
+fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), Errno> {
     fds::retire(fd);
-    if !raw::fstat(fd).is_ok_and(|stat| stat.regular) {
+    let Ok(stat) = raw::fstat(fd) else { return Ok(()) };
+    if !stat.regular {
         fds::ignore(fd);
         return Ok(());
     }
+    let seen = target::note_open(client, &stat);
     let mut described_as = target::append_flag(flags);
     if flags & libc::O_ACCMODE == libc::O_WRONLY {
         described_as |= WRITE_ONLY;
@@ -112,8 +123,10 @@ fn adopt(fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), E
     let origin = if created { Origin::Created } else { Origin::Opened };
     let has_row = descriptions::allocate(described_as, origin).is_some_and(|(index, description)| {
         let described = fds::describe(fd, index, description);
-        if !described {
-            description.release();
+        match seen {
+            _ if !described => description.release(),
+            Some(seen) if !process::bypasses_all() => target::adopt(client, description, seen),
+            _ => {}
         }
         described
     });
