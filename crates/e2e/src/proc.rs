@@ -10,16 +10,22 @@ struct Row {
     pid: u32,
     parent: u32,
     dead: bool,
+    stopped: bool,
     ticks: u64,
 }
 
 fn row(pid: u32) -> Option<Row> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    row_at(&format!("/proc/{pid}/stat"), pid)
+}
+
+fn row_at(path: &str, pid: u32) -> Option<Row> {
+    let text = std::fs::read_to_string(path).ok()?;
     let fields: Vec<&str> = text[text.rfind(')')? + 2..].split(' ').collect();
     Some(Row {
         pid,
         parent: fields[1].parse().ok()?,
         dead: matches!(fields[0], "Z" | "X"),
+        stopped: matches!(fields[0], "T" | "t"),
         ticks: fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?,
     })
 }
@@ -54,9 +60,18 @@ pub fn with_environment(text: &str) -> Vec<u32> {
 
 /// Whether any thread of the process is left; the first one may be a zombie long before the last has let go of the files.
 pub fn alive(pid: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads(pid).iter().any(|thread| !thread.dead)
+}
+
+/// Whether no thread of the process is running or inside the kernel any more: all are stopped by a signal, or dead.
+pub fn at_rest(pid: u32) -> bool {
+    threads(pid).iter().all(|thread| thread.dead || thread.stopped)
+}
+
+fn threads(pid: u32) -> Vec<Row> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let ids = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
-    ids.into_iter().any(|thread: u32| row(thread).is_some_and(|row| !row.dead))
+    ids.filter_map(|id: u32| row_at(&format!("/proc/{pid}/task/{id}/stat"), id)).collect()
 }
 
 /// CPU time used so far, user and system, in clock ticks.

@@ -100,6 +100,6 @@ fn control_checker_accepts_a_plain_kill() {
 #[test]
 fn control_native_survives_a_power_cut() {
     for kind in [Kind::Ext4, Kind::Xfs] {
-        crash::native_survives_power_cut(&Git, kind, 1);
+        crash::native_survives_power_cut(&Git, kind);
     }
 }

@@ -112,5 +112,6 @@ fn control_without_syncs_loses_operations() {
 
 #[test]
 fn control_native_survives_a_power_cut() {
-    crash::native_survives_power_cut(&operations(), Kind::Ext4, 0);
+    crash::native_survives_power_cut(&operations(), Kind::Ext4);
+    crash::native_survives_power_cut(&operations(), Kind::Xfs);
 }

@@ -154,6 +154,6 @@ fn control_checker_accepts_a_plain_kill() {
 #[test]
 fn control_native_survives_a_power_cut() {
     for kind in [Kind::Ext4, Kind::Xfs] {
-        crash::native_survives_power_cut(&Redis, kind, 2);
+        crash::native_survives_power_cut(&Redis, kind);
     }
 }

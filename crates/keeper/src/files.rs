@@ -106,10 +106,6 @@ impl ManagedFile {
         PathBuf::from(format!("/proc/self/fd/{}", self.description.as_raw_fd()))
     }
 
-    /// A description of the same file that can be written to, for repair.
-    pub fn open_for_writing(&self) -> io::Result<File> {
-        File::options().write(true).open(self.magic_path())
-    }
 
     fn links(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.description)?.st_nlink as u64)
@@ -117,6 +113,12 @@ impl ManagedFile {
 }
 
 impl Keeper {
+    /// A description of a managed file that can be written to, for repair; the fence is told that it is ours.
+    pub(crate) fn open_for_writing(&self, file: &ManagedFile) -> io::Result<File> {
+        self.board.files()[file.slot as usize].client_opens.fetch_add(1, Ordering::SeqCst);
+        File::options().write(true).open(file.magic_path())
+    }
+
     /// The managed file of a slot, if its use has this generation.
     pub(crate) fn file(&self, slot: u64, generation: u64) -> Option<Arc<ManagedFile>> {
         let files = locked(&self.files);
@@ -209,7 +211,7 @@ impl Keeper {
             &self.nvm,
             &self.superblock,
             (file.slot, file.generation),
-            &mut || file.open_for_writing(),
+            &mut || self.open_for_writing(file),
         );
         self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
         result?;

@@ -56,7 +56,6 @@ impl Keeper {
             && let Some(slot) = self.board.find(dev, ino)
         {
             let row = &self.board.files()[slot as usize];
-            row.client_opens.fetch_add(1, Ordering::SeqCst);
             return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
         }
         let Ok(path) = std::fs::read_link(&via) else { return Err(Errno::EOPNOTSUPP) };
@@ -240,6 +239,9 @@ impl Keeper {
         created: bool,
         fenced: bool,
     ) -> Result<(), Reason> {
+        let row = &self.board.files()[slot as usize];
+        // The fence stands already and will see this open of ours.
+        row.client_opens.fetch_add(1, Ordering::SeqCst);
         let file = File::open(&candidate.via).map_err(|_| Reason::Permission)?;
         let meta = file.metadata().map_err(|_| Reason::Permission)?;
         if (meta.dev(), meta.ino()) != (candidate.dev, candidate.ino) {
@@ -253,7 +255,6 @@ impl Keeper {
         let path: &Path = &candidate.path;
         let ownership = Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() };
         self.slots().take(slot, generation, &who, ownership, marks, path.as_os_str().as_bytes());
-        let row = &self.board.files()[slot as usize];
         row.dev.store(candidate.dev, Ordering::Relaxed);
         row.ino.store(candidate.ino, Ordering::Relaxed);
         row.newest_seq.store(generation, Ordering::Relaxed);
@@ -262,8 +263,6 @@ impl Keeper {
         // Bytes from before us may be unsynced, unless there were none (invariant 9).
         row.unlogged.store(u64::from(!created), Ordering::Relaxed);
         row.unlogged_synced.store(0, Ordering::Relaxed);
-        // Counted are opens that the fence sees, and it stands since after this one.
-        row.client_opens.store(0, Ordering::Relaxed);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(FileState::Through);
         let description = OwnedFd::from(file);

@@ -77,7 +77,7 @@ impl Keeper {
             self.board.files().get(slot as usize).map_or(0, |row| row.generation.load(Ordering::SeqCst));
         let Some(file) = self.file(u64::from(slot), generation) else { return };
         let rolled =
-            roll_forward(&self.nvm, &self.superblock, segments, seq, &mut || file.open_for_writing());
+            roll_forward(&self.nvm, &self.superblock, segments, seq, &mut || self.open_for_writing(&file));
         if let Err(error) = rolled {
             let path = file.meta().path.display().to_string();
             self.report(format!("{path}: cannot finish the write of a dead process: {error}"));

@@ -8,6 +8,8 @@ use core::time::Duration;
 
 use holdfast_cache::{FileRef, Origin};
 
+use crate::raw::Stat;
+
 /// The program may only write through it, so nobody can move its cursor by reading.
 pub const WRITE_ONLY: u32 = 1 << 0;
 /// The kernel's cursor is shared with another process, or was opened by others: never remember it.
@@ -51,6 +53,16 @@ pub struct Description {
     origin: AtomicU32,
     slot_generation: AtomicU64,
     cursor: AtomicU64,
+    born_ns: AtomicU64,
+    path_changes: AtomicU32,
+}
+
+/// Changes of metadata that this process made by path to files which were not the cache's.
+static PATH_CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// Counts such a change.
+pub fn note_path_change() {
+    PATH_CHANGES.fetch_add(1, Ordering::SeqCst);
 }
 
 static POOL: [Description; ROWS] = [const {
@@ -65,6 +77,8 @@ static POOL: [Description; ROWS] = [const {
         origin: AtomicU32::new(0),
         slot_generation: AtomicU64::new(0),
         cursor: AtomicU64::new(CURSOR_UNKNOWN),
+        born_ns: AtomicU64::new(0),
+        path_changes: AtomicU32::new(0),
     }
 }; ROWS];
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -165,6 +179,20 @@ impl Description {
             State::Plain => PLAIN,
         };
         self.state.store(word, Ordering::Release);
+    }
+
+    /// Remembers how a file looked when this open had created it.
+    pub fn remember_birth(&self, stat: &Stat) {
+        self.born_ns.store(stat.changed_ns, Ordering::Relaxed);
+        self.path_changes.store(PATH_CHANGES.load(Ordering::SeqCst), Ordering::Relaxed);
+    }
+
+    /// Whether the file is as it was created. Another process' change within the same tick of a coarse clock is
+    /// missed if it left the size alone.
+    pub fn is_as_born(&self, stat: &Stat) -> bool {
+        stat.size == 0
+            && stat.changed_ns == self.born_ns.load(Ordering::Relaxed)
+            && PATH_CHANGES.load(Ordering::SeqCst) == self.path_changes.load(Ordering::Relaxed)
     }
 
     /// The flags, as the program wants them.

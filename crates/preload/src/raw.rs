@@ -241,6 +241,8 @@ pub struct Stat {
     pub regular: bool,
     /// Mode bits, owner and group.
     pub ownership: (u32, u32, u32),
+    /// Time of the last change of any kind, in nanoseconds.
+    pub changed_ns: u64,
 }
 
 fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result<Stat, Errno> {
@@ -253,6 +255,9 @@ fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result
         size: stat.st_size as u64,
         regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
         ownership: (stat.st_mode, stat.st_uid, stat.st_gid),
+        changed_ns: (stat.st_ctime as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(stat.st_ctime_nsec as u64),
     })
 }
 

@@ -113,7 +113,8 @@ fn described(
         State::Managed(file) => Ok(Some(file)),
         State::Plain => Ok(None),
         State::Pending(origin) => {
-            return settle_pending(client, fd, description, origin, register);
+            // Of a new file every change counts, the first one above all.
+            return settle_pending(client, fd, description, origin, register || origin == Origin::Created);
         }
     };
     target(client, file, Some(description), flags)
@@ -150,13 +151,16 @@ fn settle_pending(
                     give_up(client, fd, description, Reason::AsyncIo);
                     return Ok(None);
                 }
-                if let Some(seen) = known(client, fd) {
+                let stat = raw::fstat(fd);
+                if let Some(seen) = stat.as_ref().ok().and_then(|stat| client.find(stat.dev, stat.ino)) {
                     adopt(client, description, seen);
                     return Ok(Some(seen.file));
                 }
                 if !register {
                     return Ok(None);
                 }
+                let changed = !stat.is_ok_and(|stat| description.is_as_born(&stat));
+                let origin = if origin == Origin::Created && changed { Origin::Opened } else { origin };
                 let file = ask(client, fd, origin)?;
                 description.set_state(file.map_or(State::Plain, State::Managed));
                 Ok(file)

@@ -95,6 +95,11 @@ fn children_of_every_kind() {
 }
 
 #[test]
+fn descriptors_sent_away_and_asynchronous_interfaces() {
+    same_with_and_without("passing");
+}
+
+#[test]
 fn threads_signals_and_cancellation() {
     same_with_and_without("threads");
 }

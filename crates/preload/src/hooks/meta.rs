@@ -9,9 +9,9 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{size_t, timespec, timeval, utimbuf};
 
 use crate::patch::FCHMODAT;
-use crate::process;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
+use crate::{descriptions, process};
 
 type Name = *const c_char;
 
@@ -58,9 +58,12 @@ unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_
         // SAFETY: the program's path.
         && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
         && stat.regular
-        && let Some(seen) = client.find(stat.dev, stat.ino)
     {
-        client.note_unlogged(seen.file);
+        match client.find(stat.dev, stat.ino) {
+            Some(seen) => client.note_unlogged(seen.file),
+            // Perhaps a file that we created and have not written to yet.
+            None => descriptions::note_path_change(),
+        }
     }
     give_int(result)
 }

@@ -122,6 +122,7 @@ fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool
     }
     let origin = if created { Origin::Created } else { Origin::Opened };
     let has_row = descriptions::allocate(described_as, origin).is_some_and(|(index, description)| {
+        description.remember_birth(&stat);
         let described = fds::describe(fd, index, description);
         match seen {
             _ if !described => description.release(),
@@ -137,9 +138,8 @@ fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool
     if truncate {
         return raw::check(super::truncate::resize(fd, 0)).map(|_| ());
     }
-    if created || process::bypasses_all() {
-        // At once: what others do to the new file by its name is then seen. A keeper that cannot answer now does not
-        // make the open fail; the first write will.
+    if process::bypasses_all() {
+        // At once: its writes will not be seen. A keeper that cannot answer now does not make the open fail.
         let _: Target = target::of_change(fd);
     }
     Ok(())

@@ -219,8 +219,8 @@ pub unsafe extern "C-unwind" fn clone(
     if flags & libc::CLONE_VM == 0 {
         return forking(call, |_| false, |pid| pid < 0);
     }
-    if flags & libc::CLONE_VFORK == 0 {
-        // Two processes in one memory at once: nothing here is made for that.
+    if flags & libc::CLONE_VFORK == 0 || flags & libc::CLONE_SETTLS != 0 {
+        // Two processes in one memory at once, or a child without our mark: nothing here is made for that.
         super::aio::leave_all_to_kernel(Reason::Uncovered);
     }
     spawning(call)
