@@ -33,6 +33,8 @@ pub enum Ask {
     Naming = 6,
     /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
     Withdraw = 7,
+    /// Make the directory behind descriptor `args[0]` durable. `EOPNOTSUPP` leaves it to the kernel.
+    SyncDirectory = 8,
 }
 
 impl Ask {
@@ -46,6 +48,7 @@ impl Ask {
             Self::Unlinking,
             Self::Naming,
             Self::Withdraw,
+            Self::SyncDirectory,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -238,6 +238,16 @@ impl<N: Nvm> Client<N> {
         }
     }
 
+    /// Answers the `fsync` of a directory: absorbed where the slots hold all of its changes, else made by the keeper
+    /// or, as before, by `raw`.
+    pub fn sync_directory(&self, fd: i32, raw: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        match ask(&self.board, self.id, Ask::SyncDirectory, [fd as u64, 0, 0, 0], None) {
+            Ok(_) => Ok(()),
+            Err(Errno::EOPNOTSUPP) => raw(),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Tells the keeper that a child is about to be forked, so that it waits for the child's hello.
     pub fn announce_fork(&self) {
         self.board.header().forks_pending.word.fetch_add(1, Ordering::SeqCst);

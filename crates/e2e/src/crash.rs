@@ -288,20 +288,29 @@ impl<'a> Job<'a> {
     /// (one cut in twenty, ext4 and xfs alike) for data that the shutdown then takes away. A real disk does not do that.
     fn lose_power(&mut self, disk: &Disk, pool: &Pool, random: &mut Random) {
         let mut stopped = Vec::new();
-        // Children may be forked until their parents stand still: again, until none is new.
-        loop {
-            let fresh: Vec<u32> =
-                self.family(pool).into_iter().filter(|pid| !stopped.contains(pid)).collect();
-            if fresh.is_empty() {
-                break;
+        // The keeper last: the kernel asks it before a program may open a file.
+        for keepers_turn in [false, true] {
+            // Children may be forked until their parents stand still: again, until none is new.
+            loop {
+                let mut fresh = self.family(pool);
+                fresh.retain(|pid| {
+                    !stopped.contains(pid) && (keepers_turn || !proc::keepers(&pool.path).contains(pid))
+                });
+                if fresh.is_empty() {
+                    break;
+                }
+                for pid in &fresh {
+                    proc::signal(*pid, Signal::STOP);
+                }
+                let started = Instant::now();
+                // Who is in the kernel for longer waits for somebody that stands still (a vfork for its child).
+                while !fresh.iter().all(|pid| proc::at_rest(*pid))
+                    && started.elapsed() < Duration::from_secs(2)
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                stopped.extend(fresh);
             }
-            for pid in &fresh {
-                proc::signal(*pid, Signal::STOP);
-            }
-            proc::wait_until(Duration::from_secs(20), "all processes to stand still", || {
-                fresh.iter().all(|pid| proc::at_rest(*pid))
-            });
-            stopped.extend(fresh);
         }
         disk.cut_power();
         for pid in stopped {

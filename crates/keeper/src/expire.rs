@@ -88,7 +88,7 @@ impl Expirer<'_> {
     fn needs_cycle(&self, file: &ManagedFile) -> bool {
         match self.keeper.board.files()[file.slot as usize].state() {
             FileState::Orphan => true,
-            FileState::Through => self.keeper.is_dirty(file) || file.meta().unlinking,
+            FileState::Through => self.keeper.is_dirty(file) || file.meta().unlinking.is_some(),
             _ => false,
         }
     }

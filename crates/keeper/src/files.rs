@@ -51,8 +51,8 @@ pub(crate) struct Meta {
     /// Names written to the slot that their directories may not hold yet.
     pub names_unsynced: u32,
     pub directories: HashSet<PathBuf>,
-    /// A removal of a name was announced: the link count tells when the last one is gone.
-    pub unlinking: bool,
+    /// The name whose removal was announced last: the link count tells when the last one is gone.
+    pub unlinking: Option<PathBuf>,
     pub bypass: Option<Reason>,
     pub rewrite: bool,
     pub failures: u32,
@@ -79,7 +79,7 @@ impl ManagedFile {
             marks,
             names_unsynced: 1,
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
-            unlinking: false,
+            unlinking: None,
             bypass: None,
             rewrite: false,
             failures: 0,
@@ -259,7 +259,7 @@ impl Keeper {
         meta.directories.extend(path.parent().map(Path::to_owned));
         match kind {
             HintKind::Name => meta.path = path.to_owned(),
-            HintKind::Unlink => meta.unlinking = true,
+            HintKind::Unlink => meta.unlinking = Some(path.to_owned()),
         }
         Ok(())
     }
@@ -333,12 +333,15 @@ impl Keeper {
         if meta.marks & MARK_VOID != 0 {
             return true;
         }
-        if !meta.unlinking || !matches!(file.links(), Ok(0)) {
+        if meta.unlinking.is_none() || !matches!(file.links(), Ok(0)) {
             return false;
         }
         meta.marks |= MARK_VOID;
         self.slots().set_marks(file.slot, meta.marks);
         self.board.files()[file.slot as usize].set_state(FileState::Orphan);
+        if let Some(removed) = meta.unlinking.take() {
+            self.note_removed(&removed);
+        }
         true
     }
 

@@ -12,6 +12,7 @@ use holdfast_media::{Mapping, MediaInfo};
 use holdfast_pool::{Slots, Superblock, Words};
 
 use crate::config::KeeperConfig;
+use crate::directories::Directories;
 use crate::fence::Fence;
 use crate::files::ManagedFile;
 use crate::patterns::Patterns;
@@ -65,6 +66,8 @@ pub(crate) struct Keeper {
     pub clients: Mutex<HashMap<u32, Attached>>,
     /// Directories (device, inode) known to be reachable on disk.
     pub directories: Mutex<HashSet<(u64, u64)>>,
+    /// Directories whose changes are followed, so that their syncs can be absorbed.
+    pub directories_watched: Mutex<Directories>,
     pub counters: Counters,
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,

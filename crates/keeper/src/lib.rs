@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod control;
+mod directories;
 mod expire;
 pub mod fence;
 mod files;

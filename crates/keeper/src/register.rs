@@ -268,9 +268,14 @@ impl Keeper {
         let description = OwnedFd::from(file);
         let managed =
             ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks);
-        let mut files = locked(&self.files);
-        self.board.insert(slot);
-        files[slot as usize] = Some(Arc::new(managed));
+        {
+            let mut files = locked(&self.files);
+            self.board.insert(slot);
+            files[slot as usize] = Some(Arc::new(managed));
+        }
+        if created {
+            self.note_created(path);
+        }
         Ok(())
     }
 }

@@ -28,7 +28,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
         let seen = doorbell.load(Ordering::SeqCst);
         for (index, cell) in keeper.board.requests().iter().enumerate() {
             if cell.advance(RequestState::Posted, RequestState::Taken) {
-                if waits_for_disk(cell) {
+                if absorbs(keeper, cell) {
+                    finish(keeper, cell, Ok([0, 0]));
+                } else if waits_for_disk(cell) {
                     let _ = settlers.send(index);
                 } else {
                     answer(keeper, cell);
@@ -48,9 +50,20 @@ pub(crate) fn settle_requests(keeper: &Arc<Keeper>, cells: &std::sync::Mutex<Rec
     }
 }
 
+/// A directory sync that the slots answer.
+fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
+    Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
+        && keeper
+            .absorb_directory_sync(
+                cell.client.load(Ordering::Relaxed),
+                cell.args[0].load(Ordering::Relaxed),
+            )
+            .is_some()
+}
+
 fn waits_for_disk(cell: &RequestCell) -> bool {
     match Ask::from_u32(cell.kind.load(Ordering::Relaxed)) {
-        Some(Ask::Settle | Ask::Bypass) => true,
+        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory) => true,
         // Not the only description: all processes are looked through.
         Some(Ask::Sole) => cell.args[2].load(Ordering::Relaxed) == 0,
         _ => false,
@@ -59,6 +72,10 @@ fn waits_for_disk(cell: &RequestCell) -> bool {
 
 fn answer(keeper: &Keeper, cell: &RequestCell) {
     let result = perform(keeper, cell);
+    finish(keeper, cell, result);
+}
+
+fn finish(keeper: &Keeper, cell: &RequestCell, result: Result<[u64; 2], Errno>) {
     match result {
         Ok(reply) => {
             cell.reply[0].store(reply[0], Ordering::Relaxed);
@@ -79,6 +96,7 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
     match ask {
         Ask::Register => return keeper.register(client, args[0], args[1], None),
         Ask::Sole => return keeper.register(client, args[0], args[1], Some(args[2] != 0)),
+        Ask::SyncDirectory => return keeper.sync_directory(client, args[0]).map(|()| [0, 0]),
         _ => {}
     }
     let Some(file) = keeper.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
@@ -104,7 +122,7 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
             }
         }
         Ask::Withdraw => keeper.withdraw_name(&file),
-        Ask::Register | Ask::Sole => {}
+        Ask::Register | Ask::Sole | Ask::SyncDirectory => {}
     }
     Ok([0, 0])
 }

@@ -23,6 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::KeeperError;
 use crate::config::{FenceChoice, KeeperConfig};
+use crate::directories::Directories;
 use crate::fence::Fence;
 use crate::keeper::{Attached, Counters, Keeper, locked};
 use crate::outsiders::Gate;
@@ -137,6 +138,7 @@ fn build(
         pending: Mutex::default(),
         clients: Mutex::default(),
         directories: Mutex::default(),
+        directories_watched: Mutex::new(Directories::new()),
         counters: Counters::default(),
         errors: Mutex::default(),
         bypassed: Mutex::default(),

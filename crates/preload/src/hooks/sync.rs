@@ -9,6 +9,12 @@ use libc::off_t;
 
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
+use crate::{critical, process};
+
+/// Directories are synced to make names durable, most of which the slots know.
+fn is_directory(fd: c_int) -> bool {
+    raw::fstat(fd).is_ok_and(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR)
+}
 
 fn sync(fd: c_int, number: i64) -> c_int {
     match target::of_other(fd) {
@@ -19,6 +25,14 @@ fn sync(fd: c_int, number: i64) -> c_int {
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Refused(errno) => give_int(-(errno.0 as isize)),
+        Target::Kernel if is_directory(fd) && process::client().is_some() => {
+            // SAFETY: touches no memory.
+            let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
+            let result = process::client().map_or_else(kernel, |client| {
+                critical::section(|| client.sync_directory(fd, kernel))
+            });
+            give_int(raw::encode(result.map(|()| 0)))
+        }
         Target::Kernel | Target::KernelSynced => {
             // SAFETY: touches no memory.
             give_int(unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) })

@@ -48,8 +48,9 @@ static void send_away(int fd) {
     memset(&control, 0, sizeof control);
     control.header = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS };
     memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
-    show("sendmsg", sendmsg(ends[0], &message, 0));
+    long sent = sendmsg(ends[0], &message, 0);
     waitpid(pid, NULL, 0);
+    show("sendmsg", sent);
     show("sender writes", write(fd, "by sender,", 10));
     show("bad sendmsg", sendmsg(-1, &message, 0));
 }
