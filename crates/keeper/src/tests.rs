@@ -203,3 +203,52 @@ fn a_log_that_wraps_many_times_keeps_up() {
     }
     assert_eq!(contents(&file).len(), 64 * 65_536);
 }
+
+/// How a directory sync was answered.
+fn sync_directory(house: &House, directory: &File) -> &'static str {
+    let header = house.client.board().header();
+    let (absorbed, real) = (header.syncs_absorbed.get(), header.syncs_real.get());
+    house.client.sync_directory(directory.as_raw_fd(), || panic!("the keeper knows this directory")).unwrap();
+    match (header.syncs_absorbed.get() - absorbed, header.syncs_real.get() - real) {
+        (1, 0) => "absorbed",
+        (0, 1) => "real",
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_directory_sync_is_absorbed_only_if_the_slots_hold_every_change() {
+    let house = house("directory", NEVER_MS);
+    let directory = File::open(house.directory.path()).unwrap();
+    let path = |name: &str| house.directory.path().join(name);
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, b"a");
+    assert_eq!(sync_directory(&house, &directory), "real", "what was before us is not known");
+    assert_eq!(sync_directory(&house, &directory), "absorbed", "nothing happened since");
+
+    let (file, place) = house.create("b");
+    assert_eq!(sync_directory(&house, &directory), "real", "a file without records cannot be built anew");
+    write_at(&house.client, place, &file, 0, b"b");
+    let (file, place) = house.create("c");
+    write_at(&house.client, place, &file, 0, b"c");
+    assert_eq!(sync_directory(&house, &directory), "absorbed", "recovery would build it anew");
+
+    let name = std::ffi::CString::new(path("c").into_os_string().into_encoded_bytes()).unwrap();
+    house.client.unlinking(place, -100, &name).unwrap();
+    std::fs::remove_file(path("c")).unwrap();
+    house.client.named(place, true);
+    assert_eq!(sync_directory(&house, &directory), "absorbed", "recovery would remove it again");
+
+    for (what, change) in [
+        ("a file of somebody else", Box::new(|| std::fs::write(path("d"), "d").unwrap()) as Box<dyn Fn()>),
+        ("a directory", Box::new(|| std::fs::create_dir(path("e")).unwrap())),
+        ("a rename", Box::new(|| std::fs::rename(path("d"), path("f")).unwrap())),
+        ("a link", Box::new(|| std::fs::hard_link(path("f"), path("g")).unwrap())),
+        ("a removal by somebody else", Box::new(|| std::fs::remove_file(path("f")).unwrap())),
+        ("a removal without intent", Box::new(|| std::fs::remove_file(path("b")).unwrap())),
+    ] {
+        change();
+        assert_eq!(sync_directory(&house, &directory), "real", "{what}");
+        assert_eq!(sync_directory(&house, &directory), "absorbed", "after {what}");
+    }
+}
