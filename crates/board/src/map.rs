@@ -15,7 +15,13 @@ use crate::locks::PageLocks;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD1");
+/// Names the layout: a keeper and a library whose rows differ must not share a board.
+const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD1")
+    ^ (size_of::<Header>() as u64)
+    ^ ((size_of::<LaneRow>() as u64) << 12)
+    ^ ((size_of::<FileRow>() as u64) << 24)
+    ^ ((size_of::<SegmentRow>() as u64) << 36)
+    ^ ((size_of::<RequestCell>() as u64) << 48);
 const LANES_MAX: u32 = 64;
 const LOCKS: u32 = 16_384;
 const REQUESTS: u32 = 64;

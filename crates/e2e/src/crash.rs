@@ -158,18 +158,18 @@ pub fn control_loses_in_power_cut(workload: &dyn Workload, kind: Kind) {
     let disk = Disk::new(kind);
     let pool = pool_for(workload);
     let mut random = Random::new(&workload.name());
-    let mut job = Job::start(workload, &disk, &pool, Guard::Eatmydata);
-    job.load(&mut random);
-    job.lose_power(&disk, &pool, &mut random);
-    let acks = job.end();
-    disk.restore_power();
-    let verdict = workload.check(&job.site, &acks);
-    println!("{} on {kind:?}: control, {} acknowledged: {verdict:?}", workload.name(), acks.len());
-    assert!(
-        verdict.is_err(),
-        "without syncs nothing was lost on {kind:?}: the power cut is none\n{}",
-        job.told()
-    );
+    // Anybody on this machine may call sync at the wrong moment, but hardly three times.
+    let lost = (0..3).any(|_| {
+        let mut job = Job::start(workload, &disk, &pool, Guard::Eatmydata);
+        job.load(&mut random);
+        job.lose_power(&disk, &pool, &mut random);
+        let acks = job.end();
+        disk.restore_power();
+        let verdict = workload.check(&job.site, &acks);
+        println!("{} on {kind:?}: control, {} acknowledged: {verdict:?}", workload.name(), acks.len());
+        verdict.is_err()
+    });
+    assert!(lost, "{}: without syncs nothing was lost on {kind:?}: the power cut is none", workload.name());
 }
 
 /// The other control: the same power cut of the program by itself keeps what it acknowledged, so the cut takes only what was not
@@ -410,6 +410,8 @@ impl Drop for Job<'_> {
             proc::kill_hard(pid);
         }
         drop(self.supervisor.wait());
+        // The next round needs the room.
+        drop(std::fs::remove_dir_all(&self.site.dir));
     }
 }
 
@@ -421,9 +423,15 @@ fn listen(
 ) -> JoinHandle<()> {
     let (acks, said) = (acks.clone(), said.clone());
     std::thread::spawn(move || {
-        for line in BufReader::new(stream).split(b'\n') {
-            let Ok(line) = line else { break };
-            let line = String::from_utf8_lossy(&line).into_owned();
+        let mut stream = BufReader::new(stream);
+        let mut bytes = Vec::new();
+        while stream.read_until(b'\n', &mut bytes).is_ok_and(|length| length > 0) {
+            // What is cut off in the middle of a line says nothing.
+            if bytes.pop() != Some(b'\n') {
+                break;
+            }
+            let line = String::from_utf8_lossy(&bytes).into_owned();
+            bytes.clear();
             match told(&line) {
                 Some(item) => acks.lock().expect("acks").push(item),
                 None => said.lock().expect("said").push_str(&(line + "\n")),

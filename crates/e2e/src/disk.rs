@@ -45,7 +45,7 @@ pub struct Disk {
 impl Disk {
     /// Makes and mounts one, large enough for any of the programs.
     pub fn new(kind: Kind) -> Self {
-        Self::with_size(kind, 1 << 30)
+        Self::with_size(kind, 2 << 30)
     }
 
     /// Makes and mounts one of a given size.

@@ -31,7 +31,7 @@ fn db_bench(site: &Site, benchmark: &str, num: u64) -> Vec<String> {
         format!("--benchmarks={benchmark}"),
         format!("--num={num}"),
         "--value_size=200".into(),
-        "--write_buffer_size=268435456".into(),
+        "--write_buffer_size=134217728".into(),
         "--disable_auto_compactions=1".into(),
         "--avoid_flush_during_recovery=1".into(),
         "--compression_type=none".into(),

@@ -10,7 +10,7 @@ use holdfast_e2e::need;
 
 /// Commits rows one by one and says so after each commit. The second table makes every transaction touch several pages.
 const COMMIT_ROWS: &str = "
-import sqlite3, sys
+import os, sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute('PRAGMA journal_mode=' + sys.argv[2])
 db.execute('PRAGMA synchronous=FULL')
@@ -21,7 +21,7 @@ while True:
     db.execute(\"INSERT INTO item VALUES(?1, printf('%0600d', ?1))\", (row,))
     db.execute('UPDATE total SET items = items + 1')
     db.execute('COMMIT')
-    print('ack', row, flush=True)
+    os.write(1, b'ack %d\\n' % row)
 ";
 
 struct Sqlite {

@@ -28,11 +28,11 @@ for number in range(limit):
         os.write(fd, b'%09d\\n' % number)
         os.fsync(fd)
     except OSError as error:
-        print('errno', error.errno, flush=True)
+        os.write(1, b'errno %d\\n' % error.errno)
         break
-    print('ack', number, flush=True)
+    os.write(1, b'ack %d\\n' % number)
     time.sleep(pause)
-print('end', flush=True)
+os.write(1, b'end\\n')
 ";
 
 /// A run that ends with the test.

@@ -50,11 +50,14 @@ impl Control {
             let message = format!("pool {} cannot be used: {error}", pool.display());
             ControlError::Pool(PoolError { message, busy: false })
         };
-        let (mapping, _) = Mapping::open(pool, OpenMode::ReadOnly).map_err(|error| unusable(error.to_string()))?;
+        let (mapping, _) =
+            Mapping::open(pool, OpenMode::ReadOnly).map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
         let socket = socket_path(&superblock.uuid);
         let connected = connect(&socket).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NoKeeper(pool.to_owned()),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ControlError::NoKeeper(pool.to_owned())
+            }
             _ => ControlError::Broken { pool: pool.to_owned(), source: error },
         })?;
         let peer = rustix::net::sockopt::socket_peercred(&connected)

@@ -164,7 +164,8 @@ impl Keeper {
         let mut watched_directories = locked(&self.directories_watched);
         watched_directories.take_notices();
         let watched = watched_directories.by_path.get_mut(&directory)?;
-        let adds_up = !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
+        let adds_up =
+            !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
         if !adds_up || !rebuildable {
             return None;
         }

@@ -134,7 +134,8 @@ impl Expirer<'_> {
 
     fn retire_idle(&self) {
         for file in self.keeper.managed() {
-            if self.is_retirable(&file) && file.meta().look_at <= Instant::now() && !self.keeper.retire(&file) {
+            if self.is_retirable(&file) && file.meta().look_at <= Instant::now() && !self.keeper.retire(&file)
+            {
                 file.meta().look_at = Instant::now() + OPEN_FILE;
             }
         }
@@ -148,7 +149,8 @@ impl Expirer<'_> {
         let (sealed_after, free) = self.count_segments();
         if let Some(freed) = sealed_before.checked_sub(sealed_after).filter(|&freed| freed > 0) {
             let segment_ns = begun.elapsed().as_nanos() as u64 / freed;
-            self.segment_ns = if self.segment_ns == 0 { segment_ns } else { (self.segment_ns * 3 + segment_ns) / 4 };
+            self.segment_ns =
+                if self.segment_ns == 0 { segment_ns } else { (self.segment_ns * 3 + segment_ns) / 4 };
         }
         self.throttle(free);
         if !clean {
@@ -222,7 +224,8 @@ impl Keeper {
 
     /// Syncs the directories of new and removed names and gives back the slots of removed files.
     fn sync_names(&self, void: &[Arc<ManagedFile>], synced: &[(Arc<ManagedFile>, Synced)]) -> bool {
-        let created = synced.iter().map(|(file, _)| file).filter(|file| file.meta().marks & MARK_CREATED != 0);
+        let created =
+            synced.iter().map(|(file, _)| file).filter(|file| file.meta().marks & MARK_CREATED != 0);
         let mut directories: HashSet<std::path::PathBuf> = HashSet::new();
         for file in void.iter().chain(created) {
             directories.extend(file.meta().directories.iter().cloned());

@@ -86,15 +86,7 @@ impl ManagedFile {
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
         };
-        Self {
-            slot,
-            generation,
-            dev,
-            description,
-            fenced,
-            expiring: Mutex::new(()),
-            meta: Mutex::new(meta),
-        }
+        Self { slot, generation, dev, description, fenced, expiring: Mutex::new(()), meta: Mutex::new(meta) }
     }
 
     pub fn meta(&self) -> MutexGuard<'_, Meta> {
@@ -105,7 +97,6 @@ impl ManagedFile {
     pub fn magic_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.description.as_raw_fd()))
     }
-
 
     fn links(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.description)?.st_nlink as u64)
@@ -354,7 +345,9 @@ impl Keeper {
         row.generation.store(0, Ordering::SeqCst);
         row.set_state(FileState::Free);
         self.slots().release(file.slot);
-        if file.fenced && let Some(fence) = self.fence.get() {
+        if file.fenced
+            && let Some(fence) = self.fence.get()
+        {
             fence.unwatch(file.slot, file.generation, &file.magic_path());
         }
         files[file.slot as usize] = None;

@@ -18,10 +18,12 @@ mod live;
 mod locate;
 mod mapped;
 mod open;
+mod overlay;
 mod plan;
 mod replay;
 mod run;
 mod scan;
+mod writer;
 
 pub use format::format;
 pub use mapped::mapped_by;

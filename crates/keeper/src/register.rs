@@ -132,9 +132,9 @@ impl Keeper {
         sole: bool,
     ) -> Result<Place, Errno> {
         let key = (candidate.dev, candidate.ino);
-        let found = locked(&self.pending).get(&key).map(|pending| {
-            (pending.client == client, pending.slot, pending.generation, pending.tainted)
-        });
+        let found = locked(&self.pending)
+            .get(&key)
+            .map(|pending| (pending.client == client, pending.slot, pending.generation, pending.tainted));
         let Some((true, slot, generation, tainted)) = found else {
             return self.decline(candidate, Reason::CannotTell);
         };
@@ -145,7 +145,9 @@ impl Keeper {
         let place = self.adopt(candidate, slot, generation, created, true)?;
         if let (Some(reason), Some(file)) = (reason, self.file(place[0], place[1])) {
             self.bypass(&file, reason).map_err(|_| Errno::EIO)?;
-            if reason == Reason::Outsider && let Some(fence) = self.fence.get() {
+            if reason == Reason::Outsider
+                && let Some(fence) = self.fence.get()
+            {
                 fence.present(slot, generation);
             }
         }
@@ -266,8 +268,7 @@ impl Keeper {
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(FileState::Through);
         let description = OwnedFd::from(file);
-        let managed =
-            ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks);
+        let managed = ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks);
         {
             let mut files = locked(&self.files);
             self.board.insert(slot);

@@ -54,10 +54,7 @@ pub(crate) fn settle_requests(keeper: &Arc<Keeper>, cells: &std::sync::Mutex<Rec
 fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
         && keeper
-            .absorb_directory_sync(
-                cell.client.load(Ordering::Relaxed),
-                cell.args[0].load(Ordering::Relaxed),
-            )
+            .absorb_directory_sync(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
             .is_some()
 }
 

@@ -62,7 +62,13 @@ pub(crate) fn replay_live(
 }
 
 /// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel record).
-fn apply(file: &File, header: &Header, payload: &[u8], kept: Option<u64>, written: &mut u64) -> io::Result<()> {
+fn apply(
+    file: &File,
+    header: &Header,
+    payload: &[u8],
+    kept: Option<u64>,
+    written: &mut u64,
+) -> io::Result<()> {
     match header.kind {
         Kind::Write => {
             let room = kept.unwrap_or(u64::MAX).saturating_sub(*written);
@@ -115,4 +121,3 @@ pub(crate) fn roll_forward(
     }
     Ok(true)
 }
-

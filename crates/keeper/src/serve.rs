@@ -15,8 +15,8 @@ use holdfast_cache::wire::{DRAIN, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_media::{Delay, Mapping, OpenMode};
 use rustix::event::epoll;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 use rustix::process::{Pid, PidfdFlags};
 use zerocopy::{FromBytes, IntoBytes};
@@ -100,7 +100,8 @@ fn build(
     pool: RecoveredPool,
     recovered: Option<Report>,
 ) -> Result<(Keeper, OwnedFd), KeeperError> {
-    let RecoveredPool { mapping, superblock, lock, counter_start, pinned_segments, set_aside_slots, .. } = pool;
+    let RecoveredPool { mapping, superblock, lock, counter_start, pinned_segments, set_aside_slots, .. } =
+        pool;
     let pool_fd: OwnedFd = std::fs::File::options()
         .read(true)
         .write(true)
@@ -157,10 +158,7 @@ fn build(
 }
 
 fn delay(config: &KeeperConfig) -> Delay {
-    Delay {
-        write_latency_ns: config.nvm_latency_ns,
-        bandwidth_bytes_per_s: config.nvm_bandwidth_bytes_per_s,
-    }
+    Delay { write_latency_ns: config.nvm_latency_ns, bandwidth_bytes_per_s: config.nvm_bandwidth_bytes_per_s }
 }
 
 struct Threads {
@@ -370,7 +368,8 @@ impl Events {
         match message[0] {
             HELLO => {
                 let connection = self.connections.remove(&token);
-                if let (Some(connection), Ok(hello)) = (connection, Hello::read_from_bytes(&message[..bytes])) {
+                if let (Some(connection), Ok(hello)) = (connection, Hello::read_from_bytes(&message[..bytes]))
+                {
                     self.welcome(&connection, peer.pid, ours, &hello);
                 }
             }

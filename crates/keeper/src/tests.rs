@@ -14,8 +14,8 @@ use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -53,7 +53,8 @@ fn house(name: &str, age_ms_max: u64) -> House {
 
 fn attach(socket: &Path) -> Client {
     let connection =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
     let hello = Hello { kind: HELLO, forked: 0, reserved: [0; 2], version: WIRE_VERSION.into() };
     rustix::net::send(&connection, hello.as_bytes(), SendFlags::empty()).unwrap();
@@ -166,7 +167,8 @@ fn racing_writers_leave_the_same_bytes_in_log_and_page_cache() {
             scope.spawn(move || {
                 let mut state = thread + 1;
                 for round in 0..300u64 {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let offset = (state >> 33) % 60_000;
                     let length = 1 + (state >> 50) as usize % 12_000;
                     write_at(client, place, file, offset, &vec![(thread * 60 + round % 60) as u8; length]);

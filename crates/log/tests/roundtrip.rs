@@ -2,7 +2,9 @@
 
 use holdfast_log::{Draft, Kind, Stop, Tail, append, record_bytes, scan_segment};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode, allocate};
-use holdfast_pool::{Layout, POOL_BYTES_MIN, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
+use holdfast_pool::{
+    Layout, POOL_BYTES_MIN, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation,
+};
 
 const UUID: [u8; 16] = *b"a pool of tests.";
 
@@ -100,7 +102,8 @@ fn records_of_all_lengths_come_back_in_order() {
 fn gathered_parts_equal_their_concatenation_from_any_byte_on() {
     let pool = pool("gather");
     let bytes: Vec<u8> = (0..20_000u32).map(|i| (i % 249) as u8).collect();
-    let parts: Vec<&[u8]> = vec![&bytes[..1], &bytes[1..1], &bytes[1..5000], &bytes[5000..5003], &bytes[5003..]];
+    let parts: Vec<&[u8]> =
+        vec![&bytes[..1], &bytes[1..1], &bytes[1..5000], &bytes[5000..5003], &bytes[5003..]];
     let mut tail = pool.tail(1, 6);
     let cuts = [(0, 20_000), (1, 10), (4998, 9), (4999, 4096), (5003, 14_997), (0, 0)];
     for (seq, (from, length)) in cuts.iter().enumerate() {

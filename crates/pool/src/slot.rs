@@ -200,8 +200,7 @@ impl<N: Nvm> Slots<'_, N> {
             handle: handle.to_vec(),
             inode: raw.inode.get(),
         };
-        let ownership =
-            Ownership { mode: raw.mode.get(), owner: raw.owner.get(), group: raw.group.get() };
+        let ownership = Ownership { mode: raw.mode.get(), owner: raw.owner.get(), group: raw.group.get() };
         Ok((identity, ownership))
     }
 

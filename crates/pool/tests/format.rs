@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    HintKind, Identity, Layout, MARK_CREATED, Ownership, POOL_BYTES_MIN, SLOT_BYTES, Slots, Words, Zone, format,
-    set_segment_generation,
+    HintKind, Identity, Layout, MARK_CREATED, Ownership, POOL_BYTES_MIN, SLOT_BYTES, Slots, Words, Zone,
+    format, set_segment_generation,
 };
 
 /// Media in ordinary memory.

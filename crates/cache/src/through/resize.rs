@@ -103,8 +103,7 @@ impl<N: Nvm> Client<N> {
         let row = self.row(file);
         let result = if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
-            let has_records =
-                row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
+            let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
             let settled = if has_records { self.settle(file) } else { Ok(()) };
             settled.and_then(|()| {
                 let done = raw();

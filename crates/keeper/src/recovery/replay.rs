@@ -1,10 +1,18 @@
 //! Writing a file's live records into it.
 //!
-//! One by one in seq order is right: the file on disk holds any mixture of the effects of these records over what
-//! was synced before the first of them. A byte that none of them touched is as it was synced. A byte that some
+//! One by one in seq order would be right: the file on disk holds any mixture of the effects of these records over
+//! what was synced before the first of them. A byte that none of them touched is as it was synced. A byte that some
 //! touched gets every one of their effects again, in order, so the last one wins, as it did when the program ran;
 //! and so does the size: only a truncation makes a file shorter, and it is among the records (history 17). Since
 //! the mixture does not matter, neither does an earlier replay that a crash cut off (invariant 8).
+//!
+//! Truncations and punches keep their place in that order. Of the writes between two of them only the outcome is
+//! written, in ascending order and each byte once. That is the same: writes neither read the file nor make it
+//! shorter, so after any order of them a byte holds what the newest write put there (which [`newest_pieces`] finds),
+//! and the size is the larger of what it was and the farthest end. Nobody sees the file in between: it is found again
+//! only after the sync. A crash in between leaves one more mixture of effects of these records, in memory or on disk
+//! and whatever part of it the disk has begun with, and the records are in the log until the sync has succeeded; the
+//! next recovery starts over with the same records, hence writes the same bytes.
 
 use std::fs::File;
 use std::io;
@@ -16,20 +24,18 @@ use holdfast_pool::Layout;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use super::overlay::newest_pieces;
 use super::scan::Entry;
+use super::writer::Writer;
 
-/// Neighbouring writes are joined up to this many bytes.
-const BATCH_BYTES_MAX: usize = 1 << 20;
+/// At most this many writes are merged at once: their places take 16 bytes of memory each, their bytes stay on the
+/// media.
+const WRITES_MAX: usize = 1 << 22;
+/// Zeros written at once where holes cannot be punched.
+const ZEROS_BYTES: usize = 1 << 20;
 
-/// Bytes read from the log that go to one place of the file.
-#[derive(Default)]
-struct Batch {
-    offset: u64,
-    bytes: Vec<u8>,
-}
-
-/// Applies `entries` (live, in seq order, of one file) to `file`. `tick` is called before every change of the file
-/// with the bytes it writes.
+/// Applies `entries` (live, in seq order, of one file) to `file`. `tick` is called before every change of the file;
+/// the numbers it hears add up to the bytes of all writes.
 pub(super) fn replay(
     nvm: &impl Nvm,
     layout: &Layout,
@@ -37,48 +43,47 @@ pub(super) fn replay(
     file: &File,
     tick: &mut dyn FnMut(u64),
 ) -> io::Result<()> {
-    let mut batch = Batch::default();
-    for entry in entries {
-        match entry.kind {
-            Kind::Write => {
-                let follows = batch.offset.checked_add(batch.bytes.len() as u64) == Some(entry.file_offset);
-                if !follows || batch.bytes.len() + entry.bytes as usize > BATCH_BYTES_MAX {
-                    flush(&mut batch, file, tick)?;
-                    batch.offset = entry.file_offset;
-                }
-                let filled = batch.bytes.len();
-                batch.bytes.resize(filled + entry.bytes as usize, 0);
-                nvm.read(payload_offset(layout, entry), &mut batch.bytes[filled..]);
-            }
+    let mut writer = Writer::new(file, tick);
+    let mut left = entries;
+    while let Some(first) = left.first() {
+        let writes = left.iter().take(WRITES_MAX).take_while(|entry| entry.kind == Kind::Write).count();
+        let (run, rest) = left.split_at(writes.max(1));
+        left = rest;
+        match first.kind {
+            Kind::Write => write(nvm, layout, run, &mut writer)?,
             Kind::Truncate => {
-                flush(&mut batch, file, tick)?;
-                tick(0);
-                file.set_len(entry.file_offset)?;
+                writer.tick(0);
+                file.set_len(first.file_offset)?;
             }
             Kind::Punch => {
-                flush(&mut batch, file, tick)?;
-                tick(0);
-                punch(file, entry.file_offset, entry.extent)?;
+                writer.tick(0);
+                punch(file, first.file_offset, first.extent)?;
             }
             // Resolving what is live has used them up.
             Kind::Cancel => {}
         }
     }
-    flush(&mut batch, file, tick)
+    Ok(())
+}
+
+/// Writes the outcome of `writes` (oldest first).
+fn write(nvm: &impl Nvm, layout: &Layout, writes: &[Entry], writer: &mut Writer<'_>) -> io::Result<()> {
+    let mut overwritten: u64 = writes.iter().map(|write| u64::from(write.bytes)).sum();
+    newest_pieces(writes, |write, skip, bytes| {
+        overwritten -= bytes;
+        let from = payload_offset(layout, write) + skip;
+        writer.put(write.file_offset + skip, bytes, |done, part| nvm.read(from + done, part))
+    })?;
+    writer.flush()?;
+    if overwritten > 0 {
+        writer.tick(overwritten);
+    }
+    Ok(())
 }
 
 /// Where the bytes of a record lie on the media.
 pub(super) fn payload_offset(layout: &Layout, entry: &Entry) -> u64 {
     layout.segment_offset(entry.segment) + u64::from(entry.at()) + RECORD_HEADER_BYTES
-}
-
-fn flush(batch: &mut Batch, file: &File, tick: &mut dyn FnMut(u64)) -> io::Result<()> {
-    if !batch.bytes.is_empty() {
-        tick(batch.bytes.len() as u64);
-        file.write_all_at(&batch.bytes, batch.offset)?;
-        batch.bytes.clear();
-    }
-    Ok(())
 }
 
 fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
@@ -88,7 +93,7 @@ fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes) {
         Err(Errno::OPNOTSUPP) => {
             let end = offset.saturating_add(bytes).min(file.metadata()?.len());
-            let zeros = vec![0u8; BATCH_BYTES_MAX];
+            let zeros = vec![0u8; ZEROS_BYTES];
             let mut at = offset;
             while at < end {
                 let step = (end - at).min(zeros.len() as u64);

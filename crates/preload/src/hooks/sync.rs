@@ -28,9 +28,8 @@ fn sync(fd: c_int, number: i64) -> c_int {
         Target::Kernel if is_directory(fd) && process::client().is_some() => {
             // SAFETY: touches no memory.
             let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
-            let result = process::client().map_or_else(kernel, |client| {
-                critical::section(|| client.sync_directory(fd, kernel))
-            });
+            let result = process::client()
+                .map_or_else(kernel, |client| critical::section(|| client.sync_directory(fd, kernel)));
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Kernel | Target::KernelSynced => {

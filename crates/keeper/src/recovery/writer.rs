@@ -1,0 +1,91 @@
+//! Writing to a file in large pieces, and having the disk begin early. It makes nothing durable: that is the sync
+//! that the caller does at the end.
+#![allow(unsafe_code)] // `sync_file_range` has no safe wrapper.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// Neighbouring pieces are joined into writes of up to this many bytes.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+/// After this many bytes the disk is told to begin.
+const WRITE_BACK_BYTES: u64 = 16 << 20;
+
+/// A file that is written to.
+pub(super) struct Writer<'a> {
+    pub(super) file: &'a File,
+    /// Called before every change of the file with the bytes it writes.
+    tick: &'a mut dyn FnMut(u64),
+    buffer: Vec<u8>,
+    /// Where the first byte of the buffer goes, and how many there are.
+    offset: u64,
+    filled: usize,
+    /// What was written since the disk was last told to begin: how many bytes, and between which offsets.
+    dirty_bytes: u64,
+    dirty: Range<u64>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(file: &'a File, tick: &'a mut dyn FnMut(u64)) -> Self {
+        Self { file, tick, buffer: Vec::new(), offset: 0, filled: 0, dirty_bytes: 0, dirty: u64::MAX..0 }
+    }
+
+    /// Tells of `bytes` that are done without a write, or of a change of another kind (0).
+    pub(super) fn tick(&mut self, bytes: u64) {
+        (self.tick)(bytes);
+    }
+
+    /// Takes `bytes` bytes for `offset`. `read` is called with parts of them, each to be filled from the given byte on.
+    pub(super) fn put(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        mut read: impl FnMut(u64, &mut [u8]),
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            if self.filled == self.buffer.len() || self.offset + self.filled as u64 != offset + done {
+                self.flush()?;
+                self.offset = offset + done;
+                self.buffer.resize(WRITE_BYTES_MAX, 0);
+            }
+            let room = &mut self.buffer[self.filled..];
+            let step = room.len().min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
+            read(done, &mut room[..step]);
+            self.filled += step;
+            done += step as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes what was taken.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.filled == 0 {
+            return Ok(());
+        }
+        let bytes = self.filled as u64;
+        self.tick(bytes);
+        self.file.write_all_at(&self.buffer[..self.filled], self.offset)?;
+        self.filled = 0;
+        self.dirty_bytes += bytes;
+        self.dirty = self.dirty.start.min(self.offset)..self.dirty.end.max(self.offset + bytes);
+        if self.dirty_bytes >= WRITE_BACK_BYTES {
+            start_write_back(self.file, &self.dirty);
+            (self.dirty_bytes, self.dirty) = (0, u64::MAX..0);
+        }
+        Ok(())
+    }
+}
+
+/// Has the disk begin with a range of the file, so that the sync at the end finds little left to do.
+///
+/// Only a hint: an error of the disk is not consumed here, the sync reports it.
+fn start_write_back(file: &File, range: &Range<u64>) {
+    let bytes = range.end - range.start;
+    // SAFETY: a system call on a descriptor that lives through the call; it touches no memory of ours.
+    let _ = unsafe {
+        libc::sync_file_range(file.as_raw_fd(), range.start as i64, bytes as i64, libc::SYNC_FILE_RANGE_WRITE)
+    };
+}
