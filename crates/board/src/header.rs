@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::names::{NAMES_ROWS, NamesRow};
+
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
 pub const KEEPER_DIED: u32 = 0x4000_0000;
 
@@ -73,6 +75,7 @@ pub struct Header {
     pub forks_pending: Switch,
     /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
     pub throttle_ns: Counter,
+    pub(crate) names: [NamesRow; NAMES_ROWS],
     /// Syncs answered from the log.
     pub syncs_absorbed: Counter,
     /// Syncs passed on to the kernel.
@@ -84,6 +87,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// The name changes of a file system; `None` when too many are in use to count them.
+    pub fn names(&self, device: u64) -> Option<&NamesRow> {
+        self.names.iter().find(|row| row.claim(device))
+    }
+
     /// Whether the keeper is alive: one load, no system call.
     #[inline]
     pub fn keeper_alive(&self) -> bool {

@@ -11,6 +11,7 @@ mod header;
 mod lanes;
 mod locks;
 mod map;
+mod names;
 mod requests;
 mod segments;
 
@@ -20,5 +21,6 @@ pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use map::{Board, BoardError, Plan};
+pub use names::NamesRow;
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};

@@ -27,14 +27,18 @@ pub enum Ask {
     Settle = 3,
     /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]).
     Bypass = 4,
-    /// The name in the path, relative to descriptor `args[2]`, is about to be removed.
+    /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result `EAGAIN`: other names
+    /// stay, so nothing was noted; settle the file and count the change.
     Unlinking = 5,
     /// The file is about to get the name in the path, relative to descriptor `args[2]`.
     Naming = 6,
     /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
     Withdraw = 7,
-    /// Make the directory behind descriptor `args[0]` durable. `EOPNOTSUPP` leaves it to the kernel.
+    /// Make the directory behind descriptor `args[0]` durable, really if `args[1]` is 1. `EOPNOTSUPP` leaves it to
+    /// the kernel.
     SyncDirectory = 8,
+    /// A file without live records was renamed over: if that was its last name, its slot is free.
+    Replaced = 9,
 }
 
 impl Ask {
@@ -49,6 +53,7 @@ impl Ask {
             Self::Naming,
             Self::Withdraw,
             Self::SyncDirectory,
+            Self::Replaced,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -1,9 +1,8 @@
 //! A process attached to a keeper: what the preloaded library calls.
 
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_board::{Board, BoardError, FileRow, FileState};
+use holdfast_board::{Board, BoardError, FileRow, FileState, NamesRow};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::Layout;
 use rustix::fd::BorrowedFd;
@@ -207,47 +206,6 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Persists, before the call, that the name `path` is about to be removed (history 16).
-    pub fn unlinking(&self, file: FileRef, dirfd: i32, path: &CStr) -> Result<(), Errno> {
-        self.intent(Ask::Unlinking, file, dirfd, path)
-    }
-
-    /// Persists, before the call, that the file is about to be known as `path`.
-    pub fn naming(&self, file: FileRef, dirfd: i32, path: &CStr) -> Result<(), Errno> {
-        self.intent(Ask::Naming, file, dirfd, path)
-    }
-
-    fn intent(&self, kind: Ask, file: FileRef, dirfd: i32, path: &CStr) -> Result<(), Errno> {
-        if !self.is_current(file) {
-            return Ok(());
-        }
-        let args = [u64::from(file.slot), file.generation, dirfd as u64, 0];
-        match ask(&self.board, self.id, kind, args, Some(path)) {
-            Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// Reports how the announced call went: a failed one withdraws its intent before the program hears of it.
-    /// Of success the keeper finds the traces itself.
-    pub fn named(&self, file: FileRef, ok: bool) {
-        if !ok && self.is_current(file) {
-            let args = [u64::from(file.slot), file.generation, 0, 0];
-            // A dead keeper cannot be told; recovery then judges by what it finds at the names.
-            let _ = ask(&self.board, self.id, Ask::Withdraw, args, None);
-        }
-    }
-
-    /// Answers the `fsync` of a directory: absorbed where the slots hold all of its changes, else made by the keeper
-    /// or, as before, by `raw`.
-    pub fn sync_directory(&self, fd: i32, raw: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        match ask(&self.board, self.id, Ask::SyncDirectory, [fd as u64, 0, 0, 0], None) {
-            Ok(_) => Ok(()),
-            Err(Errno::EOPNOTSUPP) => raw(),
-            Err(errno) => Err(errno),
-        }
-    }
-
     /// Tells the keeper that a child is about to be forked, so that it waits for the child's hello.
     pub fn announce_fork(&self) {
         self.board.header().forks_pending.word.fetch_add(1, Ordering::SeqCst);
@@ -282,7 +240,9 @@ impl<N: Nvm> Client<N> {
         }
         // A file without a single record cannot be built anew by recovery: its existence is the kernel's to sync.
         let is_blank = row.newest_seq.load(Ordering::SeqCst) == file.generation;
-        if !row.needs_real_sync() && !is_blank {
+        let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
+        let names_covered = names.map(NamesRow::pending);
+        if !row.needs_real_sync() && !is_blank && names_covered == Some(None) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
@@ -290,6 +250,9 @@ impl<N: Nvm> Client<N> {
         self.board.header().syncs_real.add(1);
         raw()?;
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
+        if let (Some(names), Some(Some(covered))) = (names, names_covered) {
+            names.cover(covered);
+        }
         Ok(())
     }
 }

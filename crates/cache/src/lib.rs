@@ -8,8 +8,10 @@
 mod ask;
 mod client;
 mod lane;
+mod names;
 pub mod through;
 pub mod wire;
 
 pub use ask::{Ask, Reason};
 pub use client::{Client, Errno, FileRef, Origin, Outcome, Place, Seen};
+pub use names::Removal;

@@ -135,7 +135,7 @@ pub fn survives_power_cut(workload: &dyn Workload, kind: Kind) {
         let mut job = Job::start(workload, &disk, &pool, Guard::Holdfast);
         job.load(&mut random);
         job.must_absorb(&pool);
-        job.lose_power(&disk, &pool, &mut random);
+        job.lose_power(&disk, &pool);
         let acks = job.end();
         disk.restore_power();
         let recovered = pool.recover(&[]);
@@ -162,7 +162,7 @@ pub fn control_loses_in_power_cut(workload: &dyn Workload, kind: Kind) {
     let lost = (0..3).any(|_| {
         let mut job = Job::start(workload, &disk, &pool, Guard::Eatmydata);
         job.load(&mut random);
-        job.lose_power(&disk, &pool, &mut random);
+        job.lose_power(&disk, &pool);
         let acks = job.end();
         disk.restore_power();
         let verdict = workload.check(&job.site, &acks);
@@ -180,7 +180,7 @@ pub fn native_survives_power_cut(workload: &dyn Workload, kind: Kind) {
     let mut random = Random::new(&workload.name());
     let mut job = Job::start(workload, &disk, &pool, Guard::Native);
     job.load(&mut random);
-    job.lose_power(&disk, &pool, &mut random);
+    job.lose_power(&disk, &pool);
     let acks = job.end();
     disk.restore_power();
     if let Err(error) = workload.check(&job.site, &acks[..acks.len() - workload.acks_loose_max()]) {
@@ -282,11 +282,11 @@ impl<'a> Job<'a> {
         );
     }
 
-    /// Cuts the power of the disk while everybody stands still, lets them run on into the dead disk for a moment, and kills all.
+    /// Cuts the power of the disk while everybody stands still, and kills all.
     ///
     /// They must stand still, because the shutdown ioctl is no instant: an fsync under way in the kernel may be told of success
     /// (one cut in twenty, ext4 and xfs alike) for data that the shutdown then takes away. A real disk does not do that.
-    fn lose_power(&mut self, disk: &Disk, pool: &Pool, random: &mut Random) {
+    fn lose_power(&mut self, disk: &Disk, pool: &Pool) {
         let mut stopped = Vec::new();
         // The keeper last: the kernel asks it before a program may open a file.
         for keepers_turn in [false, true] {
@@ -313,10 +313,7 @@ impl<'a> Job<'a> {
             }
         }
         disk.cut_power();
-        for pid in stopped {
-            proc::signal(pid, Signal::CONT);
-        }
-        std::thread::sleep(Duration::from_millis(random.between(0, 40)));
+        // The killed never run again: nothing happens after the cut.
         self.cut(Cut::All, pool);
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::FileState;
 use holdfast_cache::Reason;
-use holdfast_pool::{Hint, HintKind, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
 
 use crate::expire::IDLE_FILE;
 use crate::keeper::{KEEPER_ID, Keeper, locked};
@@ -53,6 +53,8 @@ pub(crate) struct Meta {
     pub directories: HashSet<PathBuf>,
     /// The name whose removal was announced last: the link count tells when the last one is gone.
     pub unlinking: Option<PathBuf>,
+    /// The client that announced it.
+    pub removing: Option<u32>,
     pub bypass: Option<Reason>,
     pub rewrite: bool,
     pub failures: u32,
@@ -80,6 +82,7 @@ impl ManagedFile {
             names_unsynced: 1,
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
             unlinking: None,
+            removing: None,
             bypass: None,
             rewrite: false,
             failures: 0,
@@ -255,18 +258,34 @@ impl Keeper {
         Ok(())
     }
 
-    /// Persists that a name of the file is about to be removed. Only the last one needs to be remembered; of a
-    /// file with more names one that stays must be known, or nobody could find it without privilege.
-    pub(crate) fn push_removal(&self, file: &ManagedFile, path: &Path) -> io::Result<()> {
-        if file.links()? <= 1 {
-            return self.push_name(file, HintKind::Unlink, path);
+    /// Whether the file would stay when one of its names is removed.
+    pub(crate) fn has_other_names(&self, file: &ManagedFile) -> bool {
+        file.links().is_ok_and(|links| links > 1)
+    }
+
+    /// Persists that `client` is about to remove the last name of the file.
+    pub(crate) fn push_removal(&self, file: &ManagedFile, path: &Path, client: u32) -> io::Result<()> {
+        self.push_name(file, HintKind::Unlink, path)?;
+        file.meta().removing = Some(client);
+        Ok(())
+    }
+
+    /// A client died: a removal that it announced and did not make is not made any more.
+    pub(crate) fn withdraw_removals(&self, client: u32) {
+        for file in self.managed() {
+            let announced = file.meta().removing == Some(client);
+            if announced && !matches!(file.links(), Ok(0)) {
+                self.withdraw_name(&file);
+            }
         }
-        let path = path.as_os_str().as_bytes();
-        let stays = |hint: &Hint| hint.kind == HintKind::Name && hint.path != path;
-        if rustix::process::geteuid().is_root() || self.slots().hints(file.slot).iter().any(stays) {
-            return Ok(());
+    }
+
+    /// A settled file was renamed over; its writers are kept out. Without a name left it needs no slot: nothing of it
+    /// is live, and whether the crash brings it back is the file system's matter.
+    pub(crate) fn drop_replaced(&self, file: &ManagedFile) {
+        if matches!(file.links(), Ok(0)) && !self.is_dirty(file) {
+            self.release(file);
         }
-        Err(io::Error::other("none of the names that stay is known"))
     }
 
     /// The call announced by `push_name` failed: the name before it stands.
@@ -275,7 +294,9 @@ impl Keeper {
         if let [newest, older, ..] = hints.as_slice() {
             let stands = if newest.kind == HintKind::Unlink { &newest.path } else { &older.path };
             self.slots().push_hint(file.slot, HintKind::Name, stands);
-            file.meta().path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
+            let mut meta = file.meta();
+            meta.path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
+            (meta.unlinking, meta.removing) = (None, None);
         }
     }
 
@@ -297,6 +318,20 @@ impl Keeper {
             }
             locked(&self.directories).insert((meta.dev(), meta.ino()));
         }
+        Ok(())
+    }
+
+    /// Before a slot says that a file was created here: earlier changes of names in the directory that no slot holds
+    /// reach the disk, or recovery could find what they removed where the new file belongs.
+    pub(crate) fn cover_names(&self, directory: &Path, device: u64) -> io::Result<()> {
+        let Some(changed) = self.board.header().names(device).and_then(|names| names.pending()) else {
+            return Ok(());
+        };
+        if locked(&self.names_covered).get(directory) == Some(&changed) {
+            return Ok(());
+        }
+        self.sync_directories([&directory.to_owned()])?;
+        locked(&self.names_covered).insert(directory.to_owned(), changed);
         Ok(())
     }
 

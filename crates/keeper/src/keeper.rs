@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -66,6 +67,8 @@ pub(crate) struct Keeper {
     pub clients: Mutex<HashMap<u32, Attached>>,
     /// Directories (device, inode) known to be reachable on disk.
     pub directories: Mutex<HashSet<(u64, u64)>>,
+    /// Up to which count of name changes a directory was synced.
+    pub names_covered: Mutex<HashMap<PathBuf, u64>>,
     /// Directories whose changes are followed, so that their syncs can be absorbed.
     pub directories_watched: Mutex<Directories>,
     pub counters: Counters,

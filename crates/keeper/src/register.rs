@@ -252,6 +252,7 @@ impl Keeper {
         let (who, _kind) = identity::identify(&file).map_err(|_| Reason::FileSystem)?;
         if let (true, Some(directory)) = (created, candidate.path.parent()) {
             self.secure_directory(directory).map_err(|_| Reason::Permission)?;
+            self.cover_names(directory, candidate.dev).map_err(|_| Reason::Permission)?;
         }
         let marks = if created { MARK_CREATED } else { 0 };
         let path: &Path = &candidate.path;

@@ -17,6 +17,7 @@ impl Keeper {
                 self.repair_lane(index as u32, lane);
             }
         }
+        self.withdraw_removals(client);
         for (slot, row) in self.board.files().iter().enumerate() {
             // A call around the log may have been under way: what it did is made durable before others go on.
             if row.exclusive.load(Ordering::SeqCst) & 0x7fff_ffff == client {

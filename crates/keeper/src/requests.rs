@@ -53,6 +53,7 @@ pub(crate) fn settle_requests(keeper: &Arc<Keeper>, cells: &std::sync::Mutex<Rec
 /// A directory sync that the slots answer.
 fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
+        && cell.args[1].load(Ordering::Relaxed) == 0
         && keeper
             .absorb_directory_sync(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
             .is_some()
@@ -103,21 +104,21 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
             keeper.settle(&file).map_err(|_| Errno::EIO)?;
         }
         Ask::Bypass => keeper.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
+        Ask::Unlinking if keeper.has_other_names(&file) => return Err(Errno::EAGAIN),
         Ask::Unlinking | Ask::Naming => {
-            let row = &keeper.board.files()[file.slot as usize];
-            if row.state() != FileState::Through {
-                return Ok([0, 0]);
+            if keeper.board.files()[file.slot as usize].state() != FileState::Through {
+                return Err(Errno::EOPNOTSUPP);
             }
             let stored = match absolute(keeper, client, args[2] as i32, &cell.path()) {
-                Some(path) if ask == Ask::Unlinking => keeper.push_removal(&file, &path),
+                Some(path) if ask == Ask::Unlinking => keeper.push_removal(&file, &path, client),
                 Some(path) => keeper.push_name(&file, HintKind::Name, &path),
                 None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
             };
             if stored.is_err() {
-                // A name that cannot be remembered must not be needed after a crash.
-                keeper.bypass(&file, Reason::Unreachable).map_err(|_| Errno::EIO)?;
+                return Err(Errno::EIO);
             }
         }
+        Ask::Replaced => keeper.drop_replaced(&file),
         Ask::Withdraw => keeper.withdraw_name(&file),
         Ask::Register | Ask::Sole | Ask::SyncDirectory => {}
     }

@@ -139,6 +139,7 @@ fn build(
         pending: Mutex::default(),
         clients: Mutex::default(),
         directories: Mutex::default(),
+        names_covered: Mutex::default(),
         directories_watched: Mutex::new(Directories::new()),
         counters: Counters::default(),
         errors: Mutex::default(),

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
@@ -210,7 +210,11 @@ fn a_log_that_wraps_many_times_keeps_up() {
 fn sync_directory(house: &House, directory: &File) -> &'static str {
     let header = house.client.board().header();
     let (absorbed, real) = (header.syncs_absorbed.get(), header.syncs_real.get());
-    house.client.sync_directory(directory.as_raw_fd(), || panic!("the keeper knows this directory")).unwrap();
+    let device = rustix::fs::fstat(directory).unwrap().st_dev;
+    house
+        .client
+        .sync_directory(directory.as_raw_fd(), device, || panic!("the keeper knows this directory"))
+        .unwrap();
     match (header.syncs_absorbed.get() - absorbed, header.syncs_real.get() - real) {
         (1, 0) => "absorbed",
         (0, 1) => "real",
@@ -236,9 +240,10 @@ fn a_directory_sync_is_absorbed_only_if_the_slots_hold_every_change() {
     assert_eq!(sync_directory(&house, &directory), "absorbed", "recovery would build it anew");
 
     let name = std::ffi::CString::new(path("c").into_os_string().into_encoded_bytes()).unwrap();
-    house.client.unlinking(place, -100, &name).unwrap();
+    let removal = house.client.unlinking(place, -100, &name).unwrap();
+    assert_eq!(removal, holdfast_cache::Removal::Held);
     std::fs::remove_file(path("c")).unwrap();
-    house.client.named(place, true);
+    house.client.unlinked(place, removal, true);
     assert_eq!(sync_directory(&house, &directory), "absorbed", "recovery would remove it again");
 
     for (what, change) in [
@@ -253,4 +258,54 @@ fn a_directory_sync_is_absorbed_only_if_the_slots_hold_every_change() {
         assert_eq!(sync_directory(&house, &directory), "real", "{what}");
         assert_eq!(sync_directory(&house, &directory), "absorbed", "after {what}");
     }
+}
+
+#[test]
+fn after_a_change_of_names_that_no_slot_holds_the_next_sync_is_real() {
+    let house = house("names", NEVER_MS);
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, b"a");
+    let device = file.metadata().unwrap().dev();
+    let seen = AtomicU32::new(0);
+    let real = std::cell::Cell::new(0);
+    let sync = || {
+        let raw = || {
+            real.set(real.get() + 1);
+            Ok(())
+        };
+        house.client.sync(place, &seen, raw).unwrap();
+        real.take()
+    };
+    assert_eq!((sync(), sync()), (0, 0));
+    house.client.note_names(device);
+    assert_eq!((sync(), sync()), (1, 0));
+    house.client.note_names(device);
+    let failed = house.client.sync(place, &seen, || Err(Errno(5)));
+    assert_eq!((failed, sync(), sync()), (Err(Errno(5)), 1, 0), "a failed sync covers nothing");
+}
+
+#[test]
+fn a_renamed_file_is_settled_and_its_target_forgotten() {
+    let house = house("rename", NEVER_MS);
+    let path = |name: &str| house.directory.path().join(name);
+    let (file, place) = house.create("new");
+    write_at(&house.client, place, &file, 0, b"new");
+    let (old, target) = house.create("old");
+    write_at(&house.client, target, &old, 0, b"old");
+    let name = std::ffi::CString::new(path("old").into_os_string().into_encoded_bytes()).unwrap();
+    let renamed = house.client.renaming(Some(place), Some(target), -100, &name, || {
+        assert_eq!(
+            (house.replayed(place), house.replayed(target)),
+            (vec![], vec![]),
+            "nothing is live meanwhile"
+        );
+        std::fs::rename(path("new"), path("old")).map_err(errno)
+    });
+    assert_eq!(renamed, Ok(Ok(())));
+    let bytes = [b'x'];
+    let gone = house.client.write(target, Place::At(0), &[Bytes::from_slice(&bytes)], || Ok(1), || Ok(0));
+    assert_eq!(gone, Ok(Outcome::Stale), "the replaced file has no slot any more");
+    write_at(&house.client, place, &file, 3, b"er");
+    assert_eq!(house.replayed(place), b"\0\0\0er");
+    assert_eq!(std::fs::read(path("old")).unwrap(), b"newer");
 }

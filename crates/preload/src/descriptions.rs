@@ -54,6 +54,7 @@ pub struct Description {
     slot_generation: AtomicU64,
     cursor: AtomicU64,
     born_ns: AtomicU64,
+    device: AtomicU64,
     path_changes: AtomicU32,
 }
 
@@ -78,6 +79,7 @@ static POOL: [Description; ROWS] = [const {
         slot_generation: AtomicU64::new(0),
         cursor: AtomicU64::new(CURSOR_UNKNOWN),
         born_ns: AtomicU64::new(0),
+        device: AtomicU64::new(0),
         path_changes: AtomicU32::new(0),
     }
 }; ROWS];
@@ -140,6 +142,10 @@ impl Description {
 
     /// Counts one descriptor less; the last one frees the row.
     pub fn release(&self) {
+        if self.references.load(Ordering::Acquire) == 1 && self.state() == State::Pending(Origin::Created) {
+            // Created and never written: no slot holds the name.
+            self.count_name();
+        }
         let before = self.references.fetch_sub(1, Ordering::AcqRel);
         if before == 0 {
             // A double release can only come from a race of the program with itself; stay at zero.
@@ -184,7 +190,15 @@ impl Description {
     /// Remembers how a file looked when this open had created it.
     pub fn remember_birth(&self, stat: &Stat) {
         self.born_ns.store(stat.changed_ns, Ordering::Relaxed);
+        self.device.store(stat.dev, Ordering::Relaxed);
         self.path_changes.store(PATH_CHANGES.load(Ordering::SeqCst), Ordering::Relaxed);
+    }
+
+    /// Counts the file's creation as a change of names that no slot holds.
+    pub fn count_name(&self) {
+        if let Some(client) = crate::process::client() {
+            client.note_names(self.device.load(Ordering::Relaxed));
+        }
     }
 
     /// Whether the file is as it was created. Another process' change within the same tick of a coarse clock is

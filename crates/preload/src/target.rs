@@ -160,8 +160,12 @@ fn settle_pending(
                     return Ok(None);
                 }
                 let changed = !stat.is_ok_and(|stat| description.is_as_born(&stat));
-                let origin = if origin == Origin::Created && changed { Origin::Opened } else { origin };
-                let file = ask(client, fd, origin)?;
+                let created = origin == Origin::Created;
+                let file = ask(client, fd, if created && changed { Origin::Opened } else { origin })?;
+                if created && (changed || file.is_none()) {
+                    // The creation is held by no slot.
+                    description.count_name();
+                }
                 description.set_state(file.map_or(State::Plain, State::Managed));
                 Ok(file)
             }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use holdfast_pool::{Hint, HintKind, Identity, Slots};
+use holdfast_pool::{Hint, HintKind, Identity, MARK_VOID, Slots};
 
 use super::open::Pool;
 use super::scan::SlotState;
@@ -51,16 +51,17 @@ impl SlotFile {
         self.identity.is_ok() && !self.hints.is_empty()
     }
 
-    /// Whether the newest hint says that the last name was being removed.
+    /// Whether the newest hint says that the last name was being removed, and no other name is known.
     pub(super) fn is_unlinking(&self) -> bool {
-        self.hints.first().is_some_and(|hint| hint.kind == HintKind::Unlink) && self.other_name().is_none()
+        let [newest, older @ ..] = self.hints.as_slice() else { return false };
+        let stays = |hint: &Hint| hint.kind == HintKind::Name && hint.path != newest.path;
+        newest.kind == HintKind::Unlink && !older.iter().any(stays)
     }
 
-    /// A name that the file should still have although the newest hint removes another one.
-    fn other_name(&self) -> Option<&[u8]> {
-        let newest = self.hints.first()?;
-        let other = self.hints.get(1)?;
-        (other.kind == HintKind::Name && other.path != newest.path).then_some(&other.path)
+    /// Whether the program removed the file. An announced removal that was not withdrawn counts as made: its call
+    /// had not returned if it was not, and then it may still happen.
+    pub(super) fn is_void(&self) -> bool {
+        self.marks & MARK_VOID != 0 || self.is_unlinking()
     }
 
     /// The newest path, or the slot's number when there is none.

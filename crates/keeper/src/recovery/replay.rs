@@ -9,10 +9,9 @@
 //! Truncations and punches keep their place in that order. Of the writes between two of them only the outcome is
 //! written, in ascending order and each byte once. That is the same: writes neither read the file nor make it
 //! shorter, so after any order of them a byte holds what the newest write put there (which [`newest_pieces`] finds),
-//! and the size is the larger of what it was and the farthest end. Nobody sees the file in between: it is found again
-//! only after the sync. A crash in between leaves one more mixture of effects of these records, in memory or on disk
-//! and whatever part of it the disk has begun with, and the records are in the log until the sync has succeeded; the
-//! next recovery starts over with the same records, hence writes the same bytes.
+//! and the size is the larger of what it was and the farthest end. A crash in between leaves one more mixture of
+//! effects of these records, whatever part of it the disk has begun with; the records stay in the log until the sync
+//! has succeeded, so the next recovery starts over with the same records and writes the same bytes.
 
 use std::fs::File;
 use std::io;
@@ -105,3 +104,6 @@ fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
         done => Ok(done?),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,16 +10,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Words};
+use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Words};
 
 use super::apply::Applier;
 use super::export::export;
 use super::file::SlotFile;
 use super::live::{Live, resolve};
-use super::locate::{Location, locate, locate_forced};
+use super::locate::{Location, SameFile, locate, locate_forced};
 use super::open::{Pool, RecoveredPool};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
-use super::scan::{Scan, SlotState, counter_start, scan, slot_states};
+use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 
 /// A file changed this much later than the last sign of life was changed by somebody else, in seconds: the heartbeat
@@ -57,19 +57,19 @@ fn plan(
 ) -> Result<Plan, PoolError> {
     let started = Instant::now();
     let words = Words { nvm: &pool.mapping, layout: &pool.superblock.layout };
-    let states = slot_states(pool);
-    let slots = Slots { nvm: &pool.mapping, layout: &pool.superblock.layout };
-    let aside = (0..)
-        .zip(&states)
-        .any(|(slot, &state)| state != SlotState::Free && slots.marks(slot) & MARK_SET_ASIDE != 0);
-    // What is set aside is live, whatever the last owner said when it closed the pool.
-    let clean = words.counter_clean().is_some() && !aside;
-    let mut found = if clean {
-        Scan::default()
-    } else {
-        scan(pool, &states, &mut |done, total| progress("scanning", done, total))
+    // A clean pool is not walked over: the word is stored last, after every slot was given back, and never while
+    // anything is set aside. So no slot is in use and no record live, and the counter is in the word.
+    let clean = words.counter_clean();
+    let states = if clean.is_some() { Vec::new() } else { slot_states(pool) };
+    let mut found = match clean {
+        Some(_) => Scan::default(),
+        None => scan(pool, &states, &mut |done, total| progress("scanning", done, total)),
     };
-    let counter_start = counter_start(pool, found.seq_max).ok_or_else(|| {
+    let counter_start = match clean {
+        Some(counter) => counter_start_clean(pool, counter),
+        None => counter_start(pool, found.seq_max),
+    };
+    let counter_start = counter_start.ok_or_else(|| {
         PoolError::new(format!(
             "pool {} holds numbers that its counter cannot have reached: it is damaged; rescue what can be read with \
              --dry-run --export DIR, then make it anew with `holdfast format --force`",
@@ -80,8 +80,12 @@ fn plan(
     let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
     let last_alive_unix_s = words.heartbeat_unix_s().unwrap_or(0).max(found.unix_time_s_max);
     let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
-    let mut report =
-        Report { clean, scanned_bytes: found.scanned_bytes, damaged: found.damaged, ..Report::default() };
+    let mut report = Report {
+        clean: clean.is_some(),
+        scanned_bytes: found.scanned_bytes,
+        damaged: found.damaged,
+        ..Report::default()
+    };
     report.scan_s = started.elapsed().as_secs_f64();
     report.records = live.entries.len() as u64;
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
@@ -95,15 +99,35 @@ fn plan(
         }
     }
     let newest = newest_paths(&files, &live);
-    let files =
-        files.into_iter().map(|file| plan_one(file, options, &live, &newest, last_alive_unix_s)).collect();
+    let vacated = vacated_paths(&files, last_alive_unix_s);
+    let files = files
+        .into_iter()
+        .map(|file| plan_one(file, options, &live, &newest, &vacated, last_alive_unix_s))
+        .collect();
     Ok(Plan { live, files, counter_start, last_alive_unix_s, report })
+}
+
+/// Paths at which a file stands that the program had removed and recovery is about to remove again. Slots are applied
+/// in the order of their use, so whoever was given such a name later finds it free.
+fn vacated_paths(files: &[SlotFile], last_alive_unix_s: u64) -> HashSet<Vec<u8>> {
+    files
+        .iter()
+        .filter(|file| file.is_void())
+        .filter_map(|file| locate(file, &|_| false).same)
+        .filter(|same| !is_changed(same, true, last_alive_unix_s))
+        .map(|same| same.path)
+        .collect()
+}
+
+/// Whether somebody changed a file after the crash, or gave a removed one another name.
+fn is_changed(same: &SameFile, void: bool, last_alive_unix_s: u64) -> bool {
+    same.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64 || void && same.links != 1
 }
 
 /// How many files with live records call each path their own.
 fn newest_paths(files: &[SlotFile], live: &Live) -> HashMap<Vec<u8>, usize> {
     let mut newest = HashMap::new();
-    for file in files.iter().filter(|file| !live.of(file.slot).is_empty() && file.marks & MARK_VOID == 0) {
+    for file in files.iter().filter(|file| !live.of(file.slot).is_empty() && !file.is_void()) {
         if let Some(hint) = file.hints.first() {
             *newest.entry(hint.path.clone()).or_insert(0) += 1;
         }
@@ -116,6 +140,7 @@ fn plan_one(
     options: &RecoverOptions,
     live: &Live,
     newest: &HashMap<Vec<u8>, usize>,
+    vacated: &HashSet<Vec<u8>>,
     last_alive_unix_s: u64,
 ) -> Planned {
     let forced = options.force.iter().find(|wanted| file.is_meant(wanted));
@@ -138,10 +163,13 @@ fn plan_one(
             location = locate_forced(&file, &hint.path);
         }
     }
-    let void = file.marks & MARK_VOID != 0;
-    let changed = location.same.as_ref().is_some_and(|same| {
-        same.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64 || void && same.links != 1
-    });
+    if let (None, Some((path, _))) = (&location.same, &location.other)
+        && vacated.contains(path)
+    {
+        location.empty = location.other.take().map(|(path, _)| path);
+    }
+    let void = file.is_void();
+    let changed = location.same.as_ref().is_some_and(|same| is_changed(same, void, last_alive_unix_s));
     let facts = Facts {
         request,
         sound: file.is_sound(),
@@ -383,4 +411,37 @@ pub(super) fn recover(
         set_aside_slots,
     };
     Ok((recovered, plan.report))
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_pool::set_segment_generation;
+
+    use super::super::{OpenPool, format};
+    use super::*;
+
+    fn reopened(path: &Path) -> RecoveredPool {
+        let open = OpenPool::open(path, true).unwrap();
+        open.recover(&RecoverOptions::default(), &mut |_, _, _| ()).unwrap().0
+    }
+
+    /// History 3, without a walk: what a client drew that did not notice the close is below the next start.
+    #[test]
+    fn a_clean_pool_starts_above_what_was_drawn_after_its_close() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need a tmpfs at /dev/shm");
+        let path = directory.path().join("pool");
+        format(&path, 16 << 20, true, false, &mut |_, _| ()).unwrap();
+        let mut closed = 1;
+        for _ in 0..3 {
+            let pool = reopened(&path);
+            let layout = pool.superblock.layout;
+            for segment in 0..layout.segment_count {
+                let late = closed + u64::from(segment);
+                set_segment_generation(&pool.mapping, &layout, segment, late);
+                assert!(late < pool.counter_start);
+            }
+            pool.close_clean();
+            closed = pool.counter_start;
+        }
+    }
 }

@@ -16,6 +16,8 @@ pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
 /// At most this many damaged places are listed one by one.
 const DAMAGED_LISTED_MAX: usize = 1000;
 const SCAN_THREADS: usize = 2;
+/// More seqs than the operations draw that can be under way in all clients together when their keeper closes.
+const SEQS_UNDER_WAY_MAX: u64 = 1 << 16;
 
 /// Where a record stands and what its header says.
 #[derive(Clone, Copy, Debug)]
@@ -219,12 +221,12 @@ fn scan_one(pool: &Pool, states: &[SlotState], segment: u32, buffer: &mut Vec<u8
     }
 }
 
-/// The counter's first free number: above every generation, checksummed seq and `expired_seq` of the pool, and
-/// above what a clean close left. Nothing given out from here on was ever used (history 3).
+/// The counter's first free number: above every generation, checksummed seq and `expired_seq` of the pool. Nothing
+/// given out from here on was ever used (history 3).
 pub(super) fn counter_start(pool: &Pool, seq_max: u64) -> Option<u64> {
     let (nvm, layout) = (&pool.mapping, &pool.superblock.layout);
     let slots = Slots { nvm, layout };
-    let mut max = seq_max.max(holdfast_pool::Words { nvm, layout }.counter_clean().unwrap_or(0));
+    let mut max = seq_max;
     for segment in 0..layout.segment_count {
         max = max.max(segment_generation(nvm, layout, segment).unwrap_or(0));
     }
@@ -233,4 +235,17 @@ pub(super) fn counter_start(pool: &Pool, seq_max: u64) -> Option<u64> {
         max = max.max(slots.generation(slot).unwrap_or(0)).max(slots.expired_seq(slot).unwrap_or(0));
     }
     (max <= SEQ_MAX).then_some(max + 1)
+}
+
+/// The same of a pool whose owner closed it cleanly and left `counter_clean`.
+///
+/// All generations, seqs and `expired_seq`s that the owner knew of are below that. A client that did not notice the
+/// close may have drawn a few more, and even have begun a segment or a record with them, which it could not
+/// acknowledge any more. None is live, since their slots' generations are older and those slots were given back; but
+/// no number may be used twice. After the close no segment becomes free, so each is begun at most once, and only the
+/// operations that were under way draw seqs.
+pub(super) fn counter_start_clean(pool: &Pool, counter_clean: u64) -> Option<u64> {
+    let drawn_max = u64::from(pool.superblock.layout.segment_count) + SEQS_UNDER_WAY_MAX;
+    let max = counter_clean.checked_add(drawn_max)?;
+    (max <= SEQ_MAX).then_some(max)
 }

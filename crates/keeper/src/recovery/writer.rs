@@ -7,11 +7,13 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 /// Neighbouring pieces are joined into writes of up to this many bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 /// After this many bytes the disk is told to begin.
-const WRITE_BACK_BYTES: u64 = 16 << 20;
+const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 /// A file that is written to.
 pub(super) struct Writer<'a> {
@@ -24,12 +26,23 @@ pub(super) struct Writer<'a> {
     filled: usize,
     /// What was written since the disk was last told to begin: how many bytes, and between which offsets.
     dirty_bytes: u64,
-    dirty: Range<u64>,
+    dirty: Option<Range<u64>>,
+    /// Only for a file with that much to write.
+    write_back: Option<WriteBack>,
 }
 
 impl<'a> Writer<'a> {
     pub(super) fn new(file: &'a File, tick: &'a mut dyn FnMut(u64)) -> Self {
-        Self { file, tick, buffer: Vec::new(), offset: 0, filled: 0, dirty_bytes: 0, dirty: u64::MAX..0 }
+        Self {
+            file,
+            tick,
+            buffer: Vec::new(),
+            offset: 0,
+            filled: 0,
+            dirty_bytes: 0,
+            dirty: None,
+            write_back: None,
+        }
     }
 
     /// Tells of `bytes` that are done without a write, or of a change of another kind (0).
@@ -70,19 +83,66 @@ impl<'a> Writer<'a> {
         self.file.write_all_at(&self.buffer[..self.filled], self.offset)?;
         self.filled = 0;
         self.dirty_bytes += bytes;
-        self.dirty = self.dirty.start.min(self.offset)..self.dirty.end.max(self.offset + bytes);
+        let written = self.offset..self.offset + bytes;
+        self.dirty = Some(match &self.dirty {
+            Some(dirty) => dirty.start.min(written.start)..dirty.end.max(written.end),
+            None => written,
+        });
         if self.dirty_bytes >= WRITE_BACK_BYTES {
-            start_write_back(self.file, &self.dirty);
-            (self.dirty_bytes, self.dirty) = (0, u64::MAX..0);
+            self.start_write_back();
         }
         Ok(())
     }
+
+    /// So that the sync at the end finds little left to do. Without a thread it does everything then.
+    fn start_write_back(&mut self) {
+        self.dirty_bytes = 0;
+        let Some(range) = self.dirty.take() else { return };
+        if self.write_back.is_none() {
+            self.write_back = WriteBack::start(self.file).ok();
+        }
+        if let Some(write_back) = &self.write_back {
+            let _ = write_back.ranges.send(range);
+        }
+    }
 }
 
-/// Has the disk begin with a range of the file, so that the sync at the end finds little left to do.
-///
-/// Only a hint: an error of the disk is not consumed here, the sync reports it.
-fn start_write_back(file: &File, range: &Range<u64>) {
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if let Some(write_back) = self.write_back.take() {
+            write_back.end();
+        }
+    }
+}
+
+/// A thread that has the disk begin with ranges of a file. The call waits while the disk's queue is full, and the next
+/// bytes can be read from the log meanwhile.
+struct WriteBack {
+    ranges: Sender<Range<u64>>,
+    thread: JoinHandle<()>,
+}
+
+impl WriteBack {
+    fn start(file: &File) -> io::Result<Self> {
+        let file = file.try_clone()?;
+        let (ranges, requests) = channel();
+        let thread = std::thread::Builder::new().name("write-back".to_owned()).spawn(move || {
+            for range in requests {
+                begin(&file, &range);
+            }
+        })?;
+        Ok(Self { ranges, thread })
+    }
+
+    /// Waits until the disk has begun with everything.
+    fn end(self) {
+        drop(self.ranges);
+        let _ = self.thread.join();
+    }
+}
+
+/// Only a hint: an error of the disk is not consumed here, the sync at the end reports it.
+fn begin(file: &File, range: &Range<u64>) {
     let bytes = range.end - range.start;
     // SAFETY: a system call on a descriptor that lives through the call; it touches no memory of ours.
     let _ = unsafe {

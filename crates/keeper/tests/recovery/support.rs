@@ -132,7 +132,7 @@ impl Writer {
     pub fn take(&mut self, slot: u32, path: &Path, marks: u64) -> Taken {
         let generation = self.number();
         let (identity, _) = identify(File::open(path).unwrap()).unwrap();
-        let meta = std::fs::metadata(path).unwrap();
+        let meta = fs::metadata(path).unwrap();
         let ownership = Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() };
         self.slots().take(slot, generation, &identity, ownership, marks, path.as_os_str().as_encoded_bytes());
         Taken { slot, generation }

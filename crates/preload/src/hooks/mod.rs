@@ -152,6 +152,11 @@ pub static ENTRIES: &[Entry] = entries! {
     names::rename: c"rename";
     names::renameat: c"renameat";
     names::renameat2: c"renameat2";
+    names::rmdir: c"rmdir";
+    names::mkdir: c"mkdir";
+    names::mkdirat: c"mkdirat";
+    names::symlink: c"symlink";
+    names::symlinkat: c"symlinkat";
     names::link: c"link";
     names::linkat: c"linkat";
     meta::chmod: c"chmod";

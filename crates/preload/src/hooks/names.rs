@@ -1,11 +1,10 @@
-//! Names coming and going: the intent is durable before the kernel's call (history 16).
-//!
-//! Only names of files that the cache holds cost anything; directories are the kernel's business.
+//! Names coming and going: a removal is announced before the kernel's call (history 16), files that get another name
+//! are settled first, and every change that no slot holds is counted, so that the next sync is real.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use holdfast_cache::{Client, Errno, FileRef};
+use holdfast_cache::{Client, Errno, FileRef, Reason, Removal};
 
 use crate::raw::{self, call, give_int};
 use crate::{critical, process};
@@ -14,44 +13,55 @@ type Name = *const c_char;
 
 const HERE: c_int = libc::AT_FDCWD;
 
-/// The cache's file under a name, and the name.
-struct Found<'a> {
-    file: FileRef,
-    dirfd: c_int,
-    path: &'a core::ffi::CStr,
+/// What stands at a name: its device, and the cache's file if it is one.
+#[derive(Clone, Copy)]
+struct Found {
+    device: u64,
+    file: Option<FileRef>,
 }
 
-unsafe fn find<'a>(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found<'a>> {
+unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found> {
     // SAFETY: the kernel checks the address.
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
-    if !stat.regular {
-        return None;
-    }
-    let seen = client.find(stat.dev, stat.ino)?;
-    // SAFETY: the kernel has just read the path.
-    Some(Found { file: seen.file, dirfd, path: unsafe { raw::path(path) } })
+    let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
+    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file) })
 }
 
 fn refuse(errno: Errno) -> isize {
     -(errno.0 as isize)
 }
 
+/// Counts a change of names that was made and that no slot holds.
+fn count(client: &Client, found: Option<Found>) {
+    if let Some(found) = found {
+        client.note_names(found.device);
+    }
+}
+
 unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
     // SAFETY: the kernel checks the address.
     let kernel = || unsafe { call!(libc::SYS_unlinkat, dirfd, path, flags) };
     let Some(client) = process::client() else { return kernel() };
-    if flags & libc::AT_REMOVEDIR != 0 {
-        return kernel();
-    }
     // SAFETY: the program's path.
-    let Some(found) = (unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) }) else {
-        return kernel();
+    let found = unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) };
+    let Some(file) = found.and_then(|found| found.file) else {
+        let result = kernel();
+        if result == 0 {
+            count(client, found);
+        }
+        return result;
     };
-    if let Err(errno) = critical::section(|| client.unlinking(found.file, found.dirfd, found.path)) {
-        return refuse(errno);
-    }
+    // SAFETY: the kernel has just read the path.
+    let path = unsafe { raw::path(path) };
+    let removal = match critical::section(|| client.unlinking(file, dirfd, path)) {
+        Ok(removal) => removal,
+        Err(errno) => return refuse(errno),
+    };
     let result = kernel();
-    critical::section(|| client.named(found.file, result == 0));
+    if result == 0 && removal == Removal::Counted {
+        count(client, found);
+    }
+    critical::section(|| client.unlinked(file, removal, result == 0));
     result
 }
 
@@ -76,9 +86,55 @@ pub unsafe extern "C-unwind" fn remove(path: Name) -> c_int {
     let mut result = unsafe { unlink_at(HERE, path, 0) };
     if result == -(libc::EISDIR as isize) {
         // SAFETY: the program's path.
-        result = unsafe { call!(libc::SYS_rmdir, path) };
+        result = unsafe { unlink_at(HERE, path, libc::AT_REMOVEDIR) };
     }
     give_int(result)
+}
+
+/// `rmdir`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rmdir(path: Name) -> c_int {
+    // SAFETY: the program's path.
+    give_int(unsafe { unlink_at(HERE, path, libc::AT_REMOVEDIR) })
+}
+
+/// Counts the change that made what now stands at a name.
+unsafe fn made(dirfd: c_int, path: Name, result: isize) -> c_int {
+    if result == 0
+        && let Some(client) = process::client()
+    {
+        // SAFETY: the kernel has read the path.
+        count(client, unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) });
+    }
+    give_int(result)
+}
+
+/// `mkdirat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mkdirat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's path; the kernel checks it.
+    unsafe { made(dirfd, path, call!(libc::SYS_mkdirat, dirfd, path, mode)) }
+}
+
+/// `mkdir`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mkdir(path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's path.
+    unsafe { mkdirat(HERE, path, mode) }
+}
+
+/// `symlinkat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn symlinkat(target: Name, dirfd: c_int, path: Name) -> c_int {
+    // SAFETY: the program's paths; the kernel checks them.
+    unsafe { made(dirfd, path, call!(libc::SYS_symlinkat, target, dirfd, path)) }
+}
+
+/// `symlink`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn symlink(target: Name, path: Name) -> c_int {
+    // SAFETY: the program's paths.
+    unsafe { symlinkat(target, HERE, path) }
 }
 
 unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
@@ -98,43 +154,35 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
         )
     };
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
-    let same = matches!((&moved, &target), (Some(moved), Some(target)) if moved.file == target.file);
-    // Two names of one file: the kernel does nothing.
-    let target = target.filter(|_| !same && flags & libc::RENAME_NOREPLACE == 0);
-
-    // SAFETY: `fstatat` has read a path that was found; only then is the name used below.
-    let announced = critical::section(|| {
-        if let Some(moved) = &moved {
-            // SAFETY: the kernel checked `new` if it exists; otherwise the program must pass a path all the same.
-            client.naming(moved.file, new_dirfd, unsafe { raw::path(new) })?;
+    let (from, to) = (moved.and_then(|found| found.file), target.and_then(|found| found.file));
+    if from.is_none() && to.is_none() {
+        let result = kernel();
+        if result == 0 {
+            count(client, moved);
         }
-        let Some(target) = &target else { return Ok(()) };
-        let result = if swaps {
-            // SAFETY: as above.
-            client.naming(target.file, old_dirfd, unsafe { raw::path(old) })
-        } else {
-            client.unlinking(target.file, target.dirfd, target.path)
-        };
-        if result.is_err()
-            && let Some(moved) = &moved
-        {
-            client.named(moved.file, false);
-        }
-        result
-    });
-    if let Err(errno) = announced {
-        return refuse(errno);
+        return result;
     }
-    let result = kernel();
-    critical::section(|| {
-        if let Some(target) = &target {
-            client.named(target.file, result == 0);
+    if swaps {
+        // One of them would need a name that its slot cannot be given in the same step.
+        for file in [from, to].into_iter().flatten() {
+            // Fails only when the keeper is dead or the disk refuses; then their writes fail too.
+            let _ = critical::section(|| client.bypass(file, Reason::Uncovered));
         }
-        if let Some(moved) = &moved {
-            client.named(moved.file, result == 0);
-        }
+    }
+    // Two names of one file: the kernel does nothing.
+    let to = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0 && !swaps);
+    // SAFETY: one of the paths was read by the kernel; a program that passes no path for the other one fails with it.
+    let new_path = unsafe { raw::path(new) };
+    let result = critical::section(|| {
+        client.renaming(from, to, new_dirfd, new_path, || raw::check(kernel()).map(|_| ()))
     });
-    result
+    match result {
+        Ok(Ok(())) => {
+            count(client, moved);
+            0
+        }
+        Ok(Err(errno)) | Err(errno) => refuse(errno),
+    }
 }
 
 /// `rename`.
@@ -171,15 +219,23 @@ unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flag
     let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     let stat_flags = follow | flags & libc::AT_EMPTY_PATH;
     // SAFETY: the program's path.
-    let Some(found) = (unsafe { find(client, old_dirfd, old, stat_flags) }) else { return kernel() };
-    // SAFETY: the program's path.
-    let announced = critical::section(|| client.naming(found.file, new_dirfd, unsafe { raw::path(new) }));
-    if let Err(errno) = announced {
-        return refuse(errno);
+    let found = unsafe { find(client, old_dirfd, old, stat_flags) };
+    let result = match found.and_then(|found| found.file) {
+        None => raw::check(kernel()).map(|_| ()),
+        Some(file) => critical::section(|| {
+            // SAFETY: a program that passes no path fails with it.
+            let new_path = unsafe { raw::path(new) };
+            client.renaming(Some(file), None, new_dirfd, new_path, || raw::check(kernel()).map(|_| ()))
+        })
+        .and_then(|result| result),
+    };
+    match result {
+        Ok(()) => {
+            count(client, found);
+            0
+        }
+        Err(errno) => refuse(errno),
     }
-    let result = kernel();
-    critical::section(|| client.named(found.file, result == 0));
-    result
 }
 
 /// `link`.

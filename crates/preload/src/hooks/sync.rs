@@ -11,9 +11,9 @@ use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
 use crate::{critical, process};
 
-/// Directories are synced to make names durable, most of which the slots know.
-fn is_directory(fd: c_int) -> bool {
-    raw::fstat(fd).is_ok_and(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR)
+/// The device of an open directory. Directories are synced to make names durable, most of which the slots know.
+fn directory_device(fd: c_int) -> Option<u64> {
+    raw::fstat(fd).ok().filter(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR).map(|stat| stat.dev)
 }
 
 fn sync(fd: c_int, number: i64) -> c_int {
@@ -25,11 +25,13 @@ fn sync(fd: c_int, number: i64) -> c_int {
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Refused(errno) => give_int(-(errno.0 as isize)),
-        Target::Kernel if is_directory(fd) && process::client().is_some() => {
+        Target::Kernel
+            if let Some(client) = process::client()
+                && let Some(device) = directory_device(fd) =>
+        {
             // SAFETY: touches no memory.
             let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
-            let result = process::client()
-                .map_or_else(kernel, |client| critical::section(|| client.sync_directory(fd, kernel)));
+            let result = critical::section(|| client.sync_directory(fd, device, kernel));
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Kernel | Target::KernelSynced => {
