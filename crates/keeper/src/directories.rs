@@ -21,6 +21,7 @@ use holdfast_cache::Errno;
 use holdfast_pool::MARK_CREATED;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
+use crate::files::ManagedFile;
 use crate::keeper::{Keeper, locked};
 
 /// Directories watched at a time; syncs of others are the kernel's.
@@ -150,17 +151,20 @@ impl Keeper {
     /// Answers a directory sync from the slots. `None`: it has to be real (see [`Keeper::sync_directory`]).
     pub(crate) fn absorb_directory_sync(&self, client: u32, fd: u64) -> Option<()> {
         let directory = self.directory_of(client, fd)?;
-        let files = self.files_in(&directory);
-        for file in &files {
-            self.void_if_unlinked(file);
-        }
         // Before the lock below: who holds a file's meta may want it.
-        let rebuildable = files.iter().all(|file| {
+        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        let is_blank = |file: &ManagedFile| {
             let row = &self.board.files()[file.slot as usize];
-            file.meta().marks & MARK_CREATED == 0
-                || row.state() == FileState::Orphan
-                || row.newest_seq.load(Ordering::SeqCst) > file.generation
-        });
+            row.state() == FileState::Through
+                && row.generation.load(Ordering::SeqCst) == file.generation
+                && row.newest_seq.load(Ordering::SeqCst) == file.generation
+                && file.meta().marks & MARK_CREATED != 0
+        };
+        let rebuildable = {
+            let mut fresh = locked(&self.fresh);
+            fresh.retain(|file| is_blank(file));
+            !fresh.iter().any(|file| file.meta().directories.contains(&directory))
+        };
         let mut watched_directories = locked(&self.directories_watched);
         watched_directories.take_notices();
         let watched = watched_directories.by_path.get_mut(&directory)?;
@@ -177,7 +181,8 @@ impl Keeper {
     /// A real directory sync, after which later ones may be absorbed. `EOPNOTSUPP` leaves it to the client.
     pub(crate) fn sync_directory(&self, client: u32, fd: u64) -> Result<(), Errno> {
         let directory = self.directory_of(client, fd).ok_or(Errno::EOPNOTSUPP)?;
-        if self.files_in(&directory).is_empty() || !locked(&self.directories_watched).watch(&directory) {
+        let has_files = self.managed().iter().any(|file| file.meta().directories.contains(&directory));
+        if !has_files || !locked(&self.directories_watched).watch(&directory) {
             return Err(Errno::EOPNOTSUPP);
         }
         let open = File::open(&directory).map_err(|_| Errno::EOPNOTSUPP)?;
@@ -207,11 +212,5 @@ impl Keeper {
         let path = std::fs::read_link(&via).ok()?;
         let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);
         (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())).then_some(path)
-    }
-
-    fn files_in(&self, directory: &Path) -> Vec<std::sync::Arc<crate::files::ManagedFile>> {
-        let mut files = self.managed();
-        files.retain(|file| file.meta().directories.contains(directory));
-        files
     }
 }

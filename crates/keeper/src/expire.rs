@@ -18,6 +18,8 @@ use crate::keeper::{Keeper, locked};
 pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
 /// A file that was still open for writing then is looked at again after this long.
 const OPEN_FILE: Duration = Duration::from_secs(60);
+/// Removed files hold slots, disk space and page cache until their directories are synced; not more than this many.
+pub(crate) const REMOVED_FILES_MAX: u32 = 8;
 /// With more dirty files than this on one file system, one `syncfs` is cheaper than as many `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;
 /// Writers are slowed down once fewer than one in this many segments are free.
@@ -55,6 +57,10 @@ impl Expirer<'_> {
             let seen = bell.load(Ordering::SeqCst);
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
                 return;
+            }
+            if keeper.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX {
+                keeper.release_removed();
+                continue;
             }
             if !self.anything_dirty() {
                 due = None;
@@ -173,12 +179,9 @@ impl Keeper {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments.
     pub(crate) fn expire_all(&self) -> bool {
         self.words().set_heartbeat_unix_s(Self::now_unix_s());
-        let mut files = self.managed();
-        files.retain(|file| match self.board.files()[file.slot as usize].state() {
-            FileState::Orphan => true,
-            FileState::Through => !self.void_if_unlinked(file),
-            _ => false,
-        });
+        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        // What is settled below is on disk; directory syncs need not ask for it any more.
+        locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
         let (void, live): (Vec<_>, Vec<_>) =
             self.managed().into_iter().partition(|file| file.meta().marks & MARK_VOID != 0);
         let dirty: Vec<_> = live
@@ -203,6 +206,16 @@ impl Keeper {
         }
         self.free_segments();
         clean && named
+    }
+
+    /// Gives back what removed files hold: their directories are synced, nothing else.
+    fn release_removed(&self) {
+        self.removed_files.store(0, Ordering::SeqCst);
+        let mut void = self.managed();
+        void.retain(|file| file.meta().marks & MARK_VOID != 0);
+        if self.sync_names(&void, &[]) {
+            self.free_segments();
+        }
     }
 
     fn sync_group(&self, files: &[Arc<ManagedFile>], synced: &mut Vec<(Arc<ManagedFile>, Synced)>) -> bool {

@@ -16,7 +16,7 @@ use holdfast_board::FileState;
 use holdfast_cache::Reason;
 use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
 
-use crate::expire::IDLE_FILE;
+use crate::expire::{IDLE_FILE, REMOVED_FILES_MAX};
 use crate::keeper::{KEEPER_ID, Keeper, locked};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
@@ -264,9 +264,10 @@ impl Keeper {
     }
 
     /// Persists that `client` is about to remove the last name of the file.
-    pub(crate) fn push_removal(&self, file: &ManagedFile, path: &Path, client: u32) -> io::Result<()> {
+    pub(crate) fn push_removal(&self, file: &Arc<ManagedFile>, path: &Path, client: u32) -> io::Result<()> {
         self.push_name(file, HintKind::Unlink, path)?;
         file.meta().removing = Some(client);
+        locked(&self.removing).push(Arc::clone(file));
         Ok(())
     }
 
@@ -367,6 +368,9 @@ impl Keeper {
         self.board.files()[file.slot as usize].set_state(FileState::Orphan);
         if let Some(removed) = meta.unlinking.take() {
             self.note_removed(&removed);
+        }
+        if self.removed_files.fetch_add(1, Ordering::SeqCst) + 1 == REMOVED_FILES_MAX {
+            self.ring_expirer();
         }
         true
     }

@@ -69,12 +69,18 @@ pub(crate) struct Keeper {
     pub directories: Mutex<HashSet<(u64, u64)>>,
     /// Up to which count of name changes a directory was synced.
     pub names_covered: Mutex<HashMap<PathBuf, u64>>,
+    /// Files of which a removal was announced and not seen yet.
+    pub removing: Mutex<Vec<Arc<ManagedFile>>>,
+    /// Created files that had no record when last looked at.
+    pub fresh: Mutex<Vec<Arc<ManagedFile>>>,
     /// Directories whose changes are followed, so that their syncs can be absorbed.
     pub directories_watched: Mutex<Directories>,
     pub counters: Counters,
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub recovered: Option<Report>,
+    /// Files voided since removed ones were given back last.
+    pub removed_files: AtomicU32,
     /// Where the search for a free slot begins.
     pub slot_hint: AtomicU32,
     /// Slots that recovery set aside: never used, never expired.

@@ -269,14 +269,16 @@ impl Keeper {
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(FileState::Through);
         let description = OwnedFd::from(file);
-        let managed = ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks);
+        let managed =
+            Arc::new(ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks));
         {
             let mut files = locked(&self.files);
             self.board.insert(slot);
-            files[slot as usize] = Some(Arc::new(managed));
+            files[slot as usize] = Some(Arc::clone(&managed));
         }
         if created {
             self.note_created(path);
+            locked(&self.fresh).push(managed);
         }
         Ok(())
     }
