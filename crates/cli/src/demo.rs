@@ -55,7 +55,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<u8> {
     }
 
     report::print(
-        "  (a rollback journal is made and deleted per transaction; those directory syncs stay with the kernel)\n",
+        "  (a rollback journal is made and deleted per transaction; several messages to the keeper each time)\n",
     )?;
 
     report::print("\nkill -9 of supervisor, keeper and sqlite3 in the middle, then recovery\n")?;
