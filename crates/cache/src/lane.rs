@@ -333,9 +333,11 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// The operation is over: its seq is settled and its segments are the log's.
     pub(crate) fn finish(&mut self, file: FileRef) {
+        // Before the locks open: from here on a dead owner's write must not be rolled forward any more, or it
+        // would land on top of what somebody else writes to these pages (history 15).
+        self.row.seq.store(0, Ordering::Release);
         self.unlock_pages(file);
         self.client.row(file).unlock_cursor(self.index);
-        self.row.seq.store(0, Ordering::Release);
         self.leave();
     }
 }
