@@ -16,6 +16,7 @@ fn job(file: &str, more: &[&str]) -> Vec<String> {
         "--size=512k",
         "--fallocate=none",
         "--verify=crc32c",
+        "--verify_state_save=0",
         "--output=/dev/null",
     ];
     let mut argv = vec![need::tool("fio").to_str().expect("text").to_owned(), format!("--filename={file}")];
