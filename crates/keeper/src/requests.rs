@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use holdfast_board::{FileState, RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Ask, Errno, Reason};
-use holdfast_pool::{HintKind, PATH_BYTES_MAX};
+use holdfast_board::{RequestCell, RequestState, wait, wake};
+use holdfast_cache::{Ask, Errno};
+use holdfast_pool::PATH_BYTES_MAX;
 
 use crate::keeper::Keeper;
 
@@ -26,11 +26,11 @@ const SPINS: u32 = 1500;
 
 /// Serves until the keeper stops. `settlers` takes the cells that wait for the disk, by index.
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
-    let doorbell = &keeper.board.header().request_wake.word;
+    let doorbell = &keeper.durable.board.header().request_wake.word;
     while !keeper.is_stopping() {
         let seen = doorbell.load(Ordering::SeqCst);
         let mut served = false;
-        for (index, cell) in keeper.board.requests().iter().enumerate() {
+        for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
             if cell.advance(RequestState::Posted, RequestState::Taken) {
                 served = true;
                 if absorbs(keeper, cell) {
@@ -57,9 +57,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
 /// Answers the cells sent by [`serve`] until the channel closes.
 pub(crate) fn settle_requests(keeper: &Arc<Keeper>, cells: &std::sync::Mutex<Receiver<usize>>) {
     loop {
-        let next = crate::keeper::locked(cells).recv();
+        let next = crate::durable::locked(cells).recv();
         let Ok(index) = next else { return };
-        answer(keeper, &keeper.board.requests()[index]);
+        answer(keeper, &keeper.durable.board.requests()[index]);
     }
 }
 
@@ -68,7 +68,8 @@ fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
         && cell.args[1].load(Ordering::Relaxed) == 0
         && keeper
-            .absorb_directory_sync(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
+            .directory_of(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
+            .and_then(|directory| keeper.durable.absorb_directory_sync(&directory))
             .is_some()
 }
 
@@ -107,35 +108,13 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
     match ask {
         Ask::Register => return keeper.register(client, args[0], args[1], None),
         Ask::Sole => return keeper.register(client, args[0], args[1], Some(args[2] != 0)),
-        Ask::SyncDirectory => return keeper.sync_directory(client, args[0]).map(|()| [0, 0]),
+        Ask::SyncDirectory => {
+            let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
+            return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
+        }
         _ => {}
     }
-    let Some(file) = keeper.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
-    match ask {
-        Ask::Settle => {
-            keeper.board.header().settles.add(1);
-            keeper.settle(&file).map_err(|_| Errno::EIO)?;
-        }
-        Ask::Bypass => keeper.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
-        Ask::Unlinking if keeper.has_other_names(&file) => return Err(Errno::EAGAIN),
-        Ask::Unlinking | Ask::Naming => {
-            if keeper.board.files()[file.slot as usize].state() != FileState::Through {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            let stored = match absolute(keeper, client, args[2] as i32, &cell.path()) {
-                Some(path) if ask == Ask::Unlinking => keeper.push_removal(&file, &path, client),
-                Some(path) => keeper.push_name(&file, HintKind::Name, &path),
-                None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
-            };
-            if stored.is_err() {
-                return Err(Errno::EIO);
-            }
-        }
-        Ask::Replaced => keeper.drop_replaced(&file),
-        Ask::Withdraw => keeper.withdraw_name(&file),
-        Ask::Register | Ask::Sole | Ask::SyncDirectory => {}
-    }
-    Ok([0, 0])
+    keeper.durable.answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))
 }
 
 /// The absolute path a client means by `path` relative to one of its descriptors, if a slot can hold it.
@@ -155,4 +134,15 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
     let parent = absolute.parent()?.canonicalize().ok()?;
     let resolved = parent.join(absolute.file_name()?);
     (resolved.as_os_str().len() <= PATH_BYTES_MAX).then_some(resolved)
+}
+
+impl Keeper {
+    /// The path of a client's open directory, if it is reachable under it from here.
+    fn directory_of(&self, client: u32, fd: u64) -> Option<PathBuf> {
+        use std::os::unix::fs::MetadataExt;
+        let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd as i32);
+        let path = std::fs::read_link(&via).ok()?;
+        let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);
+        (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())).then_some(path)
+    }
 }

@@ -101,8 +101,8 @@ impl House {
         let mut copy = tempfile::tempfile().unwrap();
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
-        crate::rewrite::replay_live(&nvm, &superblock, (place.slot, place.generation), &mut || {
-            Ok(handle.take().unwrap())
+        crate::durable::replay_live(&nvm, &superblock, (place.slot, place.generation), &mut || {
+            Ok(crate::disk::OsFile::from(handle.take().unwrap()))
         })
         .unwrap();
         let mut bytes = Vec::new();

@@ -4,14 +4,15 @@
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{LaneRow, RequestState, SegmentState, wake};
+use holdfast_media::Nvm;
 
-use crate::keeper::{Keeper, locked};
-use crate::rewrite::roll_forward;
+use super::Durable;
+use super::rewrite::roll_forward;
+use crate::disk::Disk;
 
-impl Keeper {
+impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Repairs everything of `client`, which is dead or has become another program.
-    pub(crate) fn repair(&self, client: u32) {
-        locked(&self.pending).retain(|_, pending| pending.client != client);
+    pub fn repair(&self, client: u32) {
         for (index, lane) in self.board.lanes().iter().enumerate() {
             if lane.owner.load(Ordering::SeqCst) == client {
                 self.repair_lane(index as u32, lane);
@@ -81,7 +82,7 @@ impl Keeper {
             roll_forward(&self.nvm, &self.superblock, segments, seq, &mut || self.open_for_writing(&file));
         if let Err(error) = rolled {
             let path = file.meta().path.display().to_string();
-            self.report(format!("{path}: cannot finish the write of a dead process: {error}"));
+            self.events.trouble(format!("{path}: cannot finish the write of a dead process: {error}"));
         }
     }
 }
