@@ -65,6 +65,8 @@ pub struct FileRow {
     pub cursor_lock: AtomicU32,
     /// Raised when bringing the file to disk failed; each description reports it once.
     pub error_epoch: AtomicU32,
+    /// Real syncs by clients that failed: the keeper's own description may not show their error.
+    pub sync_failures: AtomicU32,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
     pub client_opens: AtomicU64,
 }

@@ -30,7 +30,7 @@ mod settle;
 mod slots;
 
 pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
-pub use file::ManagedFile;
+pub use file::{Held, ManagedFile};
 pub(crate) use rewrite::replay_live;
 pub use slots::{Newcomer, Refusal};
 
