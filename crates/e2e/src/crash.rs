@@ -3,6 +3,7 @@
 //! outside everything that is cut.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub struct Site {
     pub aside: PathBuf,
     /// A directory on tmpfs, which no file system's end touches and where Holdfast manages no file.
     pub memory: PathBuf,
+    /// Set once the program has been cut off.
+    pub over: Arc<AtomicBool>,
 }
 
 impl Site {
@@ -79,6 +82,10 @@ pub trait Workload {
     fn acks_loose_max(&self) -> usize {
         0
     }
+    /// How long a run in a storm may live; long enough for some acknowledgements.
+    fn life_ms_max(&self) -> u64 {
+        250
+    }
     /// The smallest number of acknowledgements before the cut.
     fn acks_min(&self) -> usize {
         50
@@ -94,7 +101,8 @@ pub fn survives_kills(workload: &dyn Workload) {
             let mut job = Job::start(workload, &disk, &pool, Guard::Holdfast);
             job.load(&mut random);
             job.must_absorb(&pool);
-            job.cut(cut, &pool);
+            let status = job.cut(cut, &pool);
+            assert!(!status.success(), "success after {cut:?} was killed\n{}", job.told());
             tally.kill(cut);
             let acks = job.end();
             let recovered = pool.recover(&[]);

@@ -13,8 +13,6 @@ use crate::random::Random;
 use crate::report;
 use crate::tally::Tally;
 
-/// How long a run may live before the cut.
-const LIFE_MS_MAX: u64 = 250;
 /// The time in which a run starts.
 const START_MS_MAX: u64 = 40;
 /// The time that a recovery takes, and a little more.
@@ -48,9 +46,14 @@ impl<'a> Storm<'a> {
         let victims = [Cut::Program, Cut::Keeper, Cut::Supervisor, Cut::All];
         let victim = victims[self.random.between(0, 4) as usize];
         let mut job = self.begin(workload);
-        job.cut(victim, &self.pool);
+        let status = job.cut(victim, &self.pool);
         self.tally.kill(victim);
         let acks = job.end();
+        if status.success() && self.pool.path.exists() {
+            // It was through before. Then everything is on disk.
+            let left = report::parse(&self.pool.recover(&["--dry-run"]).ok().stdout);
+            assert_eq!(report::number(&left, "records"), 0, "a run that succeeded left records\n{left:#}");
+        }
         self.judge(&job, workload, &acks, &format!("after {victim:?} was killed"));
     }
 
@@ -72,7 +75,7 @@ impl<'a> Storm<'a> {
         let job = Job::start(workload, self.disk, &self.pool, Guard::Holdfast);
         let life_us = match self.random.between(0, 4) {
             0 => self.random.between(0, START_MS_MAX * 1000),
-            _ => self.random.between(0, LIFE_MS_MAX * 1000),
+            _ => self.random.between(0, workload.life_ms_max() * 1000),
         };
         std::thread::sleep(Duration::from_micros(life_us));
         job

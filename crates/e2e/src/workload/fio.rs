@@ -57,6 +57,10 @@ impl Workload for Fio {
         Ok(())
     }
 
+    fn life_ms_max(&self) -> u64 {
+        1200
+    }
+
     fn acks_min(&self) -> usize {
         2
     }

@@ -68,8 +68,10 @@ impl Operations {
 }
 
 fn filled(random: &mut Random, len: usize) -> Vec<u8> {
-    let words = std::iter::repeat_with(|| random.next_u64().to_le_bytes()).take(len.div_ceil(8));
-    let mut bytes: Vec<u8> = words.flatten().collect();
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next_u64().to_le_bytes());
+    }
     bytes.truncate(len);
     bytes
 }
@@ -87,7 +89,7 @@ impl Iterator for Operations {
         };
         if random.between(0, 3) == 0 {
             let body = filled(random, len as usize);
-            let sum = crc32c(&body);
+            let sum = crc32c::crc32c(&body);
             let head = [self.writer, self.number, len | u64::from(sum) << 32].map(u64::to_le_bytes).concat();
             let log = random.between(0, LOGS);
             return Some(Operation::Append { log, bytes: [head, body].concat() });
@@ -96,14 +98,6 @@ impl Iterator for Operations {
         let offset = self.writer * PART_BYTES + random.between(0, PART_BYTES - len);
         Some(Operation::Write { file, offset, bytes: filled(random, len as usize) })
     }
-}
-
-/// Bit by bit: only small records are summed.
-fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, byte: &u8| {
-        (0..8).fold(sum ^ u32::from(*byte), |sum, _| sum >> 1 ^ 0x82f6_3b78 & (sum & 1).wrapping_neg())
-    };
-    !bytes.iter().fold(!0, step)
 }
 
 /// The name of a shared file.
@@ -136,54 +130,76 @@ impl Crew {
         for writer in 0..self.writers() {
             let done = noted.get(&writer).copied().unwrap_or_default();
             let found = appended.remove(&writer).unwrap_or_default();
-            // The one that was under way is there whole, or not at all.
-            let verdicts = [done, done + 1].map(|count| self.judge_writer(writer, count, &files, &found));
-            if let [Err(one), Err(other)] = verdicts {
-                return Err(format!("writer {writer} noted {done}: {one}; and {other}"));
-            }
+            self.judge_writer(writer, done, &files, found)
+                .map_err(|error| format!("writer {writer} noted {done}: {error}"))?;
         }
         if appended.is_empty() { Ok(()) } else { Err(format!("records of nobody: {appended:?}")) }
     }
 
+    /// The operation that was under way is there whole, or not at all; every one before it is there.
     fn judge_writer(
         &self,
         writer: u64,
-        count: u64,
+        done: u64,
         files: &[Vec<u8>],
-        found: &[(u64, u64)],
+        mut found: Vec<(u64, u64)>,
     ) -> Result<(), String> {
-        let mut parts = vec![vec![0; PART_BYTES as usize]; SHARED_FILES as usize];
-        let mut expected = Vec::new();
-        for (operation, number) in Operations::new(self.seed, writer).zip(1..=count) {
-            match operation {
-                Operation::Write { file, offset, bytes } => {
-                    let at = (offset - writer * PART_BYTES) as usize;
-                    parts[file as usize][at..at + bytes.len()].copy_from_slice(&bytes);
-                }
-                Operation::Append { log, .. } => expected.push((number, log)),
-            }
+        // Each log is in order; between the logs there is none.
+        if !(0..LOGS).all(|log| found.iter().filter(|row| row.1 == log).is_sorted()) {
+            return Err("its appends are out of order".into());
         }
-        for (file, part) in parts.iter().enumerate() {
-            let start = (writer * PART_BYTES) as usize;
+        found.sort_unstable();
+        let mut model = Model::new(writer);
+        let mut operations = Operations::new(self.seed, writer);
+        operations.by_ref().take(done as usize).for_each(|operation| model.perform(operation));
+        let Err(before) = model.compare(files, &found) else { return Ok(()) };
+        model.perform(operations.next().expect("they never end"));
+        model.compare(files, &found).map_err(|after| format!("{before}; with the next one {after}"))
+    }
+}
+
+/// What the operations of one writer make.
+struct Model {
+    writer: u64,
+    done: u64,
+    /// Its part of each shared file.
+    parts: Vec<Vec<u8>>,
+    /// Number and log of each append.
+    appended: Vec<(u64, u64)>,
+}
+
+impl Model {
+    fn new(writer: u64) -> Self {
+        let parts = vec![vec![0; PART_BYTES as usize]; SHARED_FILES as usize];
+        Self { writer, done: 0, parts, appended: Vec::new() }
+    }
+
+    fn perform(&mut self, operation: Operation) {
+        self.done += 1;
+        match operation {
+            Operation::Write { file, offset, bytes } => {
+                let at = (offset - self.writer * PART_BYTES) as usize;
+                self.parts[file as usize][at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            Operation::Append { log, .. } => self.appended.push((self.done, log)),
+        }
+    }
+
+    fn compare(&self, files: &[Vec<u8>], found: &[(u64, u64)]) -> Result<(), String> {
+        let start = (self.writer * PART_BYTES) as usize;
+        for (file, part) in self.parts.iter().enumerate() {
+            // A file that ends early reads as zeros there.
             let byte = |at: usize| files[file].get(start + at).copied().unwrap_or_default();
             if let Some(at) = (0..part.len()).find(|at| byte(*at) != part[*at]) {
-                return Err(format!("{} differs at {} after {count}", file_name(file as u64), start + at));
+                return Err(format!("{} differs at {}", file_name(file as u64), start + at));
             }
         }
-        // Each log is in order; between the logs there is none.
-        let mut found = found.to_vec();
-        let ordered = (0..LOGS).all(|log| found.iter().filter(|row| row.1 == log).is_sorted());
-        found.sort_unstable();
-        if ordered && found == expected {
+        if found == self.appended {
             return Ok(());
         }
-        let missing = expected.iter().find(|row| !found.contains(row));
-        let foreign = found.iter().find(|row| !expected.contains(row));
-        Err(format!(
-            "appends after {count}: in order: {ordered}, missing {missing:?}, too many {foreign:?}, {} for {}",
-            found.len(),
-            expected.len()
-        ))
+        let missing = self.appended.iter().find(|row| !found.contains(row));
+        let foreign = found.iter().find(|row| !self.appended.contains(row));
+        Err(format!("append missing: {missing:?}, too much: {foreign:?} (number, log)"))
     }
 }
 
@@ -197,7 +213,7 @@ fn records(log: &[u8]) -> Result<Vec<(u64, u64)>, String> {
             |index: usize| u64::from_le_bytes(head[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
         let (len, sum) = ((word(2) & 0xffff_ffff) as usize, (word(2) >> 32) as u32);
         let body = log.get(at + RECORD_HEAD_BYTES..at + RECORD_HEAD_BYTES + len).ok_or_else(torn)?;
-        if crc32c(body) != sum {
+        if crc32c::crc32c(body) != sum {
             return Err(torn());
         }
         found.push((word(0), word(1)));

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,19 +19,21 @@ pub struct Redis;
 struct Client(BufReader<UnixStream>);
 
 impl Client {
-    fn connect(socket: &str) -> Self {
+    /// Nothing if it is over before the server answers.
+    fn connect(socket: &str, over: impl Fn() -> bool) -> Option<Self> {
         let started = Instant::now();
-        loop {
+        while !over() {
             if let Ok(stream) = UnixStream::connect(socket) {
                 stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
                 let mut client = Self(BufReader::new(stream));
                 if client.ask(&["PING"]).as_deref() == Some("PONG") {
-                    return client;
+                    return Some(client);
                 }
             }
             assert!(started.elapsed() < Duration::from_secs(20), "redis-server does not answer at {socket}");
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(2));
         }
+        None
     }
 
     /// The answer, or nothing once the server is gone or refuses.
@@ -94,9 +97,10 @@ impl Workload for Redis {
 
     fn start_clients(&self, site: &Site, acks: &Acks) -> Vec<JoinHandle<()>> {
         let client = |number: u32| {
-            let (socket, acks) = (site.aside("socket"), acks.clone());
+            let (socket, acks, over) = (site.aside("socket"), acks.clone(), site.over.clone());
             std::thread::spawn(move || {
-                let mut client = Client::connect(&socket);
+                let over = || over.load(Ordering::Relaxed);
+                let Some(mut client) = Client::connect(&socket, over) else { return };
                 for key in (0u64..).map(|count| format!("key-{number}-{count}")) {
                     if client.ask(&["SET", &key, &value_of(&key)]).as_deref() != Some("OK") {
                         break;
@@ -110,6 +114,10 @@ impl Workload for Redis {
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
         let manifest = site.path("appendonlydir/appendonly.aof.manifest");
+        if acks.is_empty() && !Path::new(&manifest).exists() {
+            // It did not come so far.
+            return Ok(());
+        }
         let checked = Cmd::new("redis-check-aof").arg(&manifest).output();
         if !checked.status.success() {
             return Err(checked.told());
@@ -117,7 +125,7 @@ impl Workload for Redis {
         let socket = site.aside("socket-check");
         let argv = server(&site.dir, &socket);
         let mut child = Cmd::new(&argv[0]).args(&argv[1..]).spawn();
-        let mut client = Client::connect(&socket);
+        let mut client = Client::connect(&socket, || false).expect("it is never over");
         let lost = acks.iter().find(|key| client.ask(&["GET", key]) != Some(value_of(key)));
         drop(child.kill());
         drop(child.wait());
