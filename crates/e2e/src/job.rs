@@ -188,6 +188,8 @@ impl<'a> Job<'a> {
     /// how the supervisor ended.
     pub(crate) fn cut(&mut self, cut: Cut, pool: &Pool) -> ExitStatus {
         let keepers = proc::keepers(&pool.path);
+        // Some programs write over their environment, and are orphans once the supervisor is dead.
+        let known = self.family(pool);
         if matches!(cut, Cut::All | Cut::Supervisor) {
             drop(self.supervisor.kill());
         }
@@ -206,7 +208,7 @@ impl<'a> Job<'a> {
         let status = loop {
             if started.elapsed() >= patience {
                 patience = Duration::ZERO;
-                self.kill_program(cut == Cut::All, pool);
+                self.kill_program(cut == Cut::All, &self.living(&known, pool));
             }
             if let Some(status) = self.supervisor.try_wait().expect("wait") {
                 break status;
@@ -219,11 +221,12 @@ impl<'a> Job<'a> {
         }
         // What is left without a supervisor: a program, and a keeper that ends after it, or is still starting.
         loop {
-            self.kill_program(cut == Cut::All, pool);
-            if self.family(pool).is_empty() {
+            self.kill_program(cut == Cut::All, &self.living(&known, pool));
+            let living = self.living(&known, pool);
+            if living.is_empty() {
                 break;
             }
-            over(self, 40, &format!("{:?} do not end", self.family(pool)));
+            over(self, 40, &format!("{living:?} do not end"));
         }
         self.site.over.store(true, Ordering::Relaxed);
         if cut == Cut::Program {
@@ -237,14 +240,24 @@ impl<'a> Job<'a> {
         status
     }
 
-    /// Kills every process of the program, and with `holdfast` Holdfast's own, as far as they can be seen now.
-    fn kill_program(&self, holdfast: bool, pool: &Pool) {
-        for pid in self.family(pool) {
+    /// Kills every process of the program, and with `holdfast` Holdfast's own.
+    fn kill_program(&self, holdfast: bool, living: &[u32]) {
+        for pid in living {
             // The supervisor is the child of this process, and must not leave a number that somebody else gets.
-            if pid != self.supervisor.id() && (holdfast || !proc::is_holdfast(pid)) {
-                proc::kill_hard(pid);
+            if *pid != self.supervisor.id() && (holdfast || !proc::is_holdfast(*pid)) {
+                proc::kill_hard(*pid);
             }
         }
+    }
+
+    /// Who lives of the job, of `known` and of their children.
+    fn living(&self, known: &[u32], pool: &Pool) -> Vec<u32> {
+        let mut pids = self.family(pool);
+        pids.extend(proc::families(known));
+        pids.sort_unstable();
+        pids.dedup();
+        pids.retain(|pid| proc::alive(*pid));
+        pids
     }
 
     /// Waits for the listeners and returns what was acknowledged.

@@ -114,8 +114,8 @@ impl Workload for DbBench {
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
         let acknowledged: u64 = acks.last().map_or(0, |total| total.parse().expect("a count"));
-        if acknowledged == 0 && !site.dir.join("db/CURRENT").exists() {
-            // It did not come so far.
+        if acknowledged == 0 {
+            // It makes a database, destroys it and makes it again before its first write: nothing was promised.
             return Ok(());
         }
         let checked =
