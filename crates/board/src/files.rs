@@ -55,7 +55,8 @@ pub struct FileRow {
     pub newest_seq: AtomicU64,
     /// Copy of the slot's `expired_seq`.
     pub expired_seq: AtomicU64,
-    /// Where the last append ended, or [`NO_SIZE`]. A guess: every use is verified.
+    /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever makes it longer holds the
+    /// cursor lock, or has the file exclusively. Every use is verified, since processes outside may append.
     pub size_hint: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
     pub unlogged: AtomicU64,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{LaneRow, RequestState, SegmentState, wake};
+use holdfast_board::{LaneRow, NO_SIZE, RequestState, SegmentState, wake};
 use holdfast_media::Nvm;
 
 use super::Durable;
@@ -25,6 +25,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 if let Some(file) = self.file(slot as u64, row.generation.load(Ordering::SeqCst)) {
                     let _ = self.settle(&file);
                 }
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 row.unlock_exclusive(client);
             }
         }
@@ -48,6 +49,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         if seq != 0 && lane.announce.load(Ordering::SeqCst) != 0 {
             self.finish_operation(slot, seq, &segments);
+            if let Some(row) = self.board.files().get(slot as usize) {
+                // It may have made the file longer, and did not live to say so.
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+            }
         }
         // After a torn record nothing may be appended behind it: all of the lane's segments are sealed.
         lane.segment.store(0, Ordering::SeqCst);
