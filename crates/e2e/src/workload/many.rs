@@ -2,6 +2,8 @@
 //! logs. What each one does follows from the seed, so the files are checked to the byte against the journal in which the
 //! writers note each operation once it returned. The parts share pages, so that writers meet in the page locks.
 
+pub mod writers;
+
 use std::collections::BTreeMap;
 
 use crate::crash::{Site, Workload};
@@ -116,7 +118,7 @@ impl Crew {
     }
 
     /// Compares the files below `dir` with what the writers noted.
-    fn judge(&self, dir: &std::path::Path, noted: &BTreeMap<u64, u64>) -> Result<(), String> {
+    pub fn judge(&self, dir: &std::path::Path, noted: &BTreeMap<u64, u64>) -> Result<(), String> {
         let read = |name: String| std::fs::read(dir.join(name)).unwrap_or_default();
         let files: Vec<Vec<u8>> = (0..SHARED_FILES).map(|file| read(file_name(file))).collect();
         let mut appended = BTreeMap::<u64, Vec<(u64, u64)>>::new();
@@ -223,7 +225,7 @@ fn records(log: &[u8]) -> Result<Vec<(u64, u64)>, String> {
 }
 
 /// The last operation that each writer noted; an error says which note is missing.
-fn noted(journal: &str) -> Result<BTreeMap<u64, u64>, String> {
+pub fn noted(journal: &str) -> Result<BTreeMap<u64, u64>, String> {
     let mut last = BTreeMap::new();
     for line in journal.lines() {
         let mut numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
