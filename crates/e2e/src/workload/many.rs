@@ -254,6 +254,18 @@ impl Workload for Crew {
         [program, dir, journal].into_iter().chain(numbers.map(|number| number.to_string())).collect()
     }
 
+    /// All fences, and files that expire seldom or all the time.
+    fn options(&self, site: &Site) -> Vec<String> {
+        let age_ms_max = ["5", "50", "1000"][(self.seed / 8 % 3) as usize];
+        let mut options = vec!["--age-max".to_owned(), age_ms_max.to_owned()];
+        match self.seed / 24 % 4 {
+            0 => options.extend(["--exclusive".into(), site.dir.to_str().expect("text").into()]),
+            1 => options.extend(["--fence".into(), "inotify".into()]),
+            _ => {}
+        }
+        options
+    }
+
     fn check(&self, site: &Site, _acks: &[String]) -> Result<(), String> {
         let journal = std::fs::read_to_string(self.journal(site)).unwrap_or_default();
         noted(&journal).and_then(|noted| self.judge(&site.dir, &noted))
