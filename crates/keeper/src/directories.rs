@@ -21,6 +21,7 @@ use holdfast_cache::Errno;
 use holdfast_pool::MARK_CREATED;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
+use crate::durable;
 use crate::files::ManagedFile;
 use crate::keeper::{Keeper, locked};
 
@@ -196,7 +197,7 @@ impl Keeper {
             }
         }
         self.board.header().syncs_real.add(1);
-        let synced: io::Result<()> = open.sync_all();
+        let synced: io::Result<()> = durable::fsync(&open);
         if synced.is_err()
             && let Some(watched) = locked(&self.directories_watched).by_path.get_mut(&directory)
         {

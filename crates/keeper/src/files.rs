@@ -16,6 +16,7 @@ use holdfast_board::FileState;
 use holdfast_cache::Reason;
 use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
 
+use crate::durable;
 use crate::expire::{IDLE_FILE, REMOVED_FILES_MAX};
 use crate::keeper::{KEEPER_ID, Keeper, locked};
 
@@ -153,9 +154,7 @@ impl Keeper {
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot);
         self.counters.keeper_fsyncs.fetch_add(1, Ordering::Relaxed);
-        rustix::fs::fsync(&file.description)
-            .map_err(io::Error::from)
-            .inspect_err(|error| self.sync_failed(file, error))?;
+        durable::fsync(&file.description).inspect_err(|error| self.sync_failed(file, error))?;
         file.meta().failures = 0;
         Ok(Synced { settled, unlogged })
     }
@@ -315,7 +314,7 @@ impl Keeper {
             let age = meta.created().ok().and_then(|created| created.elapsed().ok());
             if age.is_none_or(|age| age < DIRECTORY_COMMITTED) {
                 self.counters.keeper_fsyncs.fetch_add(1, Ordering::Relaxed);
-                open.sync_all()?;
+                durable::fsync(&open)?;
             }
             locked(&self.directories).insert((meta.dev(), meta.ino()));
         }
@@ -344,7 +343,7 @@ impl Keeper {
         for directory in directories {
             self.counters.keeper_fsyncs.fetch_add(1, Ordering::Relaxed);
             match File::open(directory) {
-                Ok(open) => open.sync_all()?,
+                Ok(open) => durable::fsync(&open)?,
                 // A directory that is gone holds no names.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),

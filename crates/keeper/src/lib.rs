@@ -9,6 +9,7 @@
 pub mod config;
 pub mod control;
 mod directories;
+mod durable;
 mod expire;
 pub mod fence;
 mod files;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Words};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, fsync, openat, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 use super::directory::{make_parent, nearest, open_beneath, parent, split, sync};
@@ -21,6 +21,7 @@ use super::locate::locate;
 use super::open::Pool;
 use super::replay::replay;
 use super::run::unix_time_s;
+use crate::durable;
 use crate::identity::reopen;
 
 /// How often the heartbeat is persisted while files change under recovery's own hands.
@@ -64,7 +65,7 @@ impl Applier<'_> {
             self.beat();
             (self.progress)(bytes);
         })?;
-        file.sync_all()
+        durable::fsync(file)
     }
 
     /// Voids the slot's records, which are in the synced file, and gives it back.
@@ -109,7 +110,7 @@ impl Applier<'_> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = File::from(openat(&directory, &temporary[..], flags, Mode::RUSR | Mode::WUSR)?);
         self.give_ownership(file.slot, &made)?;
-        let written = self.write_records(file.slot, &made).and_then(|()| Ok(fsync(&directory)?));
+        let written = self.write_records(file.slot, &made).and_then(|()| durable::fsync(&directory));
         if let Err(error) = written {
             // Half a copy is of no use; the first error is the one to tell.
             let _ = remove(&directory, &temporary);

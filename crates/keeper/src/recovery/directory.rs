@@ -1,11 +1,12 @@
 //! Directories, reached without following a symbolic link: a path in a pool may lead only where it says.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fsync, mkdirat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use rustix::io::Errno;
+
+use crate::durable;
 
 /// Opens `path` as one of its hints says it: absolute, no symbolic link on the way.
 pub(super) fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
@@ -55,7 +56,7 @@ pub(super) fn make_parent(path: &[u8]) -> io::Result<OwnedFd> {
     let (_, name) = split(directory).ok_or(io::ErrorKind::NotFound)?;
     let above = make_parent(directory)?;
     match mkdirat(&above, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => fsync(&above)?,
+        Ok(()) | Err(Errno::EXIST) => durable::fsync(&above)?,
         Err(error) => return Err(error.into()),
     }
     parent(path)
@@ -63,7 +64,7 @@ pub(super) fn make_parent(path: &[u8]) -> io::Result<OwnedFd> {
 
 /// Makes names in a directory durable.
 pub(super) fn sync(directory: OwnedFd) -> io::Result<()> {
-    File::from(directory).sync_all()
+    durable::fsync(directory)
 }
 
 #[cfg(test)]
