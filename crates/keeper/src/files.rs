@@ -105,6 +105,16 @@ impl ManagedFile {
     fn links(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.description)?.st_nlink as u64)
     }
+
+    /// Whether the name whose removal was announced, the last one, is gone. A file system that was shut down tells nothing of
+    /// its files any more; then the kernel's own table of names does.
+    fn is_removed(&self) -> bool {
+        match self.links() {
+            Ok(links) => links == 0,
+            Err(_) => std::fs::read_link(self.magic_path())
+                .is_ok_and(|path| path.as_os_str().as_bytes().ends_with(b" (deleted)")),
+        }
+    }
 }
 
 impl Keeper {
@@ -274,7 +284,7 @@ impl Keeper {
     pub(crate) fn withdraw_removals(&self, client: u32) {
         for file in self.managed() {
             let announced = file.meta().removing == Some(client);
-            if announced && !matches!(file.links(), Ok(0)) {
+            if announced && !file.is_removed() {
                 self.withdraw_name(&file);
             }
         }
@@ -359,7 +369,7 @@ impl Keeper {
         if meta.marks & MARK_VOID != 0 {
             return true;
         }
-        if meta.unlinking.is_none() || !matches!(file.links(), Ok(0)) {
+        if meta.unlinking.is_none() || !file.is_removed() {
             return false;
         }
         meta.marks |= MARK_VOID;
