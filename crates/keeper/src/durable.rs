@@ -8,10 +8,10 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, fstat, futimens};
+use rustix::fs::{Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens};
 
 /// File systems on which a sync of this process failed. They stay here: an error is news only once.
 static DOUBTED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -19,28 +19,25 @@ static DOUBTED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 /// Makes a file or directory durable.
 pub(crate) fn fsync(fd: impl AsFd) -> io::Result<()> {
     let fd = fd.as_fd();
-    let result = fstat(fd).map_err(io::Error::from).and_then(|stat| {
-        let device = stat.st_dev;
-        let doubted = || DOUBTED.lock().unwrap_or_else(PoisonError::into_inner);
-        let nudged = if doubted().contains(&device) { nudge(fd, &stat) } else { Ok(()) };
-        let synced = nudged.and_then(|()| Ok(rustix::fs::fsync(fd)?)).and_then(|()| Ok(fstat(fd).map(drop)?));
-        if synced.is_err() {
-            doubted().insert(device);
-        }
-        synced
-    });
-    result
+    let stat = fstat(fd)?;
+    let doubted = || DOUBTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let nudged = if doubted().contains(&stat.st_dev) { nudge(fd, &stat) } else { Ok(()) };
+    let synced = nudged.and_then(|()| rustix::fs::fsync(fd)).and_then(|()| fstat(fd));
+    if synced.is_err() {
+        doubted().insert(stat.st_dev);
+    }
+    synced.map(drop).map_err(io::Error::from)
 }
 
 /// Changes nothing, by a call that needs the journal: the first one makes a file system notice that it has none any
 /// more, the second one is told.
-fn nudge(fd: impl AsFd, stat: &rustix::fs::Stat) -> io::Result<()> {
+fn nudge(fd: BorrowedFd<'_>, stat: &Stat) -> rustix::io::Result<()> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: stat.st_atime as _, tv_nsec: stat.st_atime_nsec as _ },
         last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
     };
     for _ in 0..2 {
-        futimens(fd.as_fd(), &times)?;
+        futimens(fd, &times)?;
     }
     Ok(())
 }

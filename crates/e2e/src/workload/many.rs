@@ -259,7 +259,7 @@ impl Workload for Crew {
     fn options(&self, site: &Site) -> Vec<String> {
         let age_ms_max = ["5", "50", "1000"][(self.seed / 8 % 3) as usize];
         let mut options = vec!["--age-max".to_owned(), age_ms_max.to_owned()];
-        if self.seed / 24 % 3 == 0 {
+        if (self.seed / 24).is_multiple_of(3) {
             options.extend(["--exclusive".into(), site.dir.to_str().expect("text").into()]);
         }
         options

@@ -64,7 +64,7 @@ fn start(prefix: &[&str], arguments: &[String], processes: u64) -> bool {
     let ends =
         children.expect("processes").into_iter().map(|mut child| child.wait().expect("wait").success());
     // All of them, not only up to the first that failed.
-    ends.fold(true, |well, end| well && end)
+    ends.filter(|well| !well).count() == 0
 }
 
 /// One writer.
