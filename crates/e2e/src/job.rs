@@ -188,6 +188,14 @@ impl<'a> Job<'a> {
     /// how the supervisor ended.
     pub(crate) fn cut(&mut self, cut: Cut, pool: &Pool) -> ExitStatus {
         let keepers = proc::keepers(&pool.path);
+        if matches!(cut, Cut::All | Cut::Supervisor) {
+            // Nobody may be started between the look at who is there and the kill. A vfork is waited for.
+            proc::signal(self.supervisor.id(), Signal::STOP);
+            let stopping = Instant::now();
+            while !proc::at_rest(self.supervisor.id()) && stopping.elapsed() < Duration::from_millis(200) {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
         // Some programs write over their environment, and are orphans once the supervisor is dead; and who is about to end has
         // none any more, but still holds what it holds.
         let mut known = self.family(pool);
