@@ -30,9 +30,13 @@ pub enum FileSystem {
     Other,
 }
 
-/// The file system that `path` (or, while it does not exist, its directory) is on.
+/// The file system that `path` (or, while it does not exist, its directory) is on. A device is on none: the one that holds its
+/// node, which is in memory, says nothing about its bytes.
 pub fn file_system(path: &Path) -> anyhow::Result<FileSystem> {
     let existing = if path.exists() { path } else { parent(path) };
+    if std::fs::metadata(existing).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        return Ok(FileSystem::Other);
+    }
     let facts =
         rustix::fs::statfs(existing).with_context(|| format!("cannot look at {}", existing.display()))?;
     Ok(match facts.f_type {
@@ -67,5 +71,11 @@ mod tests {
         assert_eq!(file_system(Path::new("/dev/shm/not-there")).expect("known"), FileSystem::Memory);
         assert_eq!(file_system(Path::new("/proc/self")).expect("known"), FileSystem::Other);
         assert!(file_system(Path::new("/no/such/dir/file")).is_err());
+    }
+
+    /// A DAX device was refused as a pool in memory: its node lies in devtmpfs.
+    #[test]
+    fn a_device_is_not_where_its_node_is() {
+        assert_eq!(file_system(Path::new("/dev/null")).expect("known"), FileSystem::Other);
     }
 }

@@ -123,24 +123,29 @@ pub fn survives_kills(workload: &dyn Workload) {
 
 /// The power of the file system is cut under load, everything is killed, power comes back; nothing acknowledged may be missing.
 pub fn survives_power_cut(workload: &dyn Workload, kind: Kind) {
-    survives_power_cuts_of(workload, &Disk::new(kind), random::rounds());
+    survives_power_cuts_of(workload, &Disk::new(kind), random::rounds(), false);
 }
 
-/// The same on a disk that forgets what was not flushed, cut while everything runs. Now and then a flush fails before.
+/// The same on a disk that forgets what was not flushed, cut while everything runs.
 pub fn survives_forgetful_disk(workload: &dyn Workload, kind: Kind) {
-    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * random::rounds());
+    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * random::rounds(), false);
 }
 
-fn survives_power_cuts_of(workload: &dyn Workload, disk: &Disk, rounds: u64) {
+/// The same, and a flush fails before.
+pub fn survives_failed_flush(workload: &dyn Workload, kind: Kind) {
+    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * random::rounds(), true);
+}
+
+fn survives_power_cuts_of(workload: &dyn Workload, disk: &Disk, rounds: u64, flush_fails: bool) {
     let pool = pool_for(workload);
     let (mut random, mut tally) = (Random::new(&workload.name()), Tally::new());
     for round in 0..rounds {
         let mut job = Job::start(workload, disk, &pool, Guard::Holdfast);
         job.load(&mut random);
         job.must_absorb(&pool);
-        let flush_fails = disk.cuts_at_an_instant() && random.between(0, 4) == 0;
         if flush_fails {
             disk.fail_a_flush();
+            tally.add("failed flushes", 1);
             std::thread::sleep(Duration::from_millis(random.between(0, 200)));
         }
         job.lose_power(disk, &pool, &mut random);

@@ -188,8 +188,17 @@ impl<'a> Job<'a> {
     /// how the supervisor ended.
     pub(crate) fn cut(&mut self, cut: Cut, pool: &Pool) -> ExitStatus {
         let keepers = proc::keepers(&pool.path);
-        // Some programs write over their environment, and are orphans once the supervisor is dead.
-        let known = self.family(pool);
+        if matches!(cut, Cut::All | Cut::Supervisor) {
+            // Nobody may be started between the look at who is there and the kill. A vfork is waited for.
+            proc::signal(self.supervisor.id(), Signal::STOP);
+            let stopping = Instant::now();
+            while !proc::at_rest(self.supervisor.id()) && stopping.elapsed() < Duration::from_millis(200) {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        // Some programs write over their environment, and are orphans once the supervisor is dead; and who is about to end has
+        // none any more, but still holds what it holds.
+        let mut known = self.family(pool);
         if matches!(cut, Cut::All | Cut::Supervisor) {
             drop(self.supervisor.kill());
         }
@@ -208,7 +217,8 @@ impl<'a> Job<'a> {
         let status = loop {
             if started.elapsed() >= patience {
                 patience = Duration::ZERO;
-                self.kill_program(cut == Cut::All, &self.living(&known, pool));
+                known = self.living(&known, pool);
+                self.kill_program(cut == Cut::All, &known);
             }
             if let Some(status) = self.supervisor.try_wait().expect("wait") {
                 break status;
@@ -221,12 +231,12 @@ impl<'a> Job<'a> {
         }
         // What is left without a supervisor: a program, and a keeper that ends after it, or is still starting.
         loop {
-            self.kill_program(cut == Cut::All, &self.living(&known, pool));
-            let living = self.living(&known, pool);
-            if living.is_empty() {
+            known = self.living(&known, pool);
+            self.kill_program(cut == Cut::All, &known);
+            if known.is_empty() {
                 break;
             }
-            over(self, 40, &format!("{living:?} do not end"));
+            over(self, 40, &format!("{known:?} do not end"));
         }
         self.site.over.store(true, Ordering::Relaxed);
         if cut == Cut::Program {

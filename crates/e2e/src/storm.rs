@@ -127,11 +127,14 @@ impl<'a> Storm<'a> {
         let mut child = cmd.env("HOLDFAST_E2E_JOB", &mark).spawn();
         std::thread::sleep(Duration::from_micros(self.random.between(0, RECOVERY_US_MAX)));
         drop(child.kill());
-        // Its keeper may just be starting: again, until none is left.
+        // Its keeper may just be starting: again, until none is left. One that is about to end has no environment any more, but
+        // still holds the pool.
+        let mut seen = Vec::new();
         proc::wait_until(Duration::from_secs(10), "the end of a killed recovery", || {
-            let family = proc::with_environment(&mark);
-            family.iter().for_each(|pid| proc::kill_hard(*pid));
-            family.is_empty()
+            seen.extend(proc::with_environment(&mark));
+            seen.retain(|pid| proc::alive(*pid));
+            seen.iter().for_each(|pid| proc::kill_hard(*pid));
+            seen.is_empty()
         });
         drop(child.wait());
         self.tally.add("kills", 1);

@@ -14,5 +14,5 @@ mod undo;
 mod volatile;
 
 pub use client::{Counts, Disk};
-pub use serve::serve;
+pub use serve::program;
 pub use volatile::{Error, Volatile};

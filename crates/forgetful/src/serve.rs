@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -137,7 +138,7 @@ impl Filesystem for OneFile {
 /// Serves a disk of `len` bytes that tears at `block_bytes` as `mount_point/image` until standard input ends; then takes
 /// down every loop device and mount that is still on it. Says `ready` first, and one line for each line it obeys:
 /// `cut SEED`, `restore`, `fail-flushes COUNT`, `counts`.
-pub fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()> {
+fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()> {
     // When memory is short, none must be sought for this process by writing to a file system that waits for it. Not
     // everywhere is root allowed to ask; then memory must not be short.
     let _ = rustix::process::configure_io_flusher_behavior(true);
@@ -168,6 +169,22 @@ pub fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()>
     undo::take_down(mount_point);
     drop(session);
     Ok(())
+}
+
+/// The program that serves one disk, with the arguments MOUNT_POINT BYTES BLOCK_BYTES. [`Disk`](crate::Disk) starts it.
+pub fn program(arguments: &[String]) -> ExitCode {
+    let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
+    let (Some(mount_point), Some(len), Some(block_bytes)) = (arguments.first(), number(1), number(2)) else {
+        eprintln!("a forgetful disk needs: MOUNT_POINT BYTES BLOCK_BYTES");
+        return ExitCode::from(2);
+    };
+    match serve(Path::new(mount_point), len, block_bytes as usize) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the forgetful disk at {mount_point}: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn say(line: &str) -> io::Result<()> {

@@ -16,6 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::allocate::HUGE_PAGE_BYTES;
 use crate::cpu::FlushPath;
 use crate::error::MediaError;
 use crate::probe::persistence_domain;
@@ -75,6 +76,7 @@ pub(crate) fn detect(fd: BorrowedFd<'_>, path: &Path) -> Result<MediaInfo, Media
         FileType::CharacterDevice => {
             let sysfs =
                 dax_sysfs(stat.st_rdev).ok_or_else(|| MediaError::NotMedia { path: path.to_owned() })?;
+            refuse_large_alignment(&sysfs, path)?;
             (MediaKind::DaxDevice, device_len(&sysfs).map_err(|e| examine(path, "device size", e))?)
         }
         FileType::RegularFile => (file_kind(fd, path)?, stat.st_size as u64),
@@ -118,6 +120,16 @@ pub(crate) fn device_len(sysfs: &Path) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "size is not a number"))
 }
 
+/// A device is mapped in units of its alignment only; ours are segments, and the part that clients may not store to.
+fn refuse_large_alignment(sysfs: &Path, path: &Path) -> Result<(), MediaError> {
+    // Kernels that do not say it map in small units.
+    let align = fs::read_to_string(sysfs.join("align")).ok().and_then(|text| text.trim().parse().ok());
+    match align {
+        Some(align) if align > HUGE_PAGE_BYTES => Err(MediaError::Alignment { path: path.to_owned(), align }),
+        _ => Ok(()),
+    }
+}
+
 fn file_kind(fd: BorrowedFd<'_>, path: &Path) -> Result<MediaKind, MediaError> {
     let file_system = fstatfs(fd).map_err(|e| examine(path, "file system", e.into()))?;
     if matches!(file_system.f_type, TMPFS_MAGIC | RAMFS_MAGIC) {
@@ -153,5 +165,23 @@ fn try_map_sync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
             0,
         )?;
         munmap(page, PAGE_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel refuses to map such a device at our boundaries with a bare «invalid argument».
+    #[test]
+    fn a_device_that_is_mapped_by_the_gigabyte_is_refused_with_the_remedy() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let check = || refuse_large_alignment(sysfs.path(), Path::new("/dev/dax0.0"));
+        check().unwrap();
+        fs::write(sysfs.path().join("align"), "2097152\n").unwrap();
+        check().unwrap();
+        fs::write(sysfs.path().join("align"), "1073741824\n").unwrap();
+        let error = check().unwrap_err().to_string();
+        assert!(error.contains("/dev/dax0.0") && error.contains("--align=2M"), "{error}");
     }
 }

@@ -51,6 +51,18 @@ pub enum MediaError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A DAX device that can only be mapped in units larger than ours.
+    #[error(
+        "{path} is aligned to {align} bytes, of which a pool cannot be made: recreate its namespace with \
+         `ndctl create-namespace -f -e NAMESPACE -m devdax --align=2M`",
+        path = .path.display()
+    )]
+    Alignment {
+        /// The device.
+        path: PathBuf,
+        /// Bytes of its unit.
+        align: u64,
+    },
     /// The media has no bytes.
     #[error("{path} is empty: format it first", path = .path.display())]
     Empty {

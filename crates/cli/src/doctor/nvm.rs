@@ -18,7 +18,12 @@ fn media() -> Finding {
     }
     let blocks = pmem_blocks();
     if !blocks.is_empty() {
-        let advice = "mkfs.ext4 or mkfs.xfs -m reflink=0, mount with -o dax=always, and put the pool there";
+        // A namespace in raw mode has no pages that could be mapped.
+        let advice = if blocks.iter().any(|block| can_dax(block)) {
+            "mkfs.ext4 -b 4096 or mkfs.xfs -m reflink=0, mount with -o dax=always, and put the pool there"
+        } else {
+            "ndctl create-namespace -f -e NAMESPACE -m fsdax (or -m devdax), which erases it"
+        };
         return Finding::missing(SUBJECT, format!("{} without a DAX file system", blocks.join(", ")), advice);
     }
     let advice = "run --volatile works without (it survives kills, not power cuts). To rehearse with a DAX file system \
@@ -34,6 +39,11 @@ fn pmem_blocks() -> Vec<String> {
         names.filter(|name| name.starts_with("pmem")).map(|name| format!("/dev/{name}")).collect();
     found.sort();
     found
+}
+
+fn can_dax(block: &str) -> bool {
+    let name = block.trim_start_matches("/dev/");
+    std::fs::read_to_string(format!("/sys/class/block/{name}/queue/dax")).is_ok_and(|dax| dax.trim() == "1")
 }
 
 fn flush_path() -> Finding {
@@ -53,6 +63,11 @@ fn flush_path() -> Finding {
 fn power_fail_domain() -> Finding {
     const SUBJECT: &str = "power-fail domain";
     match persistence_domain().as_deref() {
+        Some("") => Finding::limited(
+            SUBJECT,
+            "the platform does not say",
+            "check the platform: without ADR, what has been flushed can still be lost in a power cut",
+        ),
         None => Finding::limited(SUBJECT, "unknown (no NVM)", "nothing, as long as pools are volatile"),
         Some("cpu_cache") => Finding::good(SUBJECT, "processor caches (eADR): stores need no flush"),
         Some("memory_controller") => Finding::good(SUBJECT, "memory controller (ADR): stores are flushed"),

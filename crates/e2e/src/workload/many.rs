@@ -2,6 +2,8 @@
 //! logs. What each one does follows from the seed, so the files are checked to the byte against the journal in which the
 //! writers note each operation once it returned. The parts share pages, so that writers meet in the page locks.
 
+pub mod writers;
+
 use std::collections::BTreeMap;
 
 use crate::crash::{Site, Workload};
@@ -116,7 +118,7 @@ impl Crew {
     }
 
     /// Compares the files below `dir` with what the writers noted.
-    fn judge(&self, dir: &std::path::Path, noted: &BTreeMap<u64, u64>) -> Result<(), String> {
+    pub fn judge(&self, dir: &std::path::Path, noted: &BTreeMap<u64, u64>) -> Result<(), String> {
         let read = |name: String| std::fs::read(dir.join(name)).unwrap_or_default();
         let files: Vec<Vec<u8>> = (0..SHARED_FILES).map(|file| read(file_name(file))).collect();
         let mut appended = BTreeMap::<u64, Vec<(u64, u64)>>::new();
@@ -223,7 +225,7 @@ fn records(log: &[u8]) -> Result<Vec<(u64, u64)>, String> {
 }
 
 /// The last operation that each writer noted; an error says which note is missing.
-fn noted(journal: &str) -> Result<BTreeMap<u64, u64>, String> {
+pub fn noted(journal: &str) -> Result<BTreeMap<u64, u64>, String> {
     let mut last = BTreeMap::new();
     for line in journal.lines() {
         let mut numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
@@ -250,6 +252,17 @@ impl Workload for Crew {
         let (dir, journal) = (site.dir.to_str().expect("text").to_owned(), self.journal(site));
         let numbers = [self.seed, self.processes, self.threads, self.operations, u64::from(self.synced)];
         [program, dir, journal].into_iter().chain(numbers.map(|number| number.to_string())).collect()
+    }
+
+    /// With and without a fence, and files that expire seldom or all the time. Not behind inotify: it tells an open of a client
+    /// from another's only afterwards, and a file that is cut in between is left to a person.
+    fn options(&self, site: &Site) -> Vec<String> {
+        let age_ms_max = ["5", "50", "1000"][(self.seed / 8 % 3) as usize];
+        let mut options = vec!["--age-max".to_owned(), age_ms_max.to_owned()];
+        if (self.seed / 24).is_multiple_of(3) {
+            options.extend(["--exclusive".into(), site.dir.to_str().expect("text").into()]);
+        }
+        options
     }
 
     fn check(&self, site: &Site, _acks: &[String]) -> Result<(), String> {

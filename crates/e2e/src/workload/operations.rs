@@ -11,7 +11,8 @@ use crate::need;
 
 /// Operations that follow from a seed.
 pub struct Operations {
-    seed: u64,
+    /// Decides every operation.
+    pub seed: u64,
 }
 
 const SCRIPT: &str = include_str!("../../tests/operations.py");

@@ -1,0 +1,80 @@
+//! Power cuts of a whole machine: a QEMU guest whose pool lies on DAX media and whose disk forgets what was not flushed is killed
+//! from outside at random instants, booted again from the same images, recovered and checked, operation by operation, against
+//! what its serial line had acknowledged.
+//!
+//! What it shows: the DAX paths (device, file with MAP_SYNC on ext4 and xfs) on a stock kernel, recovery by a freshly booted
+//! machine, and that what the disk had lost is in the pool. What it cannot show: the NVM is memory of the host, so stores that
+//! were never flushed survive the kill as well.
+//!
+//! It installs nothing and downloads nothing: what is missing is named with the command that installs it.
+
+mod initramfs;
+mod kernel;
+mod machine;
+mod rounds;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use holdfast_e2e::workload::many::{Crew, writers};
+
+/// Cuts the power of a QEMU guest with a pool on DAX media, and checks what is left.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// Power cuts of each kind of media.
+    #[arg(long, default_value_t = 2)]
+    cuts: u64,
+    /// Repeats a run's choices.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where linux-image was unpacked, if it is not installed (`boot` and `lib/modules` are below).
+    #[arg(long, default_value = "/")]
+    kernel: std::path::PathBuf,
+}
+
+/// The other parts that this program plays.
+#[derive(Subcommand)]
+enum Part {
+    /// Serves the disk.
+    #[command(hide = true)]
+    Disk { arguments: Vec<String> },
+    /// In the guest: the load.
+    #[command(hide = true)]
+    Writers { arguments: Vec<String> },
+    /// In the guest: compares the files with what was acknowledged.
+    #[command(hide = true)]
+    Judge { dir: String, seed: u64, processes: u64, threads: u64, noted: String },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.part {
+        Some(Part::Disk { arguments }) => holdfast_forgetful::program(&arguments),
+        Some(Part::Writers { arguments }) => writers::run(&["writers"], &arguments),
+        Some(Part::Judge { dir, seed, processes, threads, noted }) => {
+            let crew = Crew { seed, processes, threads, operations: u64::MAX, synced: false };
+            judge(&crew, Path::new(&dir), &noted)
+        }
+        None => match rounds::run(&arguments.kernel, arguments.cuts, arguments.seed) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("holdfast-guest: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// Says one line that the host waits for.
+fn judge(crew: &Crew, dir: &Path, noted: &str) -> ExitCode {
+    let pairs = noted.split(',').filter_map(|pair| pair.split_once(':'));
+    let noted = pairs.filter_map(|(writer, number)| Some((writer.parse().ok()?, number.parse().ok()?)));
+    match crew.judge(dir, &noted.collect()) {
+        Ok(()) => println!("writers whole"),
+        Err(error) => println!("writers lost: {error}"),
+    }
+    ExitCode::SUCCESS
+}
