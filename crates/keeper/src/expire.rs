@@ -1,27 +1,19 @@
-//! The expirer: brings dirty files to disk in batches, expires their records, frees segments and slots.
-//!
-//! In state Through draining never writes (design 5): it is `fsync` and expire. The expirer sleeps without a
-//! time limit while nothing is dirty.
+//! The expirer: decides when dirty files are brought to disk, and slows writers down when space is short. What a round
+//! does is `durable::expire`. It sleeps without a time limit while nothing is dirty.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, SegmentState, wait, wake};
-use holdfast_pool::{MARK_CREATED, MARK_VOID, SEGMENT_BYTES};
+use holdfast_board::{FileState, SegmentState, wait};
+use holdfast_pool::SEGMENT_BYTES;
 
-use crate::files::{ManagedFile, Synced};
-use crate::keeper::{Keeper, locked};
+use crate::disk::OsFile;
+use crate::durable::{ManagedFile, REMOVED_FILES_MAX, locked};
+use crate::keeper::Keeper;
 
-/// A clean file that was not written for this long loses its slot, if nobody has it open for writing.
-pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
 /// A file that was still open for writing then is looked at again after this long.
 const OPEN_FILE: Duration = Duration::from_secs(60);
-/// Removed files hold slots, disk space and page cache until their directories are synced; not more than this many.
-pub(crate) const REMOVED_FILES_MAX: u32 = 8;
-/// With more dirty files than this on one file system, one `syncfs` is cheaper than as many `fsync`s.
-const SYNCFS_FILES_MIN: usize = 32;
 /// Writers are slowed down once fewer than one in this many segments are free.
 const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
@@ -50,7 +42,7 @@ struct Expirer<'a> {
 impl Expirer<'_> {
     fn sleep_until_due(&mut self) {
         let keeper = self.keeper;
-        let header = keeper.board.header();
+        let header = keeper.durable.board.header();
         let bell = &header.expirer_wake.word;
         let mut due: Option<Instant> = None;
         while !keeper.is_stopping() {
@@ -58,8 +50,8 @@ impl Expirer<'_> {
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
                 return;
             }
-            if keeper.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX {
-                keeper.release_removed();
+            if keeper.durable.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX {
+                keeper.durable.release_removed();
                 continue;
             }
             if !self.anything_dirty() {
@@ -77,7 +69,7 @@ impl Expirer<'_> {
             }
             let now = Instant::now();
             let due = *due.get_or_insert_with(|| {
-                keeper.words().set_heartbeat_unix_s(Keeper::now_unix_s());
+                keeper.durable.beat();
                 now + Duration::from_millis(keeper.config.age_ms_max)
             });
             if now >= due || self.backlog_is_large() {
@@ -88,13 +80,13 @@ impl Expirer<'_> {
     }
 
     fn anything_dirty(&self) -> bool {
-        self.keeper.managed().iter().any(|file| self.needs_cycle(file))
+        self.keeper.durable.managed().iter().any(|file| self.needs_cycle(file))
     }
 
-    fn needs_cycle(&self, file: &ManagedFile) -> bool {
-        match self.keeper.board.files()[file.slot as usize].state() {
+    fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {
+        match self.keeper.durable.board.files()[file.slot as usize].state() {
             FileState::Orphan => true,
-            FileState::Through => self.keeper.is_dirty(file) || file.meta().unlinking.is_some(),
+            FileState::Through => self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some(),
             _ => false,
         }
     }
@@ -102,7 +94,7 @@ impl Expirer<'_> {
     /// Whether enough is logged to go to work before the age limit.
     fn backlog_is_large(&self) -> bool {
         let (sealed, free) = self.count_segments();
-        let total = u64::from(self.keeper.superblock.layout.segment_count);
+        let total = u64::from(self.keeper.durable.superblock.layout.segment_count);
         let min = match self.keeper.config.batch_bytes_min {
             0 => total * SEGMENT_BYTES / 8,
             bytes => bytes,
@@ -116,7 +108,7 @@ impl Expirer<'_> {
     }
 
     fn count_segments(&self) -> (u64, u64) {
-        self.keeper.board.segments().iter().fold((0, 0), |(sealed, free), row| match row.state() {
+        self.keeper.durable.board.segments().iter().fold((0, 0), |(sealed, free), row| match row.state() {
             SegmentState::Sealed => (sealed + 1, free),
             SegmentState::Free => (sealed, free + 1),
             _ => (sealed, free),
@@ -126,6 +118,7 @@ impl Expirer<'_> {
     /// How long until an idle file may lose its slot; `None` when there is none to wait for.
     fn idle_files(&self) -> Option<Duration> {
         self.keeper
+            .durable
             .managed()
             .iter()
             .filter(|file| self.is_retirable(file))
@@ -134,13 +127,15 @@ impl Expirer<'_> {
             .map(|left| left.max(Duration::from_millis(100)))
     }
 
-    fn is_retirable(&self, file: &ManagedFile) -> bool {
-        self.keeper.board.files()[file.slot as usize].state() == FileState::Through
+    fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
+        self.keeper.durable.board.files()[file.slot as usize].state() == FileState::Through
     }
 
     fn retire_idle(&self) {
-        for file in self.keeper.managed() {
-            if self.is_retirable(&file) && file.meta().look_at <= Instant::now() && !self.keeper.retire(&file)
+        for file in self.keeper.durable.managed() {
+            if self.is_retirable(&file)
+                && file.meta().look_at <= Instant::now()
+                && !self.keeper.durable.retire(&file)
             {
                 file.meta().look_at = Instant::now() + OPEN_FILE;
             }
@@ -151,7 +146,7 @@ impl Expirer<'_> {
     fn cycle(&mut self) -> bool {
         let begun = Instant::now();
         let (sealed_before, _) = self.count_segments();
-        let clean = self.keeper.expire_all();
+        let clean = self.keeper.durable.expire_all();
         let (sealed_after, free) = self.count_segments();
         if let Some(freed) = sealed_before.checked_sub(sealed_after).filter(|&freed| freed > 0) {
             let segment_ns = begun.elapsed().as_nanos() as u64 / freed;
@@ -168,159 +163,22 @@ impl Expirer<'_> {
 
     /// The fewer segments are free, the closer a writer's pace comes to that of the disk.
     fn throttle(&self, free: u64) {
-        let low = u64::from(self.keeper.superblock.layout.segment_count) / THROTTLE_FREE_FRACTION;
+        let low = u64::from(self.keeper.durable.superblock.layout.segment_count) / THROTTLE_FREE_FRACTION;
         let ns = if free >= low { 0 } else { self.segment_ns * (low - free) / low.max(1) };
-        let word = &self.keeper.board.header().throttle_ns;
+        let word = &self.keeper.durable.board.header().throttle_ns;
         word.set(ns.min(50_000_000));
     }
 }
 
 impl Keeper {
-    /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments.
-    pub(crate) fn expire_all(&self) -> bool {
-        self.words().set_heartbeat_unix_s(Self::now_unix_s());
-        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
-        // What is settled below is on disk; directory syncs need not ask for it any more.
-        locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
-        let (void, live): (Vec<_>, Vec<_>) =
-            self.managed().into_iter().partition(|file| file.meta().marks & MARK_VOID != 0);
-        let dirty: Vec<_> = live
-            .into_iter()
-            .filter(|file| {
-                let state = self.board.files()[file.slot as usize].state();
-                matches!(state, FileState::Through | FileState::Failed) && self.is_dirty(file)
-            })
-            .collect();
-        let mut clean = true;
-        let mut synced = Vec::new();
-        for (_, group) in by_file_system(&dirty) {
-            clean &= self.sync_group(&group, &mut synced);
-        }
-        let named = self.sync_names(&void, &synced);
-        for (file, covered) in synced {
-            if named || file.meta().marks & MARK_CREATED == 0 {
-                self.expire(&file, covered);
-            }
-            let mut meta = file.meta();
-            (meta.used, meta.look_at) = (Instant::now(), Instant::now() + IDLE_FILE);
-        }
-        self.free_segments();
-        clean && named
-    }
-
-    /// Gives back what removed files hold: their directories are synced, nothing else.
-    fn release_removed(&self) {
-        self.removed_files.store(0, Ordering::SeqCst);
-        let mut void = self.managed();
-        void.retain(|file| file.meta().marks & MARK_VOID != 0);
-        if self.sync_names(&void, &[]) {
-            self.free_segments();
-        }
-    }
-
-    fn sync_group(&self, files: &[Arc<ManagedFile>], synced: &mut Vec<(Arc<ManagedFile>, Synced)>) -> bool {
-        let mut clean = true;
-        if files.len() >= SYNCFS_FILES_MIN {
-            // Only to have the disk do the work of all at once; every file is still synced by itself below,
-            // which is cheap by then and shows each file's own errors.
-            self.counters.keeper_fsyncs.fetch_add(1, Ordering::Relaxed);
-            let _ = rustix::fs::syncfs(&files[0].description);
-        }
-        for file in files {
-            match self.sync_file(file) {
-                Ok(covered) => synced.push((Arc::clone(file), covered)),
-                Err(_) => clean = false,
-            }
-        }
-        clean
-    }
-
-    /// Syncs the directories of new and removed names and gives back the slots of removed files.
-    fn sync_names(&self, void: &[Arc<ManagedFile>], synced: &[(Arc<ManagedFile>, Synced)]) -> bool {
-        let created =
-            synced.iter().map(|(file, _)| file).filter(|file| file.meta().marks & MARK_CREATED != 0);
-        let mut directories: HashSet<std::path::PathBuf> = HashSet::new();
-        for file in void.iter().chain(created) {
-            directories.extend(file.meta().directories.iter().cloned());
-        }
-        if let Err(error) = self.sync_directories(&directories) {
-            self.report(format!("cannot bring a directory to disk: {error}"));
-            return false;
-        }
-        for file in void {
-            if self.board.lock_file(file.slot, crate::keeper::KEEPER_ID) {
-                self.release(file);
-                self.board.files()[file.slot as usize].unlock_exclusive(crate::keeper::KEEPER_ID);
-            }
-        }
-        true
-    }
-
-    /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
-    pub(crate) fn free_segments(&self) {
-        // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
-        let sealed: Vec<_> =
-            self.board.segments().iter().filter(|row| row.state() == SegmentState::Sealed).collect();
-        let rows = self.board.files();
-        let expired = |slot: u32| match rows[slot as usize].state() {
-            FileState::Free | FileState::Orphan => u64::MAX,
-            _ => rows[slot as usize].expired_seq.load(Ordering::SeqCst),
-        };
-        let lowest = rows
-            .iter()
-            .filter(|row| {
-                !matches!(row.state(), FileState::Free | FileState::Orphan)
-                    && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
-            })
-            .map(|row| row.expired_seq.load(Ordering::SeqCst))
-            .min();
-        let mut freed = false;
-        for row in sealed {
-            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) {
-                row.set_state(SegmentState::Free);
-                freed = true;
-            }
-        }
-        if freed {
-            let word = &self.board.header().segments_freed.word;
-            word.fetch_add(1, Ordering::SeqCst);
-            wake(word, u32::MAX);
-        }
-    }
-
-    /// Makes slots free for new files: everything is settled and unused slots are given back.
-    pub(crate) fn free_slots(&self) {
-        self.expire_all();
-        for file in self.managed() {
-            self.retire(&file);
-        }
-    }
-
     /// Brings everything to disk that is absorbed now; returns whether it is there.
     pub(crate) fn drain(&self) -> bool {
         let mut done = locked(&self.drain_done);
         let ticket = self.drain_wanted.fetch_add(1, Ordering::SeqCst) + 1;
-        self.ring_expirer();
+        self.durable.ring_expirer();
         while done.0 < ticket {
             done = self.drain_signal.wait(done).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         done.1
     }
-
-    /// Makes the expirer look, whether it sleeps with or without a limit.
-    pub(crate) fn ring_expirer(&self) {
-        let header = self.board.header();
-        header.expirer_wake.word.fetch_add(1, Ordering::SeqCst);
-        wake(&header.expirer_wake.word, u32::MAX);
-        header.expirer_idle.word.store(0, Ordering::SeqCst);
-        wake(&header.expirer_idle.word, u32::MAX);
-    }
-}
-
-fn by_file_system(files: &[Arc<ManagedFile>]) -> BTreeMap<u64, Vec<Arc<ManagedFile>>> {
-    let mut groups: BTreeMap<u64, Vec<Arc<ManagedFile>>> = BTreeMap::new();
-    for file in files {
-        groups.entry(file.dev).or_default().push(Arc::clone(file));
-    }
-    groups
 }

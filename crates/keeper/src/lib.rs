@@ -8,10 +8,10 @@
 
 pub mod config;
 pub mod control;
-mod directories;
+pub mod disk;
+pub mod durable;
 mod expire;
 pub mod fence;
-mod files;
 pub mod identity;
 mod keeper;
 mod lease;
@@ -19,9 +19,7 @@ mod outsiders;
 mod patterns;
 pub mod recovery;
 mod register;
-mod repair;
 mod requests;
-mod rewrite;
 mod robust;
 mod runtime;
 mod serve;

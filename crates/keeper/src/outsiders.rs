@@ -4,12 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, NO_SIZE};
-use holdfast_cache::Reason;
-use holdfast_pool::MARK_CONFLICT;
-
+use crate::durable::{Events, locked};
 use crate::fence::{FenceKind, Outsiders};
-use crate::keeper::{KEEPER_ID, Keeper, locked};
+use crate::keeper::Keeper;
 
 /// The keeper as the fence sees it.
 pub(crate) struct Gate(pub Arc<Keeper>);
@@ -26,51 +23,23 @@ impl Outsiders for Gate {
                 pending.tainted = true;
             }
         }
-        let Some(file) = keeper.file(u64::from(slot), generation) else { return };
-        if keeper.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Inotify) {
-            // The outsider did not wait: until the file is settled, a crash must not replay over its writes.
-            let mut meta = file.meta();
-            meta.marks |= MARK_CONFLICT;
-            keeper.slots().set_marks(slot, meta.marks);
+        let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
+        // Under inotify the outsider did not wait: until the file is settled, a crash must not replay over its writes.
+        let conflict = keeper.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Inotify);
+        if let Err(error) = keeper.durable.outsider_arrived(&file, conflict) {
+            let path = file.meta().path.display().to_string();
+            keeper.notes.trouble(format!("{path}: an outsider opened it: {error}"));
         }
-        if let Err(error) = keeper.bypass(&file, Reason::Outsider) {
-            keeper.report(format!("{}: an outsider opened it: {error}", file.meta().path.display()));
-            return;
-        }
-        self.clear_conflict(&file);
     }
 
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
-        let keeper = &self.0;
-        let Some(file) = keeper.file(u64::from(slot), generation) else { return };
-        if file.meta().bypass != Some(Reason::Outsider) || !keeper.board.lock_file(slot, KEEPER_ID) {
-            return;
-        }
-        let row = &keeper.board.files()[slot as usize];
-        if row.state() == FileState::Bypassed {
-            // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
-            row.note_unlogged();
-            row.size_hint.store(NO_SIZE, Ordering::SeqCst);
-            if let Ok(stat) = rustix::fs::fstat(&file.description) {
-                row.size_hint.store(stat.st_size as u64, Ordering::SeqCst);
-            }
-            file.meta().bypass = None;
-            row.set_state(FileState::Through);
-        }
-        row.unlock_exclusive(KEEPER_ID);
+        let durable = &self.0.durable;
+        let Some(file) = durable.file(u64::from(slot), generation) else { return };
+        durable.outsider_left(&file);
     }
 
     fn client_opens(&self, slot: u32) -> u64 {
-        self.0.board.files().get(slot as usize).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
-    }
-}
-
-impl Gate {
-    fn clear_conflict(&self, file: &crate::files::ManagedFile) {
-        let mut meta = file.meta();
-        if meta.marks & MARK_CONFLICT != 0 {
-            meta.marks &= !MARK_CONFLICT;
-            self.0.slots().set_marks(file.slot, meta.marks);
-        }
+        let rows = self.0.durable.board.files();
+        rows.get(slot as usize).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
     }
 }

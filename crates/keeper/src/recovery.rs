@@ -7,7 +7,11 @@
 
 use std::path::{Path, PathBuf};
 
+use holdfast_media::Nvm;
+use holdfast_pool::Superblock;
 use serde::{Deserialize, Serialize};
+
+use crate::disk::Disk;
 
 mod apply;
 mod directory;
@@ -28,6 +32,7 @@ mod writer;
 pub use format::format;
 pub use mapped::mapped_by;
 pub use open::{OpenPool, RecoveredPool};
+pub use run::Recovered;
 
 /// Why a pool cannot be used. Every message names the pool and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -110,4 +115,15 @@ pub fn recover(
     let (recovered, report) = OpenPool::open(pool, true)?.recover(options, progress)?;
     recovered.close_clean();
     Ok(report)
+}
+
+/// Recovers the pool on `nvm`, which the caller owns alone, with files on `disk`; as [`OpenPool::recover`].
+pub fn recover_on(
+    nvm: &(impl Nvm + Sync),
+    superblock: &Superblock,
+    disk: &impl Disk,
+    options: &RecoverOptions,
+) -> Result<(Recovered, Report), PoolError> {
+    let source = run::Source { nvm, superblock, name: Path::new("of this memory") };
+    run::recover(&source, disk, options, &mut |_, _, _| {})
 }

@@ -4,23 +4,19 @@
 //! description is the only one (a write lease), and only then the keeper opens its own. So an outsider who
 //! came before is found, and one who comes after is seen.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, NO_SIZE};
 use holdfast_cache::{Errno, Origin, Reason};
-use holdfast_pool::{MARK_CREATED, Ownership, PATH_BYTES_MAX};
+use holdfast_pool::{Identity, PATH_BYTES_MAX};
 
+use crate::disk::{Disk, DiskFile, OsFile};
+use crate::durable::{Events, Held, Newcomer, locked};
 use crate::fence::FenceKind;
-use crate::files::ManagedFile;
-use crate::identity;
-use crate::keeper::{Keeper, Pending, locked};
+use crate::keeper::{Keeper, Pending};
 
 /// Slot and generation, as a request answers them.
 pub(crate) type Place = [u64; 2];
@@ -34,6 +30,12 @@ struct Candidate {
     path: PathBuf,
     dev: u64,
     ino: u64,
+}
+
+impl Candidate {
+    fn is(&self, file: &OsFile) -> bool {
+        file.stat().is_ok_and(|stat| (stat.dev, stat.ino) == (self.dev, self.ino))
+    }
 }
 
 impl Keeper {
@@ -53,9 +55,9 @@ impl Keeper {
         }
         let (dev, ino) = (meta.dev(), meta.ino());
         if sole.is_none()
-            && let Some(slot) = self.board.find(dev, ino)
+            && let Some(slot) = self.durable.board.find(dev, ino)
         {
-            let row = &self.board.files()[slot as usize];
+            let row = &self.durable.board.files()[slot as usize];
             return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
         }
         let Ok(path) = std::fs::read_link(&via) else { return Err(Errno::EOPNOTSUPP) };
@@ -97,7 +99,7 @@ impl Keeper {
         if self.config.exclusive.iter().any(|directory| candidate.path.starts_with(directory)) {
             return Ok(false);
         }
-        match self.fence.get().map(|fence| fence.kind()) {
+        match self.notes.fence.get().map(|fence| fence.kind()) {
             None | Some(FenceKind::None) => Err(Reason::NoFence),
             Some(_) => Ok(true),
         }
@@ -105,14 +107,14 @@ impl Keeper {
 
     /// Leaves a file to the kernel, before it ever had a slot.
     fn decline(&self, candidate: &Candidate, reason: Reason) -> Result<Place, Errno> {
-        self.note_bypassed(&candidate.path, reason);
+        self.notes.bypassed(&candidate.path, reason);
         Err(Errno::EOPNOTSUPP)
     }
 
     /// First half: watch the file, then let the client ask whether it is alone.
     fn put_up_fence(&self, client: u32, candidate: &Candidate) -> Result<Place, Errno> {
         let (slot, generation) = self.reserve_slot(client, candidate)?;
-        let watched = self.fence.get().map(|fence| fence.watch(slot, generation, &candidate.via));
+        let watched = self.notes.fence.get().map(|fence| fence.watch(slot, generation, &candidate.via));
         match watched {
             Some(Ok(())) => Err(Errno::EAGAIN),
             _ => {
@@ -143,10 +145,10 @@ impl Keeper {
             reason = self.strangers(pid, candidate);
         }
         let place = self.adopt(candidate, slot, generation, created, true)?;
-        if let (Some(reason), Some(file)) = (reason, self.file(place[0], place[1])) {
-            self.bypass(&file, reason).map_err(|_| Errno::EIO)?;
+        if let (Some(reason), Some(file)) = (reason, self.durable.file(place[0], place[1])) {
+            self.durable.bypass(&file, reason).map_err(|_| Errno::EIO)?;
             if reason == Reason::Outsider
-                && let Some(fence) = self.fence.get()
+                && let Some(fence) = self.notes.fence.get()
             {
                 fence.present(slot, generation);
             }
@@ -174,33 +176,23 @@ impl Keeper {
         let key = (candidate.dev, candidate.ino);
         for attempt in 0..2 {
             {
-                let files = locked(&self.files);
                 let mut pending = locked(&self.pending);
                 pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
                 if pending.contains_key(&key) {
                     // Two processes register the same file at the same moment: the second asks again soon.
-                    drop((files, pending));
+                    drop(pending);
                     std::thread::sleep(Duration::from_micros(200));
                     return Err(Errno::EINTR);
                 }
-                let taken = |slot: u32| {
-                    files[slot as usize].is_some()
-                        || self.set_aside.contains(&slot)
-                        || pending.values().any(|pending| pending.slot == slot)
-                };
-                let start = self.slot_hint.load(Ordering::Relaxed);
-                let count = self.superblock.layout.slot_count;
-                let free = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot));
-                if let Some(slot) = free {
-                    self.slot_hint.store((slot + 1) % count, Ordering::Relaxed);
-                    let generation = self.board.header().counter.add(1);
+                let reserved = |slot: u32| pending.values().any(|pending| pending.slot == slot);
+                if let Some((slot, generation)) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
                     pending.insert(key, Pending { slot, generation, client, tainted: false, since });
                     return Ok((slot, generation));
                 }
             }
             if attempt == 0 {
-                self.free_slots();
+                self.durable.free_slots();
             }
         }
         self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
@@ -222,7 +214,7 @@ impl Keeper {
         let adopted = self.open_and_take(candidate, slot, generation, created, fenced);
         if adopted.is_err()
             && fenced
-            && let Some(fence) = self.fence.get()
+            && let Some(fence) = self.notes.fence.get()
         {
             fence.unwatch(slot, generation, &candidate.via);
         }
@@ -241,46 +233,36 @@ impl Keeper {
         created: bool,
         fenced: bool,
     ) -> Result<(), Reason> {
-        let row = &self.board.files()[slot as usize];
+        // Only of a file that is new: of others the kernel may have notices of errors that were shown to nobody yet.
+        let lazily = created && self.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Fanotify);
+        let (held, identity) = match if lazily { self.hold(candidate) } else { None } {
+            Some(held) => held,
+            None => self.open(candidate, slot)?,
+        };
+        let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced };
+        self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
+    }
+
+    fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {
+        let row = &self.durable.board.files()[slot as usize];
         // The fence stands already and will see this open of ours.
         row.client_opens.fetch_add(1, Ordering::SeqCst);
-        let file = File::open(&candidate.via).map_err(|_| Reason::Permission)?;
-        let meta = file.metadata().map_err(|_| Reason::Permission)?;
-        if (meta.dev(), meta.ino()) != (candidate.dev, candidate.ino) {
-            return Err(Reason::Unreachable);
+        let description = self.durable.disk.open(&candidate.via).map_err(|_| Reason::Permission)?;
+        candidate.is(&description).then_some(()).ok_or(Reason::Unreachable)?;
+        let identity = description.identity().map_err(|_| Reason::FileSystem)?;
+        Ok((Held::Open(description), identity))
+    }
+
+    /// Without an open, which the fanotify fence would have to answer: that costs more than all the rest. The directory
+    /// tells the file system. `None` where it cannot.
+    fn hold(&self, candidate: &Candidate) -> Option<(Held<OsFile>, Identity)> {
+        let directory = self.durable.disk.open(candidate.path.parent()?).ok()?;
+        let file = self.durable.disk.hold(&candidate.via).ok()?;
+        if directory.stat().ok()?.dev != candidate.dev || !candidate.is(&file) {
+            return None;
         }
-        let (who, _kind) = identity::identify(&file).map_err(|_| Reason::FileSystem)?;
-        if let (true, Some(directory)) = (created, candidate.path.parent()) {
-            self.secure_directory(directory).map_err(|_| Reason::Permission)?;
-            self.cover_names(directory, candidate.dev).map_err(|_| Reason::Permission)?;
-        }
-        let marks = if created { MARK_CREATED } else { 0 };
-        let path: &Path = &candidate.path;
-        let ownership = Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() };
-        self.slots().take(slot, generation, &who, ownership, marks, path.as_os_str().as_bytes());
-        row.dev.store(candidate.dev, Ordering::Relaxed);
-        row.ino.store(candidate.ino, Ordering::Relaxed);
-        row.newest_seq.store(generation, Ordering::Relaxed);
-        row.expired_seq.store(generation, Ordering::Relaxed);
-        row.size_hint.store(if meta.len() < NO_SIZE { meta.len() } else { NO_SIZE }, Ordering::Relaxed);
-        // Bytes from before us may be unsynced, unless there were none (invariant 9).
-        row.unlogged.store(u64::from(!created), Ordering::Relaxed);
-        row.unlogged_synced.store(0, Ordering::Relaxed);
-        row.generation.store(generation, Ordering::SeqCst);
-        row.set_state(FileState::Through);
-        let description = OwnedFd::from(file);
-        let managed =
-            Arc::new(ManagedFile::new((slot, generation), candidate.dev, description, fenced, path, marks));
-        {
-            let mut files = locked(&self.files);
-            self.board.insert(slot);
-            files[slot as usize] = Some(Arc::clone(&managed));
-        }
-        if created {
-            self.note_created(path);
-            locked(&self.fresh).push(managed);
-        }
-        Ok(())
+        let identity = file.identity_on(directory.file_system().ok()?).ok()?;
+        Some((Held::Path(file), identity))
     }
 }
 

@@ -6,13 +6,13 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Ask, Errno, Reason};
-use holdfast_pool::{HintKind, PATH_BYTES_MAX};
+use holdfast_board::{RequestCell, RequestState, wait, wake};
+use holdfast_cache::{Ask, Errno};
+use holdfast_pool::PATH_BYTES_MAX;
 
 use crate::keeper::Keeper;
 
@@ -21,16 +21,22 @@ const AT_FDCWD: i32 = -100;
 /// An idle server only wakes when it is rung; the limit is there for the stop.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Looks at the doorbell after a request, before going to sleep.
-const SPINS: u32 = 1500;
+/// How long the server watches the doorbell before it sleeps, at most: what two wake-ups cost. Watching pays while requests
+/// follow one another closely, as in a database that makes and removes a journal for each transaction.
+const WATCH_MAX: Duration = Duration::from_micros(120);
+/// Below this it does not watch at all, until requests come closely again.
+const WATCH_MIN: Duration = Duration::from_micros(8);
+/// Looks at the doorbell between two looks at the clock.
+const LOOKS: u32 = 64;
 
 /// Serves until the keeper stops. `settlers` takes the cells that wait for the disk, by index.
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
-    let doorbell = &keeper.board.header().request_wake.word;
+    let doorbell = &keeper.durable.board.header().request_wake.word;
+    let mut watch = WATCH_MAX;
     while !keeper.is_stopping() {
         let seen = doorbell.load(Ordering::SeqCst);
         let mut served = false;
-        for (index, cell) in keeper.board.requests().iter().enumerate() {
+        for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
             if cell.advance(RequestState::Posted, RequestState::Taken) {
                 served = true;
                 if absorbs(keeper, cell) {
@@ -42,14 +48,37 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
                 }
             }
         }
-        // A client that has its answer often has the next request at once; waking us costs more than a short look.
-        let mut spins = if served { SPINS } else { 0 };
-        while spins > 0 && doorbell.load(Ordering::Relaxed) == seen {
-            std::hint::spin_loop();
-            spins -= 1;
-        }
-        if spins == 0 {
+        if !served {
             wait(doorbell, seen, IDLE);
+            continue;
+        }
+        // A client that has its answer often has the next request soon. Where it does not, or has no processor because
+        // of us, we watch for half as long the next time.
+        let begun = Instant::now();
+        let rung = watch >= WATCH_MIN && rings(doorbell, seen, begun, watch);
+        if rung {
+            watch = (watch * 2).min(WATCH_MAX);
+            continue;
+        }
+        watch /= 2;
+        wait(doorbell, seen, IDLE);
+        if begun.elapsed() < WATCH_MAX {
+            watch = WATCH_MAX;
+        }
+    }
+}
+
+/// Whether the doorbell is rung within `watch`.
+fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bool {
+    loop {
+        for _ in 0..LOOKS {
+            if doorbell.load(Ordering::Relaxed) != seen {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if begun.elapsed() > watch {
+            return false;
         }
     }
 }
@@ -57,9 +86,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
 /// Answers the cells sent by [`serve`] until the channel closes.
 pub(crate) fn settle_requests(keeper: &Arc<Keeper>, cells: &std::sync::Mutex<Receiver<usize>>) {
     loop {
-        let next = crate::keeper::locked(cells).recv();
+        let next = crate::durable::locked(cells).recv();
         let Ok(index) = next else { return };
-        answer(keeper, &keeper.board.requests()[index]);
+        answer(keeper, &keeper.durable.board.requests()[index]);
     }
 }
 
@@ -68,7 +97,8 @@ fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
         && cell.args[1].load(Ordering::Relaxed) == 0
         && keeper
-            .absorb_directory_sync(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
+            .directory_of(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
+            .and_then(|directory| keeper.durable.absorb_directory_sync(&directory))
             .is_some()
 }
 
@@ -107,35 +137,13 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
     match ask {
         Ask::Register => return keeper.register(client, args[0], args[1], None),
         Ask::Sole => return keeper.register(client, args[0], args[1], Some(args[2] != 0)),
-        Ask::SyncDirectory => return keeper.sync_directory(client, args[0]).map(|()| [0, 0]),
+        Ask::SyncDirectory => {
+            let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
+            return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
+        }
         _ => {}
     }
-    let Some(file) = keeper.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
-    match ask {
-        Ask::Settle => {
-            keeper.board.header().settles.add(1);
-            keeper.settle(&file).map_err(|_| Errno::EIO)?;
-        }
-        Ask::Bypass => keeper.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
-        Ask::Unlinking if keeper.has_other_names(&file) => return Err(Errno::EAGAIN),
-        Ask::Unlinking | Ask::Naming => {
-            if keeper.board.files()[file.slot as usize].state() != FileState::Through {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            let stored = match absolute(keeper, client, args[2] as i32, &cell.path()) {
-                Some(path) if ask == Ask::Unlinking => keeper.push_removal(&file, &path, client),
-                Some(path) => keeper.push_name(&file, HintKind::Name, &path),
-                None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
-            };
-            if stored.is_err() {
-                return Err(Errno::EIO);
-            }
-        }
-        Ask::Replaced => keeper.drop_replaced(&file),
-        Ask::Withdraw => keeper.withdraw_name(&file),
-        Ask::Register | Ask::Sole | Ask::SyncDirectory => {}
-    }
-    Ok([0, 0])
+    keeper.durable.answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))
 }
 
 /// The absolute path a client means by `path` relative to one of its descriptors, if a slot can hold it.
@@ -155,4 +163,15 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
     let parent = absolute.parent()?.canonicalize().ok()?;
     let resolved = parent.join(absolute.file_name()?);
     (resolved.as_os_str().len() <= PATH_BYTES_MAX).then_some(resolved)
+}
+
+impl Keeper {
+    /// The path of a client's open directory, if it is reachable under it from here.
+    fn directory_of(&self, client: u32, fd: u64) -> Option<PathBuf> {
+        use std::os::unix::fs::MetadataExt;
+        let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd as i32);
+        let path = std::fs::read_link(&via).ok()?;
+        let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);
+        (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())).then_some(path)
+    }
 }

@@ -6,8 +6,8 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Board, KEEPER_DIED, Plan, SegmentState, wake};
@@ -23,9 +23,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::KeeperError;
 use crate::config::{FenceChoice, KeeperConfig};
-use crate::directories::Directories;
+use crate::disk::{OsDisk, OsFile};
+use crate::durable::{Durable, Events, locked};
 use crate::fence::Fence;
-use crate::keeper::{Attached, Counters, Keeper, locked};
+use crate::keeper::{Attached, Keeper, Notes};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
@@ -68,10 +69,13 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     let keeper = Arc::new(keeper);
     let threads = start_threads(&keeper)?;
     let (listener, socket) = listen(&keeper).map_err(os("listen for clients"))?;
-    crate::robust::bind_to_this_thread(&keeper.board.header().keeper.word)
+    // The word is looked at to the end of this process, and longer by the kernel: the board is never unmapped.
+    let board: &'static Arc<Board> = Box::leak(Box::new(Arc::clone(&keeper.durable.board)));
+    crate::robust::bind_to_this_thread(&board.header().keeper.word)
         .map_err(os("register its robust futex"))?;
     ready(&socket, report.as_ref());
-    let mut events = Events::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
+    let mut events =
+        EventLoop::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
     let result = events.run();
     let closed = close(&keeper, threads);
     if closed.is_ok() {
@@ -125,39 +129,31 @@ fn build(
         what: "understand a pattern".to_owned(),
         source: io::Error::other(error.to_string()),
     })?;
+    let notes = Arc::new(Notes::default());
+    let durable = Durable::new(
+        (mapping, superblock),
+        Arc::new(board),
+        OsDisk::new(),
+        set_aside_slots,
+        Arc::clone(&notes) as Arc<dyn Events<OsFile>>,
+    );
     let keeper = Keeper {
         config,
-        nvm: mapping,
+        durable,
         media,
-        superblock,
-        board: Box::leak(Box::new(board)),
         board_fd,
         pool_fd,
         patterns,
-        fence: OnceLock::new(),
-        files: Mutex::new((0..superblock.layout.slot_count).map(|_| None).collect()),
+        notes,
         pending: Mutex::default(),
         clients: Mutex::default(),
-        directories: Mutex::default(),
-        names_covered: Mutex::default(),
-        removing: Mutex::default(),
-        fresh: Mutex::default(),
-        directories_watched: Mutex::new(Directories::new()),
-        counters: Counters::default(),
-        errors: Mutex::default(),
-        bypassed: Mutex::default(),
         recovered,
-        removed_files: AtomicU32::new(0),
-        slot_hint: AtomicU32::new(0),
-        set_aside: set_aside_slots,
         segments_pinned: pinned_segments.len(),
         stopping: AtomicBool::new(false),
         drain_wanted: AtomicU64::new(0),
         drain_done: Mutex::new((0, true)),
         drain_signal: Condvar::new(),
     };
-    keeper.words().set_heartbeat_unix_s(Keeper::now_unix_s());
-    keeper.words().set_in_use();
     Ok((keeper, lock))
 }
 
@@ -175,7 +171,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
         let fence = Fence::start(keeper.config.fence, Arc::new(Gate(Arc::clone(keeper))))
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
-        let _ = keeper.fence.set(fence);
+        let _ = keeper.notes.fence.set(fence);
     }
     let (to_settlers, cells) = mpsc::channel();
     let cells = Arc::new(Mutex::new(cells));
@@ -196,7 +192,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
     runtime::prepare_directory()?;
-    let path = runtime::socket_path(&keeper.superblock.uuid);
+    let path = runtime::socket_path(&keeper.durable.superblock.uuid);
     // We own the pool, so nobody listens here any more.
     let _ = std::fs::remove_file(&path);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -210,16 +206,16 @@ fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
 
 /// Lets no client acknowledge anything more, drains, and closes the pool cleanly if everything reached the disk.
 fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
-    let header = keeper.board.header();
+    let header = keeper.durable.board.header();
     header.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);
     let patience = Instant::now() + Duration::from_secs(2);
-    while keeper.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0)
+    while keeper.durable.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0)
         && Instant::now() < patience
     {
         std::thread::sleep(Duration::from_millis(1));
     }
     keeper.stopping.store(true, Ordering::SeqCst);
-    keeper.ring_expirer();
+    keeper.durable.ring_expirer();
     header.request_wake.word.fetch_add(1, Ordering::SeqCst);
     wake(&header.request_wake.word, u32::MAX);
     let _ = threads.server.join();
@@ -227,24 +223,19 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     for settler in threads.settlers {
         let _ = settler.join();
     }
-    let busy = keeper.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0);
-    let clean = keeper.expire_all() && keeper.expire_all() && !busy;
+    let busy = keeper.durable.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0);
+    let clean = keeper.durable.expire_all() && keeper.durable.expire_all() && !busy;
     if !clean {
         return Err(KeeperError::Os {
             what: "bring everything to disk; the pool keeps it for `holdfast recover`".to_owned(),
-            source: io::Error::other(locked(&keeper.errors).back().cloned().unwrap_or_default()),
+            source: io::Error::other(locked(&keeper.notes.errors).back().cloned().unwrap_or_default()),
         });
     }
-    for file in keeper.managed() {
-        keeper.release(&file);
-    }
-    if keeper.set_aside.is_empty() && keeper.segments_pinned == 0 {
-        keeper.words().set_counter_clean(header.counter.get());
-    }
+    keeper.durable.close(keeper.segments_pinned == 0);
     Ok(())
 }
 
-struct Events {
+struct EventLoop {
     keeper: Arc<Keeper>,
     epoll: OwnedFd,
     listener: OwnedFd,
@@ -260,7 +251,7 @@ struct Events {
     forks_since: Option<Instant>,
 }
 
-impl Events {
+impl EventLoop {
     fn new(keeper: Arc<Keeper>, listener: OwnedFd, signals: OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd: BorrowedFd<'_>, token| {
@@ -331,7 +322,7 @@ impl Events {
         if !self.connections.is_empty() || self.has_clients() {
             return false;
         }
-        if self.keeper.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
+        if self.keeper.durable.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
             let since = *self.forks_since.get_or_insert_with(Instant::now);
             if since.elapsed() < FORK_PENDING {
                 return false;
@@ -406,7 +397,7 @@ impl Events {
     fn welcome(&mut self, connection: &OwnedFd, pid: Pid, ours: bool, hello: &Hello) {
         let pid_number = pid.as_raw_nonzero().get() as u32;
         if hello.forked != 0 {
-            self.keeper.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+            self.keeper.durable.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
             self.forks_since = None;
         }
         let allowed = hello.version.get() == WIRE_VERSION && (ours || self.descends_from_ours(pid_number));
@@ -434,8 +425,8 @@ impl Events {
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,
-            &keeper.superblock.layout,
-            keeper.superblock.uuid,
+            &keeper.durable.superblock.layout,
+            keeper.durable.superblock.uuid,
             &keeper.media,
             delay(&keeper.config),
         );
@@ -451,7 +442,7 @@ impl Events {
         let gone = locked(&self.keeper.clients).remove(&client);
         if let Some(attached) = gone {
             let _ = epoll::delete(&self.epoll, &attached.pidfd);
-            self.keeper.repair(client);
+            self.keeper.bury(client);
         }
     }
 

@@ -5,27 +5,28 @@ use std::sync::atomic::Ordering;
 use holdfast_board::{FileState, SegmentState};
 use holdfast_pool::SEGMENT_BYTES;
 
-use crate::keeper::{Keeper, locked};
+use crate::durable::locked;
+use crate::keeper::Keeper;
 use crate::status::{Status, Summary};
 
 impl Keeper {
     pub(crate) fn summary(&self, drained: bool) -> Summary {
-        let header = self.board.header();
+        let header = self.durable.board.header();
         let mut summary = Summary {
             syncs_absorbed: header.syncs_absorbed.get(),
             syncs_real: header.syncs_real.get(),
             truncates_absorbed: header.truncates_absorbed.get(),
-            keeper_fsyncs: self.counters.keeper_fsyncs.load(Ordering::Relaxed),
+            keeper_fsyncs: self.durable.syncs.load(Ordering::Relaxed),
             settles: header.settles.get(),
             drained,
             pool: self.config.pool.display().to_string(),
             volatile: !self.media.kind.is_persistent(),
-            fence: self.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
-            bypassed: locked(&self.bypassed).clone(),
+            fence: self.notes.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
+            bypassed: locked(&self.notes.bypassed).clone(),
             recovered: self.recovered.clone(),
             ..Summary::default()
         };
-        for lane in self.board.lanes() {
+        for lane in self.durable.board.lanes() {
             summary.writes_absorbed += lane.writes.load(Ordering::Relaxed);
             summary.bytes_absorbed += lane.bytes.load(Ordering::Relaxed);
             summary.nvm_bytes += lane.nvm_bytes.load(Ordering::Relaxed);
@@ -33,8 +34,8 @@ impl Keeper {
             summary.stalls += lane.stalls.load(Ordering::Relaxed);
             summary.stall_ns += lane.stall_ns.load(Ordering::Relaxed);
         }
-        for file in self.managed() {
-            let name = match self.board.files()[file.slot as usize].state() {
+        for file in self.durable.managed() {
+            let name = match self.durable.board.files()[file.slot as usize].state() {
                 FileState::Through => "through",
                 FileState::Bypassed => "bypassed",
                 FileState::Orphan => "removed",
@@ -47,12 +48,13 @@ impl Keeper {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let managed = self.managed();
+        let managed = self.durable.managed();
         let count = |wanted: fn(SegmentState) -> bool| {
-            self.board.segments().iter().filter(|row| wanted(row.state())).count() as u64
+            self.durable.board.segments().iter().filter(|row| wanted(row.state())).count() as u64
         };
-        let dirty = managed.iter().filter(|file| self.is_dirty(file)).count() as u64;
+        let dirty = managed.iter().filter(|file| self.durable.is_dirty(file)).count() as u64;
         let in_lanes: u64 = self
+            .durable
             .board
             .lanes()
             .iter()
@@ -65,15 +67,15 @@ impl Keeper {
             clients: locked(&self.clients).values().map(|attached| attached.pid).collect(),
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
-            pool_bytes: self.superblock.layout.pool_bytes,
-            board_bytes: self.board.bytes() as u64,
-            segments: u64::from(self.superblock.layout.segment_count),
+            pool_bytes: self.durable.superblock.layout.pool_bytes,
+            board_bytes: self.durable.board.bytes() as u64,
+            segments: u64::from(self.durable.superblock.layout.segment_count),
             segments_free: count(|state| state == SegmentState::Free),
-            slots: u64::from(self.superblock.layout.slot_count),
-            slots_used: managed.len() as u64 + self.set_aside.len() as u64,
+            slots: u64::from(self.durable.superblock.layout.slot_count),
+            slots_used: managed.len() as u64 + self.durable.set_aside.len() as u64,
             files_dirty: dirty,
             backlog_bytes: if dirty == 0 { 0 } else { sealed * SEGMENT_BYTES + in_lanes },
-            errors: locked(&self.errors).iter().cloned().collect(),
+            errors: locked(&self.notes.errors).iter().cloned().collect(),
             summary: self.summary(dirty == 0),
         }
     }

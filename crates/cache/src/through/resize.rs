@@ -80,7 +80,7 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.around_log(file, true, raw)
+        self.around_log(file, true, raw, |_| NO_SIZE)
     }
 
     /// As [`Client::around`], for calls that fill in content from elsewhere (`copy_file_range`, `sendfile`,
@@ -90,10 +90,17 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around_content<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.around_log(file, false, raw)
+        self.around_log(file, false, raw, |_| NO_SIZE)
     }
 
-    fn around_log<R>(&self, file: FileRef, durable: bool, raw: impl FnOnce() -> R) -> Result<R, Errno> {
+    /// `size_after` tells the file's size after the call, or [`NO_SIZE`].
+    pub(super) fn around_log<R>(
+        &self,
+        file: FileRef,
+        durable: bool,
+        raw: impl FnOnce() -> R,
+        size_after: impl FnOnce(&R) -> u64,
+    ) -> Result<R, Errno> {
         if !self.is_current(file) || self.row(file).state() != FileState::Through {
             return Ok(raw());
         }
@@ -106,8 +113,10 @@ impl<N: Nvm> Client<N> {
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
             let settled = if has_records { self.settle(file) } else { Ok(()) };
             settled.and_then(|()| {
-                let done = raw();
+                // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                let done = raw();
+                row.size_hint.store(size_after(&done), Ordering::SeqCst);
                 row.note_unlogged();
                 if durable { self.settle(file).map(|()| done) } else { Ok(done) }
             })

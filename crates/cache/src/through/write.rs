@@ -15,6 +15,8 @@ enum Written {
     Done { bytes: usize, offset: u64 },
     /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be settled.
     Misplaced { bytes: usize },
+    /// Nothing happened: nobody knows where an append would go.
+    SizeUnknown,
 }
 
 impl<N: Nvm> Client<N> {
@@ -60,6 +62,8 @@ impl<N: Nvm> Client<N> {
                 self.settle(file)?;
                 Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
             }
+            // A record at a guessed place would be replayed there if a crash came before its cancel.
+            Written::SizeUnknown => self.write_around(file, place, raw, cursor),
         }
     }
 
@@ -77,7 +81,13 @@ impl<N: Nvm> Client<N> {
     ) -> Result<Written, Errno> {
         let row = self.row(file);
         let offset = match place {
-            Place::At(offset) => offset,
+            Place::At(offset) => {
+                // Not while an append is under way, whose record says already where the file ends.
+                if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
+                    self.lock_cursor(row, lane)?;
+                }
+                offset
+            }
             Place::Cursor { known } => {
                 self.lock_cursor(row, lane)?;
                 known.map_or_else(cursor, Ok)?
@@ -85,7 +95,7 @@ impl<N: Nvm> Client<N> {
             Place::Append => {
                 self.lock_cursor(row, lane)?;
                 match row.size_hint.load(Ordering::SeqCst) {
-                    NO_SIZE => 0,
+                    NO_SIZE => return Ok(Written::SizeUnknown),
                     size => size,
                 }
             }
@@ -137,7 +147,11 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) {
             return Ok(Outcome::Stale);
         }
-        let bytes = self.around(file, &mut raw)??;
+        let size_after = |written: &Result<usize, Errno>| match (place, written) {
+            (Place::Append, Ok(_)) => cursor().unwrap_or(NO_SIZE),
+            _ => NO_SIZE,
+        };
+        let bytes = self.around_log(file, true, &mut raw, size_after)??;
         let offset = match place {
             Place::At(offset) => offset,
             Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),

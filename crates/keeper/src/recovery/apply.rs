@@ -5,23 +5,19 @@
 //! effect, and the next recovery goes on from there (invariant 8).
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Words};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, fsync, openat, renameat_with, unlinkat};
-use rustix::io::Errno;
+use holdfast_media::Nvm;
+use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots};
 
-use super::directory::{make_parent, nearest, open_beneath, parent, split, sync};
+use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
 use super::live::Live;
 use super::locate::locate;
-use super::open::Pool;
 use super::replay::replay;
-use super::run::unix_time_s;
-use crate::identity::reopen;
+use super::run::Source;
+use crate::disk::{Access, Disk, DiskFile};
 
 /// How often the heartbeat is persisted while files change under recovery's own hands.
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(200);
@@ -29,8 +25,9 @@ const HEARTBEAT_EVERY: Duration = Duration::from_millis(200);
 const TEMPORARY_NAME_BYTES_MAX: usize = 200;
 
 /// What applying needs of the pool and the log.
-pub(super) struct Applier<'a> {
-    pub(super) pool: &'a Pool,
+pub(super) struct Applier<'a, N, D> {
+    pub(super) source: &'a Source<'a, N>,
+    pub(super) disk: &'a D,
     pub(super) live: &'a Live,
     /// Told the bytes about to be written.
     pub(super) progress: &'a mut dyn FnMut(u64),
@@ -41,9 +38,9 @@ pub(super) struct Applier<'a> {
     pub(super) synced: HashSet<Vec<u8>>,
 }
 
-impl Applier<'_> {
-    fn slots(&self) -> Slots<'_, holdfast_media::Mapping> {
-        Slots { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout }
+impl<N: Nvm, D: Disk> Applier<'_, N, D> {
+    fn slots(&self) -> Slots<'_, N> {
+        self.source.slots()
     }
 
     /// Persists that recovery is at work, so that a second run after a crash tells our own changes of files from
@@ -52,19 +49,19 @@ impl Applier<'_> {
         if self.beaten.is_some_and(|at| at.elapsed() < HEARTBEAT_EVERY) {
             return;
         }
-        let words = Words { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout };
-        words.set_heartbeat_unix_s(unix_time_s().max(self.last_alive_unix_s));
+        let now_unix_s = self.disk.now_unix_s();
+        self.source.words().set_heartbeat_unix_s(now_unix_s.max(self.last_alive_unix_s));
         self.beaten = Some(Instant::now());
     }
 
     /// Writes the slot's live records to an open file and syncs it.
-    fn write_records(&mut self, slot: u32, file: &File) -> io::Result<()> {
-        let (pool, live) = (self.pool, self.live);
-        replay(&pool.mapping, &pool.superblock.layout, live.of(slot), file, &mut |bytes| {
+    fn write_records(&mut self, slot: u32, file: &D::File) -> io::Result<()> {
+        let (source, live) = (self.source, self.live);
+        replay(source.nvm, source.layout(), live.of(slot), file, &mut |bytes| {
             self.beat();
             (self.progress)(bytes);
         })?;
-        file.sync_all()
+        file.sync()
     }
 
     /// Voids the slot's records, which are in the synced file, and gives it back.
@@ -77,10 +74,10 @@ impl Applier<'_> {
 
     /// Replays into the slot's own file, wherever it is now.
     pub(super) fn replay(&mut self, file: &SlotFile) -> io::Result<()> {
-        let found = locate(file, &|_| false).same.ok_or_else(gone)?;
-        self.write_records(file.slot, &reopen(&found.fd, true)?)?;
+        let found = locate(self.disk, file, &|_| false).same.ok_or_else(gone)?;
+        self.write_records(file.slot, &found.file.reopen(Access::Write)?)?;
         if file.marks & MARK_CREATED != 0 {
-            sync(parent(&found.path)?)?;
+            parent(self.disk, &found.path)?.sync()?;
         }
         self.expire(file.slot);
         Ok(())
@@ -88,11 +85,11 @@ impl Applier<'_> {
 
     /// Replays into whatever regular file stands at `path`: a person said so.
     pub(super) fn replay_into(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
-        let target = File::from(open_beneath(path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)?);
-        if !target.metadata()?.is_file() {
+        let target = self.disk.find(path)?;
+        if !target.stat()?.is_file {
             return Err(io::Error::other("what stands at its path is no regular file"));
         }
-        self.write_records(file.slot, &target)?;
+        self.write_records(file.slot, &target.reopen(Access::Write)?)?;
         self.expire(file.slot);
         Ok(())
     }
@@ -103,13 +100,15 @@ impl Applier<'_> {
     /// temporary name is the file, and the next recovery only has to name it. So the file's new identity never
     /// needs to be known: the temporary name, which no other pool or slot uses, stands for it.
     pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
-        let directory = make_parent(path)?;
+        let directory = make_parent(self.disk, path)?;
         let temporary = self.temporary_name(file.slot, path);
         remove(&directory, &temporary)?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = File::from(openat(&directory, &temporary[..], flags, Mode::RUSR | Mode::WUSR)?);
-        self.give_ownership(file.slot, &made)?;
-        let written = self.write_records(file.slot, &made).and_then(|()| Ok(fsync(&directory)?));
+        let made = directory.create(&temporary)?;
+        // Mode and owner it had.
+        if let Ok(had) = self.slots().ownership(file.slot) {
+            made.set_ownership(had)?;
+        }
+        let written = self.write_records(file.slot, &made).and_then(|()| directory.sync());
         if let Err(error) = written {
             // Half a copy is of no use; the first error is the one to tell.
             let _ = remove(&directory, &temporary);
@@ -123,48 +122,39 @@ impl Applier<'_> {
         self.name_rebuilt(file, path, directory)
     }
 
-    /// Gives a file built anew the mode and owner it had. Without the privilege to give files away it stays ours.
-    fn give_ownership(&self, slot: u32, made: &File) -> io::Result<()> {
-        let Ok(had) = self.slots().ownership(slot) else { return Ok(()) };
-        match std::os::unix::fs::fchown(made, Some(had.owner), Some(had.group)) {
-            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
-            _ => {}
-        }
-        made.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(had.mode & 0o7777))
-    }
-
     /// Names a file that an earlier recovery built, or finds that it has its name already.
     pub(super) fn finish_rebuild(&mut self, file: &SlotFile) -> io::Result<()> {
         let path = &file.hints.first().ok_or_else(gone)?.path;
-        self.name_rebuilt(file, path, parent(path)?)
+        self.name_rebuilt(file, path, parent(self.disk, path)?)
     }
 
-    fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: OwnedFd) -> io::Result<()> {
+    fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
         let temporary = self.temporary_name(file.slot, path);
         let (_, name) = split(path).ok_or_else(gone)?;
-        match renameat_with(&directory, &temporary[..], &directory, name, RenameFlags::NOREPLACE) {
+        match directory.rename(&temporary, name) {
+            Ok(()) => {}
             // No copy under the temporary name: an earlier recovery got as far as the rename.
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::EXIST) => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // The records are still in the log: back to where we were, without the copy.
                 self.slots().set_marks(file.slot, kept_marks(file) | MARK_SET_ASIDE);
                 remove(&directory, &temporary)?;
                 return Err(io::Error::other("another file took its name while it was rebuilt"));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
-        sync(directory)?;
+        directory.sync()?;
         self.expire(file.slot);
         Ok(())
     }
 
     /// Removes a file again that the program had removed and the crash brought back.
     pub(super) fn unlink_again(&mut self, file: &SlotFile) -> io::Result<()> {
-        if let Some(found) = locate(file, &|_| false).same {
-            let directory = parent(&found.path)?;
+        if let Some(found) = locate(self.disk, file, &|_| false).same {
+            let directory = parent(self.disk, &found.path)?;
             let (_, name) = split(&found.path).ok_or_else(gone)?;
             remove(&directory, name)?;
-            sync(directory)?;
+            directory.sync()?;
         }
         self.slots().release(file.slot);
         Ok(())
@@ -174,9 +164,9 @@ impl Applier<'_> {
     pub(super) fn gone(&mut self, file: &SlotFile) -> io::Result<()> {
         for hint in &file.hints {
             // The directory may have been removed with it; then that has to be durable.
-            let (open, directory) = nearest(&hint.path)?;
+            let (open, directory) = nearest(self.disk, &hint.path)?;
             if !self.synced.contains(directory) {
-                sync(open)?;
+                open.sync()?;
                 self.synced.insert(directory.to_vec());
             }
         }
@@ -202,7 +192,7 @@ impl Applier<'_> {
         let name = split(path).map_or(&b"file"[..], |(_, name)| name);
         let name = &name[..name.len().min(TEMPORARY_NAME_BYTES_MAX)];
         let uuid: String =
-            self.pool.superblock.uuid[..8].iter().map(|byte| std::format!("{byte:02x}")).collect();
+            self.source.superblock.uuid[..8].iter().map(|byte| std::format!("{byte:02x}")).collect();
         [b".", name, std::format!(".holdfast-{uuid}-{slot}").as_bytes()].concat()
     }
 }
@@ -212,10 +202,10 @@ fn kept_marks(file: &SlotFile) -> u64 {
     file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID)
 }
 
-fn remove(directory: &OwnedFd, name: &[u8]) -> io::Result<()> {
-    match unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(error) => Err(error.into()),
+fn remove(directory: &impl DiskFile, name: &[u8]) -> io::Result<()> {
+    match directory.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

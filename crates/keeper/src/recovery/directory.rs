@@ -1,20 +1,8 @@
 //! Directories, reached without following a symbolic link: a path in a pool may lead only where it says.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fsync, mkdirat, openat2};
-use rustix::io::Errno;
-
-/// Opens `path` as one of its hints says it: absolute, no symbolic link on the way.
-pub(super) fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-    if path.first() != Some(&b'/') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is not absolute"));
-    }
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
-}
+use crate::disk::{Disk, DiskFile};
 
 /// The directory part and the last name of an absolute path, if it has both.
 pub(super) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -27,18 +15,18 @@ pub(super) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Opens the directory of `path`.
-pub(super) fn parent(path: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn parent<D: Disk>(disk: &D, path: &[u8]) -> io::Result<D::File> {
     let (directory, _) = split(path)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its path has no file name"))?;
-    open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY)
+    disk.find_directory(directory)
 }
 
 /// Opens the nearest directory above `path` that is there, with its path.
-pub(super) fn nearest(path: &[u8]) -> io::Result<(OwnedFd, &[u8])> {
+pub(super) fn nearest<'a, D: Disk>(disk: &D, path: &'a [u8]) -> io::Result<(D::File, &'a [u8])> {
     let mut at = path;
     loop {
         let (directory, _) = split(at).ok_or(io::ErrorKind::NotFound)?;
-        match open_beneath(directory, OFlags::RDONLY | OFlags::DIRECTORY) {
+        match disk.find_directory(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => at = directory,
             opened => return Ok((opened?, directory)),
         }
@@ -46,29 +34,25 @@ pub(super) fn nearest(path: &[u8]) -> io::Result<(OwnedFd, &[u8])> {
 }
 
 /// Opens the directory of `path`; makes it, and those above it, durably and for us alone where they are missing.
-pub(super) fn make_parent(path: &[u8]) -> io::Result<OwnedFd> {
-    match parent(path) {
+pub(super) fn make_parent<D: Disk>(disk: &D, path: &[u8]) -> io::Result<D::File> {
+    match parent(disk, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         opened => return opened,
     }
     let (directory, _) = split(path).ok_or(io::ErrorKind::InvalidInput)?;
     let (_, name) = split(directory).ok_or(io::ErrorKind::NotFound)?;
-    let above = make_parent(directory)?;
-    match mkdirat(&above, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => fsync(&above)?,
-        Err(error) => return Err(error.into()),
+    let above = make_parent(disk, directory)?;
+    match above.make_directory(name) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => above.sync()?,
     }
-    parent(path)
-}
-
-/// Makes names in a directory durable.
-pub(super) fn sync(directory: OwnedFd) -> io::Result<()> {
-    File::from(directory).sync_all()
+    parent(disk, path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::OsDisk;
 
     #[test]
     fn paths_split_at_their_last_name() {
@@ -81,15 +65,16 @@ mod tests {
 
     #[test]
     fn the_nearest_directory_is_found() {
-        assert_eq!(nearest(b"/proc/none/none/a").unwrap().1, b"/proc");
-        assert_eq!(nearest(b"/none").unwrap().1, b"/");
-        assert!(nearest(b"/proc/self/none/a").is_err(), "a link is no directory");
+        assert_eq!(nearest(&OsDisk::new(), b"/proc/none/none/a").unwrap().1, b"/proc");
+        assert_eq!(nearest(&OsDisk::new(), b"/none").unwrap().1, b"/");
+        assert!(nearest(&OsDisk::new(), b"/proc/self/none/a").is_err(), "a link is no directory");
     }
 
     #[test]
     fn no_link_is_followed() {
-        assert!(open_beneath(b"/proc/self/status", OFlags::RDONLY).is_err());
-        assert!(open_beneath(b"proc/version", OFlags::RDONLY).is_err());
-        assert!(open_beneath(b"/proc/version", OFlags::RDONLY).is_ok());
+        let disk = OsDisk::new();
+        assert!(disk.find(b"/proc/self/status").is_err());
+        assert!(disk.find(b"proc/version").is_err());
+        assert!(disk.find(b"/proc/version").is_ok());
     }
 }

@@ -5,12 +5,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use holdfast_log::Kind;
+use holdfast_media::Nvm;
 use serde::Serialize;
 
 use super::file::SlotFile;
-use super::open::Pool;
 use super::replay::replay;
+use super::run::Source;
 use super::scan::Entry;
+use crate::disk::{DiskFile, OsFile};
 
 #[derive(Serialize)]
 struct RecordRow {
@@ -35,7 +37,7 @@ struct Info<'a> {
 /// Makes `directory/<slot>-<name>/` with `data` (the records applied to an empty file), `records.json` and
 /// `info.json`. Durable when it returns: the records may be discarded next.
 pub(super) fn export(
-    pool: &Pool,
+    source: &Source<'_, impl Nvm>,
     directory: &Path,
     file: &SlotFile,
     entries: &[Entry],
@@ -45,9 +47,9 @@ pub(super) fn export(
     let name: String = shown.rsplit('/').next().unwrap_or("file").chars().take(100).collect();
     let target = directory.join(format!("{}-{name}", file.slot));
     fs::create_dir_all(&target)?;
-    let data = File::create(target.join("data"))?;
-    replay(&pool.mapping, &pool.superblock.layout, entries, &data, &mut |_| {})?;
-    data.sync_all()?;
+    let data = OsFile::from(File::create(target.join("data"))?);
+    replay(source.nvm, source.layout(), entries, &data, &mut |_| {})?;
+    data.sync()?;
     let rows: Vec<RecordRow> = entries.iter().map(row).collect();
     json(&target.join("records.json"), &rows)?;
     let info = Info {

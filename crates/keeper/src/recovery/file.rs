@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use holdfast_pool::{Hint, HintKind, Identity, MARK_VOID, Slots};
+use holdfast_media::Nvm;
+use holdfast_pool::{Hint, HintKind, Identity, MARK_VOID};
 
-use super::open::Pool;
+use super::run::Source;
 use super::scan::SlotState;
 
 /// What a slot says of its file.
@@ -26,8 +27,8 @@ pub(super) struct SlotFile {
 
 impl SlotFile {
     /// Reads a slot that is in use or damaged; `None` when it is free.
-    pub(super) fn read(pool: &Pool, slot: u32, state: SlotState) -> Option<Self> {
-        let slots = Slots { nvm: &pool.mapping, layout: &pool.superblock.layout };
+    pub(super) fn read(source: &Source<'_, impl Nvm>, slot: u32, state: SlotState) -> Option<Self> {
+        let slots = source.slots();
         let (generation, identity, never_expired) = match state {
             SlotState::Free => return None,
             SlotState::InUse { generation, expired_seq } => {

@@ -2,31 +2,27 @@
 //! It opens and compares; it never changes anything and never trusts a name.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use holdfast_pool::Identity;
-use rustix::fs::{FileType, OFlags, fstat};
 
-use super::directory::{nearest, open_beneath, split};
+use super::directory::{nearest, split};
 use super::file::SlotFile;
 use super::plan::Place;
-use crate::identity::{file_system, identify, open_by_identity, reopen};
+use crate::disk::{Access, Disk, DiskFile, Stat};
 
 /// The file of a slot, found.
-pub(super) struct SameFile {
-    /// An `O_PATH` or read-only descriptor.
-    pub(super) fd: OwnedFd,
+pub(super) struct SameFile<F> {
+    /// Found, or open for reading.
+    pub(super) file: F,
     /// Its name now.
     pub(super) path: Vec<u8>,
-    /// Last change of contents or inode, in seconds since 1970.
-    pub(super) ctime_unix_s: i64,
-    /// Number of names.
-    pub(super) links: u64,
+    /// What the file system says of it.
+    pub(super) stat: Stat,
 }
 
 /// What stands at one path.
-enum At {
-    Same(SameFile),
+enum At<F> {
+    Same(SameFile<F>),
     Other(&'static str),
     Empty,
     Orphaned,
@@ -34,9 +30,8 @@ enum At {
 }
 
 /// What was found out about a slot's file.
-#[derive(Default)]
-pub(super) struct Location {
-    pub(super) same: Option<SameFile>,
+pub(super) struct Location<F> {
+    pub(super) same: Option<SameFile<F>>,
     /// A path of it at which nothing stands, newest first.
     pub(super) empty: Option<Vec<u8>>,
     /// A path of it whose directory is missing on its mounted file system.
@@ -47,7 +42,11 @@ pub(super) struct Location {
     pub(super) absent: Option<String>,
 }
 
-impl Location {
+impl<F> Location<F> {
+    fn nowhere() -> Self {
+        Self { same: None, empty: None, orphaned: None, other: None, absent: None }
+    }
+
     /// The location as the decision table knows it.
     pub(super) fn place(&self) -> Place {
         match self {
@@ -59,7 +58,7 @@ impl Location {
         }
     }
 
-    fn note(&mut self, path: &[u8], found: At) {
+    fn note(&mut self, path: &[u8], found: At<F>) {
         match found {
             At::Same(file) => self.same = Some(file),
             At::Empty => self.empty = self.empty.take().or_else(|| Some(path.to_vec())),
@@ -73,11 +72,15 @@ impl Location {
 /// Looks for the file at its hints, newest first, then anywhere on its file system if the kernel lets us.
 ///
 /// `claimed` are the newest paths of other files: an older name that another file has taken over is not free.
-pub(super) fn locate(file: &SlotFile, claimed: &dyn Fn(&[u8]) -> bool) -> Location {
-    let mut location = Location::default();
+pub(super) fn locate<D: Disk>(
+    disk: &D,
+    file: &SlotFile,
+    claimed: &dyn Fn(&[u8]) -> bool,
+) -> Location<D::File> {
+    let mut location = Location::nowhere();
     let identity = file.identity.as_ref().ok();
     for (age, hint) in file.hints.iter().enumerate() {
-        match at_path(&hint.path, identity) {
+        match at_path(disk, &hint.path, identity) {
             At::Empty if age > 0 && claimed(&hint.path) => {
                 location.note(&hint.path, At::Other("another file of this pool is to stand"));
             }
@@ -88,60 +91,55 @@ pub(super) fn locate(file: &SlotFile, claimed: &dyn Fn(&[u8]) -> bool) -> Locati
         }
     }
     if let Some(identity) = identity {
-        location.same = file.hints.iter().find_map(|hint| by_handle(&hint.path, identity));
+        location.same = file.hints.iter().find_map(|hint| by_handle(disk, &hint.path, identity));
     }
     location
 }
 
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.
-pub(super) fn locate_forced(file: &SlotFile, path: &[u8]) -> Location {
-    let mut location = Location::default();
-    location.note(path, at_path(path, file.identity.as_ref().ok()));
+pub(super) fn locate_forced<D: Disk>(disk: &D, file: &SlotFile, path: &[u8]) -> Location<D::File> {
+    let mut location = Location::nowhere();
+    location.note(path, at_path(disk, path, file.identity.as_ref().ok()));
     location
 }
 
-fn at_path(path: &[u8], identity: Option<&Identity>) -> At {
-    match open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW) {
-        Ok(fd) => what_stands(fd, path, identity),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => nothing_stands(path, identity),
+fn at_path<D: Disk>(disk: &D, path: &[u8], identity: Option<&Identity>) -> At<D::File> {
+    match disk.find(path) {
+        Ok(found) => what_stands(found, path, identity),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => nothing_stands(disk, path, identity),
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
 
-fn what_stands(fd: OwnedFd, path: &[u8], identity: Option<&Identity>) -> At {
-    let stat = match fstat(&fd) {
+fn what_stands<F: DiskFile>(file: F, path: &[u8], identity: Option<&Identity>) -> At<F> {
+    let stat = match file.stat() {
         Ok(stat) => stat,
-        Err(error) => return At::Absent(unreachable_because(&error.into())),
+        Err(error) => return At::Absent(unreachable_because(&error)),
     };
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if !stat.is_file {
         return At::Other("something that is no regular file stands");
     }
     let Some(identity) = identity else { return At::Other("a file stands") };
-    match reopen(&fd, false).and_then(identify) {
-        Ok((found, _)) if found.fs_uuid != identity.fs_uuid => {
+    match file.reopen(Access::Read).and_then(|open| open.identity()) {
+        Ok(found) if found.fs_uuid != identity.fs_uuid => {
             At::Absent("another file system is mounted at its place".into())
         }
-        Ok((found, _)) if found.handle_type == identity.handle_type && found.handle == identity.handle => {
-            At::Same(SameFile {
-                fd,
-                path: path.to_vec(),
-                ctime_unix_s: stat.st_ctime as i64,
-                links: stat.st_nlink as u64,
-            })
+        Ok(found) if found.handle_type == identity.handle_type && found.handle == identity.handle => {
+            At::Same(SameFile { file, path: path.to_vec(), stat })
         }
         Ok(_) => At::Other("another file stands"),
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
 
-fn nothing_stands(path: &[u8], identity: Option<&Identity>) -> At {
-    let (directory, found) = match nearest(path) {
+fn nothing_stands<D: Disk>(disk: &D, path: &[u8], identity: Option<&Identity>) -> At<D::File> {
+    let (directory, found) = match nearest(disk, path) {
         Ok(found) => found,
         Err(error) => return At::Absent(unreachable_because(&error)),
     };
     // Where the file system is not mounted, the directory its mount point stands in belongs to another one.
-    match (identity, file_system(directory)) {
-        (Some(identity), Ok((uuid, _))) if uuid != identity.fs_uuid => {
+    match (identity, directory.file_system()) {
+        (Some(identity), Ok(uuid)) if uuid != identity.fs_uuid => {
             At::Absent("its file system is not mounted".into())
         }
         (Some(_), Err(error)) => At::Absent(unreachable_because(&error)),
@@ -158,22 +156,13 @@ fn unreachable_because(error: &io::Error) -> String {
 }
 
 /// Opens the file by its handle, on the file system of the nearest directory of `path` that is still there.
-fn by_handle(path: &[u8], identity: &Identity) -> Option<SameFile> {
-    let (mount, _) = nearest(path).ok()?;
-    if file_system(&mount).ok()?.0 != identity.fs_uuid {
+fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> Option<SameFile<D::File>> {
+    let (mount, _) = nearest(disk, path).ok()?;
+    if mount.file_system().ok()? != identity.fs_uuid {
         return None;
     }
-    let fd = open_by_identity(&mount, identity).ok()?;
-    let stat = fstat(&fd).ok()?;
+    let (file, path) = disk.find_by_identity(&mount, identity).ok()?;
+    let stat = file.stat().ok()?;
     // An inode without a name only waits for its last descriptor to be closed: that file is gone.
-    if stat.st_nlink == 0 || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return None;
-    }
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd))).ok()?;
-    Some(SameFile {
-        fd,
-        path: std::os::unix::ffi::OsStringExt::into_vec(name.into_os_string()),
-        ctime_unix_s: stat.st_ctime as i64,
-        links: stat.st_nlink as u64,
-    })
+    (stat.links > 0 && stat.is_file).then_some(SameFile { file, path, stat })
 }

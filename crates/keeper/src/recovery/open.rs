@@ -14,7 +14,9 @@ use holdfast_pool::{Superblock, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::{PoolError, RecoverOptions, Report, run};
+use super::run::{self, Source};
+use super::{PoolError, RecoverOptions, Report};
+use crate::disk::OsDisk;
 
 /// How long to wait for a killed owner to let go of the pool.
 const DYING_OWNER_MAX: Duration = Duration::from_secs(5);
@@ -32,6 +34,12 @@ pub(super) struct Pool {
     pub(super) mapping: Mapping,
     pub(super) superblock: Superblock,
     pub(super) lock: OwnedFd,
+}
+
+impl Pool {
+    pub(super) fn source(&self) -> Source<'_, Mapping> {
+        Source { nvm: &self.mapping, superblock: &self.superblock, name: &self.path }
+    }
 }
 
 /// A pool that was recovered: only set-aside slots are in use, and every segment that is not pinned may be reused.
@@ -120,7 +128,18 @@ impl OpenPool {
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Result<(RecoveredPool, Report), PoolError> {
         assert!(!options.dry_run, "a dry run does not make a recovered pool");
-        run::recover(self.pool, options, progress)
+        let (done, report) = run::recover(&self.pool.source(), &OsDisk::new(), options, progress)?;
+        let Pool { path, mapping, superblock, lock } = self.pool;
+        let recovered = RecoveredPool {
+            path,
+            mapping,
+            superblock,
+            lock,
+            counter_start: done.counter_start,
+            pinned_segments: done.pinned_segments,
+            set_aside_slots: done.set_aside_slots,
+        };
+        Ok((recovered, report))
     }
 
     /// What [`OpenPool::recover`] would find and do, without doing it.
@@ -129,7 +148,7 @@ impl OpenPool {
         options: &RecoverOptions,
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Result<Report, PoolError> {
-        run::examine(&self.pool, options, progress)
+        run::examine(&self.pool.source(), &OsDisk::new(), options, progress)
     }
 }
 

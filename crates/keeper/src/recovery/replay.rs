@@ -13,25 +13,20 @@
 //! effects of these records, whatever part of it the disk has begun with; the records stay in the log until the sync
 //! has succeeded, so the next recovery starts over with the same records and writes the same bytes.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use holdfast_log::{Kind, RECORD_HEADER_BYTES};
 use holdfast_media::Nvm;
 use holdfast_pool::Layout;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 
 use super::overlay::newest_pieces;
 use super::scan::Entry;
 use super::writer::Writer;
+use crate::disk::DiskFile;
 
 /// At most this many writes are merged at once: their places take 16 bytes of memory each, their bytes stay on the
 /// media.
 const WRITES_MAX: usize = 1 << 22;
-/// Zeros written at once where holes cannot be punched.
-const ZEROS_BYTES: usize = 1 << 20;
 
 /// Applies `entries` (live, in seq order, of one file) to `file`. `tick` is called before every change of the file;
 /// the numbers it hears add up to the bytes of all writes.
@@ -39,7 +34,7 @@ pub(super) fn replay(
     nvm: &impl Nvm,
     layout: &Layout,
     entries: &[Entry],
-    file: &File,
+    file: &impl DiskFile,
     tick: &mut dyn FnMut(u64),
 ) -> io::Result<()> {
     let mut writer = Writer::new(file, tick);
@@ -56,7 +51,7 @@ pub(super) fn replay(
             }
             Kind::Punch => {
                 writer.tick(0);
-                punch(file, first.file_offset, first.extent)?;
+                file.punch(first.file_offset, first.extent)?;
             }
             // Resolving what is live has used them up.
             Kind::Cancel => {}
@@ -66,7 +61,12 @@ pub(super) fn replay(
 }
 
 /// Writes the outcome of `writes` (oldest first).
-fn write(nvm: &impl Nvm, layout: &Layout, writes: &[Entry], writer: &mut Writer<'_>) -> io::Result<()> {
+fn write(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    writes: &[Entry],
+    writer: &mut Writer<'_, impl DiskFile>,
+) -> io::Result<()> {
     let mut overwritten: u64 = writes.iter().map(|write| u64::from(write.bytes)).sum();
     newest_pieces(writes, |write, skip, bytes| {
         overwritten -= bytes;
@@ -83,26 +83,6 @@ fn write(nvm: &impl Nvm, layout: &Layout, writes: &[Entry], writer: &mut Writer<
 /// Where the bytes of a record lie on the media.
 pub(super) fn payload_offset(layout: &Layout, entry: &Entry) -> u64 {
     layout.segment_offset(entry.segment) + u64::from(entry.at()) + RECORD_HEADER_BYTES
-}
-
-fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    match fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes) {
-        Err(Errno::OPNOTSUPP) => {
-            let end = offset.saturating_add(bytes).min(file.metadata()?.len());
-            let zeros = vec![0u8; ZEROS_BYTES];
-            let mut at = offset;
-            while at < end {
-                let step = (end - at).min(zeros.len() as u64);
-                file.write_all_at(&zeros[..step as usize], at)?;
-                at += step;
-            }
-            Ok(())
-        }
-        done => Ok(done?),
-    }
 }
 
 #[cfg(test)]

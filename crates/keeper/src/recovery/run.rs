@@ -8,19 +8,20 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Words};
+use holdfast_media::Nvm;
+use holdfast_pool::{Layout, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Slots, Superblock, Words};
 
 use super::apply::Applier;
 use super::export::export;
 use super::file::SlotFile;
 use super::live::{Live, resolve};
 use super::locate::{Location, SameFile, locate, locate_forced};
-use super::open::{Pool, RecoveredPool};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
 use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
+use crate::disk::Disk;
 
 /// A file changed this much later than the last sign of life was changed by somebody else, in seconds: the heartbeat
 /// lags behind the writes by up to a second, and clocks tick in whole ones.
@@ -45,35 +46,64 @@ struct Plan {
     report: Report,
 }
 
-pub(super) fn unix_time_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+/// An unrecovered pool, as far as recovery reads and changes it.
+pub(super) struct Source<'a, N> {
+    pub(super) nvm: &'a N,
+    pub(super) superblock: &'a Superblock,
+    /// For messages.
+    pub(super) name: &'a Path,
+}
+
+impl<N: Nvm> Source<'_, N> {
+    pub(super) fn layout(&self) -> &Layout {
+        &self.superblock.layout
+    }
+
+    pub(super) fn slots(&self) -> Slots<'_, N> {
+        Slots { nvm: self.nvm, layout: self.layout() }
+    }
+
+    pub(super) fn words(&self) -> Words<'_, N> {
+        Words { nvm: self.nvm, layout: self.layout() }
+    }
+}
+
+/// What whoever serves a recovered pool must know of it.
+pub struct Recovered {
+    /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
+    pub counter_start: u64,
+    /// Segments with live records of set-aside files; they must not be reused.
+    pub pinned_segments: Vec<u32>,
+    /// Slots that stay in use for set-aside files.
+    pub set_aside_slots: Vec<u32>,
 }
 
 /// Reads the pool and decides; changes nothing.
 fn plan(
-    pool: &Pool,
+    source: &Source<'_, impl Nvm + Sync>,
+    disk: &impl Disk,
     options: &RecoverOptions,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<Plan, PoolError> {
     let started = Instant::now();
-    let words = Words { nvm: &pool.mapping, layout: &pool.superblock.layout };
+    let words = source.words();
     // A clean pool is not walked over: the word is stored last, after every slot was given back, and never while
     // anything is set aside. So no slot is in use and no record live, and the counter is in the word.
     let clean = words.counter_clean();
-    let states = if clean.is_some() { Vec::new() } else { slot_states(pool) };
+    let states = if clean.is_some() { Vec::new() } else { slot_states(source) };
     let mut found = match clean {
         Some(_) => Scan::default(),
-        None => scan(pool, &states, &mut |done, total| progress("scanning", done, total)),
+        None => scan(source, &states, &mut |done, total| progress("scanning", done, total)),
     };
     let counter_start = match clean {
-        Some(counter) => counter_start_clean(pool, counter),
-        None => counter_start(pool, found.seq_max),
+        Some(counter) => counter_start_clean(source.layout(), counter),
+        None => counter_start(source, found.seq_max),
     };
     let counter_start = counter_start.ok_or_else(|| {
         PoolError::new(format!(
             "pool {} holds numbers that its counter cannot have reached: it is damaged; rescue what can be read with \
              --dry-run --export DIR, then make it anew with `holdfast format --force`",
-            pool.path.display()
+            source.name.display()
         ))
     });
     // A look around still works in such a pool, and helps.
@@ -91,7 +121,7 @@ fn plan(
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
 
     let mut files: Vec<SlotFile> =
-        (0..).zip(&states).filter_map(|(slot, &state)| SlotFile::read(pool, slot, state)).collect();
+        (0..).zip(&states).filter_map(|(slot, &state)| SlotFile::read(source, slot, state)).collect();
     files.sort_by_key(|file| file.generation);
     for file in &files {
         if let Err(reason) = file.identity {
@@ -99,29 +129,29 @@ fn plan(
         }
     }
     let newest = newest_paths(&files, &live);
-    let vacated = vacated_paths(&files, last_alive_unix_s);
+    let vacated = vacated_paths(disk, &files, last_alive_unix_s);
     let files = files
         .into_iter()
-        .map(|file| plan_one(file, options, &live, &newest, &vacated, last_alive_unix_s))
+        .map(|file| plan_one(disk, file, options, &live, &newest, &vacated, last_alive_unix_s))
         .collect();
     Ok(Plan { live, files, counter_start, last_alive_unix_s, report })
 }
 
 /// Paths at which a file stands that the program had removed and recovery is about to remove again. Slots are applied
 /// in the order of their use, so whoever was given such a name later finds it free.
-fn vacated_paths(files: &[SlotFile], last_alive_unix_s: u64) -> HashSet<Vec<u8>> {
+fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -> HashSet<Vec<u8>> {
     files
         .iter()
         .filter(|file| file.is_void())
-        .filter_map(|file| locate(file, &|_| false).same)
+        .filter_map(|file| locate(disk, file, &|_| false).same)
         .filter(|same| !is_changed(same, true, last_alive_unix_s))
         .map(|same| same.path)
         .collect()
 }
 
 /// Whether somebody changed a file after the crash, or gave a removed one another name.
-fn is_changed(same: &SameFile, void: bool, last_alive_unix_s: u64) -> bool {
-    same.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64 || void && same.links != 1
+fn is_changed<F>(same: &SameFile<F>, void: bool, last_alive_unix_s: u64) -> bool {
+    same.stat.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64 || void && same.stat.links != 1
 }
 
 /// How many files with live records call each path their own.
@@ -136,6 +166,7 @@ fn newest_paths(files: &[SlotFile], live: &Live) -> HashMap<Vec<u8>, usize> {
 }
 
 fn plan_one(
+    disk: &impl Disk,
     file: SlotFile,
     options: &RecoverOptions,
     live: &Live,
@@ -152,7 +183,7 @@ fn plan_one(
         Request::None
     };
     // An older name of this file counts as taken if some file's newest name it is.
-    let mut location = locate(&file, &|path| newest.get(path).is_some_and(|&count| count > 0));
+    let mut location = locate(disk, &file, &|path| newest.get(path).is_some_and(|&count| count > 0));
     if let (Some(wanted), None) = (forced, &location.same) {
         let path = std::path::absolute(wanted).unwrap_or_else(|_| wanted.clone());
         let meant = file.hints.iter().find(|hint| {
@@ -160,7 +191,7 @@ fn plan_one(
             hinted == path || path.canonicalize().is_ok_and(|path| path == hinted)
         });
         if let Some(hint) = meant.or(file.hints.first()) {
-            location = locate_forced(&file, &hint.path);
+            location = locate_forced(disk, &file, &hint.path);
         }
     }
     if let (None, Some((path, _))) = (&location.same, &location.other)
@@ -198,7 +229,7 @@ fn plan_one(
     Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
 }
 
-fn reason(outcome: Outcome, location: &Location, file: &SlotFile) -> String {
+fn reason<F>(outcome: Outcome, location: &Location<F>, file: &SlotFile) -> String {
     let stands =
         location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
     match outcome {
@@ -298,13 +329,13 @@ impl Plan {
 
     fn export(
         &self,
-        pool: &Pool,
+        source: &Source<'_, impl Nvm>,
         options: &RecoverOptions,
         which: impl Fn(&Planned) -> bool,
     ) -> Result<(), PoolError> {
         let Some(directory) = &options.export else { return Ok(()) };
         for planned in self.files.iter().filter(|planned| planned.facts.live && which(planned)) {
-            export(pool, directory, &planned.file, self.live.of(planned.file.slot), &planned.reason)
+            export(source, directory, &planned.file, self.live.of(planned.file.slot), &planned.reason)
                 .map_err(|error| {
                     PoolError::new(format!(
                         "{} cannot be exported to {}: {error}; nothing was changed",
@@ -319,12 +350,13 @@ impl Plan {
 
 /// Looks and reports.
 pub(super) fn examine(
-    pool: &Pool,
+    source: &Source<'_, impl Nvm + Sync>,
+    disk: &impl Disk,
     options: &RecoverOptions,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<Report, PoolError> {
-    let mut plan = plan(pool, options, progress)?;
-    plan.export(pool, options, |_| true)?;
+    let mut plan = plan(source, disk, options, progress)?;
+    plan.export(source, options, |_| true)?;
     plan.report.files = plan.files.iter().filter_map(|planned| planned.row(&plan.live, None)).collect();
     plan.report_unknown(options);
     Ok(plan.report)
@@ -332,13 +364,14 @@ pub(super) fn examine(
 
 /// Recovers.
 pub(super) fn recover(
-    pool: Pool,
+    source: &Source<'_, impl Nvm + Sync>,
+    disk: &impl Disk,
     options: &RecoverOptions,
     progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<(RecoveredPool, Report), PoolError> {
-    let mut plan = plan(&pool, options, progress)?;
+) -> Result<(Recovered, Report), PoolError> {
+    let mut plan = plan(source, disk, options, progress)?;
     // What is about to be forgotten is exported with what is kept, and before.
-    plan.export(&pool, options, |planned| {
+    plan.export(source, options, |planned| {
         matches!(planned.outcome, Outcome::SetAside(_) | Outcome::Discard)
     })?;
     let started = Instant::now();
@@ -348,7 +381,8 @@ pub(super) fn recover(
         progress("replaying", done, total);
     };
     let mut applier = Applier {
-        pool: &pool,
+        source,
+        disk,
         live: &plan.live,
         progress: &mut tell,
         last_alive_unix_s: plan.last_alive_unix_s,
@@ -401,15 +435,7 @@ pub(super) fn recover(
     pinned.dedup();
     let mut set_aside_slots: Vec<u32> = aside.into_iter().collect();
     set_aside_slots.sort_unstable();
-    let recovered = RecoveredPool {
-        path: pool.path,
-        mapping: pool.mapping,
-        superblock: pool.superblock,
-        lock: pool.lock,
-        counter_start: plan.counter_start,
-        pinned_segments: pinned,
-        set_aside_slots,
-    };
+    let recovered = Recovered { counter_start: plan.counter_start, pinned_segments: pinned, set_aside_slots };
     Ok((recovered, plan.report))
 }
 
@@ -417,7 +443,7 @@ pub(super) fn recover(
 mod tests {
     use holdfast_pool::set_segment_generation;
 
-    use super::super::{OpenPool, format};
+    use super::super::{OpenPool, RecoveredPool, format};
     use super::*;
 
     fn reopened(path: &Path) -> RecoveredPool {

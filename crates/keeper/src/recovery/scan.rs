@@ -7,15 +7,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Record, Stop, scan_segment};
-use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES, Slots, segment_generation};
+use holdfast_media::Nvm;
+use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, segment_generation};
 
-use super::open::Pool;
+use super::run::Source;
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a century.
 pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
 /// At most this many damaged places are listed one by one.
 const DAMAGED_LISTED_MAX: usize = 1000;
 const SCAN_THREADS: usize = 2;
+/// A log of so few segments is read before threads have begun.
+const SEGMENTS_ALONE_MAX: u32 = 16;
 /// More seqs than the operations draw that can be under way in all clients together when their keeper closes.
 const SEQS_UNDER_WAY_MAX: u64 = 1 << 16;
 
@@ -68,10 +71,9 @@ pub(super) enum SlotState {
 }
 
 /// The state of every slot of the pool.
-pub(super) fn slot_states(pool: &Pool) -> Vec<SlotState> {
-    let layout = &pool.superblock.layout;
-    let slots = Slots { nvm: &pool.mapping, layout };
-    (0..layout.slot_count)
+pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
+    let slots = source.slots();
+    (0..source.layout().slot_count)
         .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
             (Some(generation), Some(expired_seq)) => SlotState::InUse { generation, expired_seq },
             (Some(_), None) => SlotState::Damaged,
@@ -156,8 +158,41 @@ impl Scan {
 }
 
 /// Reads all segments. `progress` hears bytes done and in all.
-pub(super) fn scan(pool: &Pool, states: &[SlotState], progress: &mut dyn FnMut(u64, u64)) -> Scan {
-    let segments = pool.superblock.layout.segment_count;
+pub(super) fn scan(
+    source: &Source<'_, impl Nvm + Sync>,
+    states: &[SlotState],
+    progress: &mut dyn FnMut(u64, u64),
+) -> Scan {
+    let segments = source.layout().segment_count;
+    let total = u64::from(segments) * SEGMENT_BYTES;
+    let mut all = if segments <= SEGMENTS_ALONE_MAX {
+        scan_alone(source, states)
+    } else {
+        scan_together(source, states, progress)
+    };
+    progress(total, total);
+    if all.damaged_more > 0 {
+        all.damaged.push(format!("and {} more damaged places", all.damaged_more));
+    }
+    all
+}
+
+/// In this thread.
+fn scan_alone(source: &Source<'_, impl Nvm>, states: &[SlotState]) -> Scan {
+    let (mut all, mut buffer) = (Scan::default(), Vec::new());
+    for segment in 0..source.layout().segment_count {
+        scan_one(source, states, segment, &mut buffer, &mut all);
+    }
+    all
+}
+
+/// In several threads.
+fn scan_together(
+    source: &Source<'_, impl Nvm + Sync>,
+    states: &[SlotState],
+    progress: &mut dyn FnMut(u64, u64),
+) -> Scan {
+    let segments = source.layout().segment_count;
     let total = u64::from(segments) * SEGMENT_BYTES;
     let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
     let mut all = Scan::default();
@@ -173,7 +208,7 @@ pub(super) fn scan(pool: &Pool, states: &[SlotState], progress: &mut dyn FnMut(u
                             part.entries.sort_unstable_by_key(Entry::order);
                             return part;
                         }
-                        scan_one(pool, states, segment, &mut buffer, &mut part);
+                        scan_one(source, states, segment, &mut buffer, &mut part);
                         done.fetch_add(SEGMENT_BYTES, Relaxed);
                     }
                 })
@@ -190,21 +225,23 @@ pub(super) fn scan(pool: &Pool, states: &[SlotState], progress: &mut dyn FnMut(u
             }
         }
     });
-    progress(total, total);
-    if all.damaged_more > 0 {
-        all.damaged.push(format!("and {} more damaged places", all.damaged_more));
-    }
     all
 }
 
-fn scan_one(pool: &Pool, states: &[SlotState], segment: u32, buffer: &mut Vec<u8>, part: &mut Scan) {
-    let (nvm, layout) = (&pool.mapping, &pool.superblock.layout);
-    let found = scan_segment(nvm, layout, &pool.superblock.uuid, segment, buffer, |record| {
+fn scan_one(
+    source: &Source<'_, impl Nvm>,
+    states: &[SlotState],
+    segment: u32,
+    buffer: &mut Vec<u8>,
+    part: &mut Scan,
+) {
+    let (nvm, layout) = (source.nvm, source.layout());
+    let found = scan_segment(nvm, layout, &source.superblock.uuid, segment, buffer, |record| {
         part.visit(states, &record);
     });
     match found.generation {
         Some(_) => part.scanned_bytes += SEGMENT_BYTES,
-        None if holdfast_media::Nvm::load_u64(nvm, layout.segment_offset(segment)) != 0 => {
+        None if nvm.load_u64(layout.segment_offset(segment)) != 0 => {
             part.damage(format!(
                 "segment {segment}, byte 0: its generation is damaged, nothing in it can be read"
             ));
@@ -223,9 +260,8 @@ fn scan_one(pool: &Pool, states: &[SlotState], segment: u32, buffer: &mut Vec<u8
 
 /// The counter's first free number: above every generation, checksummed seq and `expired_seq` of the pool. Nothing
 /// given out from here on was ever used (history 3).
-pub(super) fn counter_start(pool: &Pool, seq_max: u64) -> Option<u64> {
-    let (nvm, layout) = (&pool.mapping, &pool.superblock.layout);
-    let slots = Slots { nvm, layout };
+pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Option<u64> {
+    let (nvm, layout, slots) = (source.nvm, source.layout(), source.slots());
     let mut max = seq_max;
     for segment in 0..layout.segment_count {
         max = max.max(segment_generation(nvm, layout, segment).unwrap_or(0));
@@ -244,8 +280,8 @@ pub(super) fn counter_start(pool: &Pool, seq_max: u64) -> Option<u64> {
 /// acknowledge any more. None is live, since their slots' generations are older and those slots were given back; but
 /// no number may be used twice. After the close no segment becomes free, so each is begun at most once, and only the
 /// operations that were under way draw seqs.
-pub(super) fn counter_start_clean(pool: &Pool, counter_clean: u64) -> Option<u64> {
-    let drawn_max = u64::from(pool.superblock.layout.segment_count) + SEQS_UNDER_WAY_MAX;
+pub(super) fn counter_start_clean(layout: &Layout, counter_clean: u64) -> Option<u64> {
+    let drawn_max = u64::from(layout.segment_count) + SEQS_UNDER_WAY_MAX;
     let max = counter_clean.checked_add(drawn_max)?;
     (max <= SEQ_MAX).then_some(max)
 }

@@ -1,14 +1,12 @@
 //! Writing to a file in large pieces, and having the disk begin early. It makes nothing durable: that is the sync
 //! that the caller does at the end.
-#![allow(unsafe_code)] // `sync_file_range` has no safe wrapper.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+
+use crate::disk::DiskFile;
 
 /// Neighbouring pieces are joined into writes of up to this many bytes.
 const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -16,8 +14,8 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 /// A file that is written to.
-pub(super) struct Writer<'a> {
-    pub(super) file: &'a File,
+pub(super) struct Writer<'a, F: DiskFile> {
+    pub(super) file: &'a F,
     /// Called before every change of the file with the bytes it writes.
     tick: &'a mut dyn FnMut(u64),
     buffer: Vec<u8>,
@@ -31,8 +29,8 @@ pub(super) struct Writer<'a> {
     write_back: Option<WriteBack>,
 }
 
-impl<'a> Writer<'a> {
-    pub(super) fn new(file: &'a File, tick: &'a mut dyn FnMut(u64)) -> Self {
+impl<'a, F: DiskFile> Writer<'a, F> {
+    pub(super) fn new(file: &'a F, tick: &'a mut dyn FnMut(u64)) -> Self {
         Self {
             file,
             tick,
@@ -107,7 +105,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-impl Drop for Writer<'_> {
+impl<F: DiskFile> Drop for Writer<'_, F> {
     fn drop(&mut self) {
         if let Some(write_back) = self.write_back.take() {
             write_back.end();
@@ -123,12 +121,12 @@ struct WriteBack {
 }
 
 impl WriteBack {
-    fn start(file: &File) -> io::Result<Self> {
+    fn start(file: &impl DiskFile) -> io::Result<Self> {
         let file = file.try_clone()?;
         let (ranges, requests) = channel();
         let thread = std::thread::Builder::new().name("write-back".to_owned()).spawn(move || {
             for range in requests {
-                begin(&file, &range);
+                file.begin_write_back(&range);
             }
         })?;
         Ok(Self { ranges, thread })
@@ -139,13 +137,4 @@ impl WriteBack {
         drop(self.ranges);
         let _ = self.thread.join();
     }
-}
-
-/// Only a hint: an error of the disk is not consumed here, the sync at the end reports it.
-fn begin(file: &File, range: &Range<u64>) {
-    let bytes = range.end - range.start;
-    // SAFETY: a system call on a descriptor that lives through the call; it touches no memory of ours.
-    let _ = unsafe {
-        libc::sync_file_range(file.as_raw_fd(), range.start as i64, bytes as i64, libc::SYNC_FILE_RANGE_WRITE)
-    };
 }

@@ -1,11 +1,12 @@
 //! Random logs: what is replayed must equal the records applied one by one, whatever an earlier try left behind.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 
 use holdfast_media::{Mapping, OpenMode};
 
 use super::*;
+use crate::disk::OsFile;
 use crate::recovery::live::resolve;
 
 const POOL_BYTES: u64 = 16 << 20;
@@ -176,7 +177,7 @@ impl Rig {
         let path = self.directory.path().join("file");
         fs::write(&path, &left).unwrap();
         let live = resolve(entries, &mut Vec::new());
-        let file = File::options().write(true).open(&path).unwrap();
+        let file = OsFile::from(File::options().write(true).open(&path).unwrap());
         let mut told = 0;
         replay(&self.nvm, &self.layout, live.of(0), &file, &mut |bytes| told += bytes).unwrap();
         assert!(fs::read(&path).unwrap() == meant, "seed {seed}: the file differs");
@@ -238,7 +239,7 @@ fn neighbours_are_written_at_once() {
     let entries: Vec<Entry> =
         (0..2000).map(|index| rig.write(random, index + 1, (index * 7 % 1000) * 1024, 1024).0).collect();
     let path = rig.directory.path().join("file");
-    let file = File::create(&path).unwrap();
+    let file = OsFile::from(File::create(&path).unwrap());
     let mut told = Vec::new();
     replay(&rig.nvm, &rig.layout, &entries, &file, &mut |bytes| told.push(bytes)).unwrap();
     assert_eq!(told, [1000 * 1024, 1000 * 1024]);

@@ -3,14 +3,12 @@
 //! After a failed sync the kernel may have dropped the pages it could not write (invariant 4); the log still
 //! has them. The caller keeps the file's writers out.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
+use crate::disk::DiskFile;
 use holdfast_log::{Header, Kind, scan_segment};
-use holdfast_media::Mapping;
+use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock};
-use rustix::fs::FallocateFlags;
 
 /// A record of the file, with its place in the log.
 struct Found {
@@ -19,11 +17,11 @@ struct Found {
 }
 
 /// Applies the live records of `(slot, generation)` in the order of their seqs. `open` opens the file for writing.
-pub(crate) fn replay_live(
-    nvm: &Mapping,
+pub(crate) fn replay_live<F: DiskFile>(
+    nvm: &impl Nvm,
     superblock: &Superblock,
     (slot, generation): (u32, u64),
-    open: &mut dyn FnMut() -> io::Result<File>,
+    open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<()> {
     let expired = Slots { nvm, layout: &superblock.layout }.expired_seq(slot).unwrap_or(0);
     let mut found = Vec::new();
@@ -63,7 +61,7 @@ pub(crate) fn replay_live(
 
 /// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel record).
 fn apply(
-    file: &File,
+    file: &impl DiskFile,
     header: &Header,
     payload: &[u8],
     kept: Option<u64>,
@@ -77,12 +75,7 @@ fn apply(
             *written += bytes as u64;
         }
         Kind::Truncate if kept.is_none() => file.set_len(header.file_offset)?,
-        Kind::Punch if kept.is_none() => rustix::fs::fallocate(
-            file,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            header.file_offset,
-            header.extent,
-        )?,
+        Kind::Punch if kept.is_none() => file.punch(header.file_offset, header.extent)?,
         Kind::Truncate | Kind::Punch | Kind::Cancel => {}
     }
     Ok(())
@@ -90,12 +83,12 @@ fn apply(
 
 /// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in `segments`.
 /// Returns whether it was.
-pub(crate) fn roll_forward(
-    nvm: &Mapping,
+pub(super) fn roll_forward<F: DiskFile>(
+    nvm: &impl Nvm,
     superblock: &Superblock,
     segments: &[u32],
     seq: u64,
-    open: &mut dyn FnMut() -> io::Result<File>,
+    open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<bool> {
     let (mut found, mut cancelled) = (Vec::new(), false);
     let mut buffer = Vec::new();

@@ -3,15 +3,16 @@
 
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{LaneRow, RequestState, SegmentState, wake};
+use holdfast_board::{LaneRow, NO_SIZE, RequestState, SegmentState, wake};
+use holdfast_media::Nvm;
 
-use crate::keeper::{Keeper, locked};
-use crate::rewrite::roll_forward;
+use super::Durable;
+use super::rewrite::roll_forward;
+use crate::disk::Disk;
 
-impl Keeper {
+impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Repairs everything of `client`, which is dead or has become another program.
-    pub(crate) fn repair(&self, client: u32) {
-        locked(&self.pending).retain(|_, pending| pending.client != client);
+    pub fn repair(&self, client: u32) {
         for (index, lane) in self.board.lanes().iter().enumerate() {
             if lane.owner.load(Ordering::SeqCst) == client {
                 self.repair_lane(index as u32, lane);
@@ -24,6 +25,7 @@ impl Keeper {
                 if let Some(file) = self.file(slot as u64, row.generation.load(Ordering::SeqCst)) {
                     let _ = self.settle(&file);
                 }
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 row.unlock_exclusive(client);
             }
         }
@@ -47,6 +49,10 @@ impl Keeper {
         }
         if seq != 0 && lane.announce.load(Ordering::SeqCst) != 0 {
             self.finish_operation(slot, seq, &segments);
+            if let Some(row) = self.board.files().get(slot as usize) {
+                // It may have made the file longer, and did not live to say so.
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+            }
         }
         // After a torn record nothing may be appended behind it: all of the lane's segments are sealed.
         lane.segment.store(0, Ordering::SeqCst);
@@ -81,7 +87,7 @@ impl Keeper {
             roll_forward(&self.nvm, &self.superblock, segments, seq, &mut || self.open_for_writing(&file));
         if let Err(error) = rolled {
             let path = file.meta().path.display().to_string();
-            self.report(format!("{path}: cannot finish the write of a dead process: {error}"));
+            self.events.trouble(format!("{path}: cannot finish the write of a dead process: {error}"));
         }
     }
 }

@@ -1,0 +1,160 @@
+//! What the keeper and recovery ask of a file system, and nothing else: the seam at which a simulated disk can
+//! stand in for the kernel.
+//!
+//! Every call here is a system call in reality. Whoever decides on durability (`durable`, `recovery`) reaches files
+//! only through these traits; the one real implementation is [`OsDisk`]. The traits decide nothing themselves.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use holdfast_pool::{Identity, Ownership};
+
+mod os;
+
+pub use os::{OsDisk, OsFile};
+
+/// What a file system says of a file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Device number.
+    pub dev: u64,
+    /// Inode number; reused at once when a file is gone.
+    pub ino: u64,
+    /// Whether it is a regular file.
+    pub is_file: bool,
+    /// Number of names.
+    pub links: u64,
+    /// Size, in bytes.
+    pub size: u64,
+    /// Permission bits, owner and group.
+    pub ownership: Ownership,
+    /// Last change of contents or inode, in seconds since 1970.
+    pub ctime_unix_s: i64,
+    /// When it was made, in seconds since 1970, if the file system tells.
+    pub born_unix_s: Option<i64>,
+}
+
+/// What a description is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading, syncing and asking who the file is.
+    Read,
+    /// Writing.
+    Write,
+}
+
+/// A change of names in a watched directory. The kernel queues it before the call that makes it returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The watch; `None` when notices were lost, of whatever directory.
+    pub watch: Option<i32>,
+    /// What happened.
+    pub change: Change,
+}
+
+/// What happened in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A file got this name by being created or linked.
+    Created(Vec<u8>),
+    /// This name of a file was removed.
+    Removed(Vec<u8>),
+    /// Anything else by which names change: a move, a directory, lost notices.
+    Other,
+    /// As `Other`, and the directory is not watched any more.
+    Gone,
+}
+
+/// A file system, or all of them.
+pub trait Disk {
+    /// An open description of a file or directory.
+    type File: DiskFile;
+
+    /// Opens what `path` leads to for reading; links are followed.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+
+    /// Holds what `path` leads to without opening it: no fence sees it, and nobody is refused because of it. The result
+    /// can be looked at and reopened; links are followed.
+    fn hold(&self, path: &Path) -> io::Result<Self::File>;
+    /// Finds what stands at an absolute path. No symbolic link is followed, neither on the way nor at the end, and
+    /// nothing is opened: the result can be looked at and reopened.
+    fn find(&self, path: &[u8]) -> io::Result<Self::File>;
+
+    /// Opens the directory at an absolute path; no symbolic link is followed.
+    fn find_directory(&self, path: &[u8]) -> io::Result<Self::File>;
+
+    /// Opens the file with this identity, wherever its name is now, with that name. `beside` is any directory of its
+    /// file system.
+    fn find_by_identity(&self, beside: &Self::File, identity: &Identity)
+    -> io::Result<(Self::File, Vec<u8>)>;
+
+    /// The clock that also stamps files, in seconds since 1970.
+    fn now_unix_s(&self) -> u64;
+
+    /// Follows the changes of names in a directory from now on; `None` when it cannot be. The same directory has the
+    /// same number.
+    fn watch(&self, directory: &Path) -> Option<i32>;
+
+    /// Ends a watch.
+    fn unwatch(&self, watch: i32);
+
+    /// Takes what happened in watched directories.
+    fn take_notices(&self) -> Vec<Notice>;
+}
+
+/// A description: it holds the inode, and shows each write-back error once.
+pub trait DiskFile: Sized + Send + Sync + 'static {
+    /// What the file system says of it.
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// Who it is; not for what was only found.
+    fn identity(&self) -> io::Result<Identity>;
+
+    /// As `identity`, for what was only held or found, given its file system's UUID.
+    fn identity_on(&self, file_system: [u8; 16]) -> io::Result<Identity>;
+    /// UUID of the file system it lies on; not for what was only found.
+    fn file_system(&self) -> io::Result<[u8; 16]>;
+
+    /// Opens the same file anew.
+    fn reopen(&self, access: Access) -> io::Result<Self>;
+
+    /// Whether anybody may have it open for writing; when it cannot be told, the answer is yes.
+    fn is_open_for_writing(&self) -> bool;
+
+    /// `fsync`: of a file its bytes and size, of a directory the names in it.
+    fn sync(&self) -> io::Result<()>;
+
+    /// `syncfs`: has the disk begin with everything of its file system. Errors of files are shown by their own syncs.
+    fn sync_file_system(&self);
+
+    /// Writes all of `bytes`.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Sets the size.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes a range read as zeros; the size stays.
+    fn punch(&self, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Another handle on the same description.
+    fn try_clone(&self) -> io::Result<Self>;
+
+    /// Has the disk begin with a range. Only a hint: it consumes no error.
+    fn begin_write_back(&self, range: &Range<u64>);
+
+    /// Gives a file mode and owner. Without the privilege to give files away the owner stays.
+    fn set_ownership(&self, ownership: Ownership) -> io::Result<()>;
+
+    /// In a directory: makes a new file, for us alone, open for writing.
+    fn create(&self, name: &[u8]) -> io::Result<Self>;
+
+    /// In a directory: makes a directory for us alone.
+    fn make_directory(&self, name: &[u8]) -> io::Result<()>;
+
+    /// In a directory: gives what has the name `from` the name `to`, which must be free.
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()>;
+
+    /// In a directory: removes a file's name.
+    fn remove(&self, name: &[u8]) -> io::Result<()>;
+}

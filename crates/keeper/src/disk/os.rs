@@ -1,0 +1,275 @@
+//! The kernel's file systems.
+#![allow(unsafe_code)] // `sync_file_range` has no safe wrapper.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use holdfast_pool::{Identity, Ownership};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, fallocate, mkdirat, openat,
+    openat2, renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{Access, Change, Disk, DiskFile, Notice, Stat};
+use crate::identity;
+
+/// Zeros written at once where holes cannot be punched.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// All mounted file systems.
+#[derive(Debug)]
+pub struct OsDisk {
+    /// Without inotify no directory can be watched.
+    notices: Option<OwnedFd>,
+}
+
+impl OsDisk {
+    /// The file systems as this process sees them.
+    pub fn new() -> Self {
+        Self { notices: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok() }
+    }
+}
+
+impl Default for OsDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Opens `path` as it stands there: absolute, no symbolic link on the way.
+fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OsFile> {
+    if path.first() != Some(&b'/') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is not absolute"));
+    }
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(OsFile::from(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?))
+}
+
+impl Disk for OsDisk {
+    type File = OsFile;
+
+    fn open(&self, path: &Path) -> io::Result<OsFile> {
+        File::open(path).map(OsFile)
+    }
+
+    fn hold(&self, path: &Path) -> io::Result<OsFile> {
+        Ok(OsFile::from(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    fn find(&self, path: &[u8]) -> io::Result<OsFile> {
+        open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)
+    }
+
+    fn find_directory(&self, path: &[u8]) -> io::Result<OsFile> {
+        open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    fn find_by_identity(&self, beside: &OsFile, identity: &Identity) -> io::Result<(OsFile, Vec<u8>)> {
+        let file = OsFile::from(identity::open_by_identity(beside, identity)?);
+        let name = std::fs::read_link(file.magic_path())?;
+        Ok((file, name.into_os_string().into_vec()))
+    }
+
+    fn now_unix_s(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+    }
+
+    fn watch(&self, directory: &Path) -> Option<i32> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVE
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        inotify::add_watch(self.notices.as_ref()?, directory, flags).ok()
+    }
+
+    fn unwatch(&self, watch: i32) {
+        if let Some(queue) = &self.notices {
+            let _ = inotify::remove_watch(queue, watch);
+        }
+    }
+
+    fn take_notices(&self) -> Vec<Notice> {
+        let Some(queue) = &self.notices else { return Vec::new() };
+        let mut buffer = [MaybeUninit::<u8>::uninit(); 16_384];
+        let mut reader = Reader::new(queue, &mut buffer);
+        let mut notices = Vec::new();
+        while let Ok(event) = reader.next() {
+            let flags = event.events();
+            if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+                notices.push(Notice { watch: None, change: Change::Other });
+                continue;
+            }
+            let name = event.file_name().map(|name| name.to_bytes().to_vec());
+            let plain = !flags.contains(ReadFlags::ISDIR);
+            let change = match name {
+                _ if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED) => {
+                    Change::Gone
+                }
+                Some(name) if plain && flags.contains(ReadFlags::CREATE) => Change::Created(name),
+                Some(name) if plain && flags.contains(ReadFlags::DELETE) => Change::Removed(name),
+                // Mode or times of a file in it are the file's own.
+                Some(_) if flags.contains(ReadFlags::ATTRIB) => continue,
+                _ => Change::Other,
+            };
+            notices.push(Notice { watch: Some(event.wd()), change });
+        }
+        notices
+    }
+}
+
+/// A descriptor.
+#[derive(Debug)]
+pub struct OsFile(File);
+
+impl From<File> for OsFile {
+    fn from(file: File) -> Self {
+        Self(file)
+    }
+}
+
+impl From<OwnedFd> for OsFile {
+    fn from(fd: OwnedFd) -> Self {
+        Self(File::from(fd))
+    }
+}
+
+impl AsFd for OsFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl OsFile {
+    /// The path by which the kernel finds this description.
+    pub fn magic_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
+impl DiskFile for OsFile {
+    fn stat(&self) -> io::Result<Stat> {
+        let meta = self.0.metadata()?;
+        let born = meta.created().ok().and_then(|created| created.duration_since(UNIX_EPOCH).ok());
+        Ok(Stat {
+            dev: meta.dev(),
+            ino: meta.ino(),
+            is_file: meta.file_type().is_file(),
+            links: meta.nlink(),
+            size: meta.len(),
+            ownership: Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() },
+            ctime_unix_s: meta.ctime(),
+            born_unix_s: born.map(|born| born.as_secs() as i64),
+        })
+    }
+
+    fn identity(&self) -> io::Result<Identity> {
+        identity::identify(self).map(|(identity, _)| identity)
+    }
+
+    fn identity_on(&self, file_system: [u8; 16]) -> io::Result<Identity> {
+        identity::identify_on(self, file_system)
+    }
+
+    fn file_system(&self) -> io::Result<[u8; 16]> {
+        identity::file_system(self).map(|(uuid, _)| uuid)
+    }
+
+    fn reopen(&self, access: Access) -> io::Result<Self> {
+        identity::reopen(self, access == Access::Write).map(Self)
+    }
+
+    fn is_open_for_writing(&self) -> bool {
+        crate::lease::try_read_lease(self.as_fd()).is_err()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn sync_file_system(&self) {
+        let _ = rustix::fs::syncfs(&self.0);
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+
+    fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes) {
+            Err(Errno::OPNOTSUPP) => {
+                let end = offset.saturating_add(bytes).min(self.0.metadata()?.len());
+                let zeros = vec![0u8; ZEROS_BYTES];
+                let mut at = offset;
+                while at < end {
+                    let step = (end - at).min(zeros.len() as u64);
+                    self.0.write_all_at(&zeros[..step as usize], at)?;
+                    at += step;
+                }
+                Ok(())
+            }
+            done => Ok(done?),
+        }
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    fn begin_write_back(&self, range: &Range<u64>) {
+        let bytes = range.end - range.start;
+        // SAFETY: a system call on a descriptor that lives through the call; it touches no memory of ours.
+        let _ = unsafe {
+            libc::sync_file_range(
+                self.0.as_raw_fd(),
+                range.start as i64,
+                bytes as i64,
+                libc::SYNC_FILE_RANGE_WRITE,
+            )
+        };
+    }
+
+    fn set_ownership(&self, ownership: Ownership) -> io::Result<()> {
+        match std::os::unix::fs::fchown(&self.0, Some(ownership.owner), Some(ownership.group)) {
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
+        self.0.set_permissions(std::fs::Permissions::from_mode(ownership.mode & 0o7777))
+    }
+
+    fn create(&self, name: &[u8]) -> io::Result<Self> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self::from(openat(&self.0, OsStr::from_bytes(name), flags, Mode::RUSR | Mode::WUSR)?))
+    }
+
+    fn make_directory(&self, name: &[u8]) -> io::Result<()> {
+        Ok(mkdirat(&self.0, OsStr::from_bytes(name), Mode::RWXU)?)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        Ok(renameat_with(&self.0, from, &self.0, to, RenameFlags::NOREPLACE)?)
+    }
+
+    fn remove(&self, name: &[u8]) -> io::Result<()> {
+        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+}

@@ -1,0 +1,147 @@
+//! The part of the keeper that decides on durability: slots, syncs, expiry, segments, names and the repair of what
+//! dead clients leave.
+//!
+//! It is generic over media and disk, so that a simulator can put both on one power cord and run this very code.
+//! Threads, requests, fences and processes are around it (`keeper`, `serve`, `requests`). It never expires a record
+//! before a real sync succeeded (invariant 2), and reaches files only through [`Disk`], media only through [`Nvm`].
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use holdfast_board::{Board, wake};
+use holdfast_cache::Reason;
+use holdfast_media::Nvm;
+use holdfast_pool::{Slots, Superblock, Words};
+
+use crate::disk::Disk;
+use directories::Directories;
+
+mod directories;
+mod expire;
+mod file;
+mod names;
+mod outsiders;
+mod repair;
+mod requests;
+mod rewrite;
+mod settle;
+mod slots;
+
+pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
+pub use file::{Held, ManagedFile};
+pub(crate) use rewrite::replay_live;
+pub use slots::{Newcomer, Refusal};
+
+/// The keeper's name as an owner in the board; no client gets it.
+pub const KEEPER_ID: u32 = 0x7fff_ffff;
+
+/// Who hears of what happens here.
+pub trait Events<F>: Send + Sync {
+    /// Something went wrong that a person should know.
+    fn trouble(&self, message: String);
+
+    /// A file is left to the kernel from now on.
+    fn bypassed(&self, path: &Path, reason: Reason);
+
+    /// The slot of a file was given back.
+    fn released(&self, file: &ManagedFile<F>);
+}
+
+/// Everything that decisions on durability need. Locks are taken one at a time and never across a system call that
+/// waits for the disk, except a file's own.
+pub struct Durable<N, D: Disk> {
+    /// The pool's media.
+    pub nvm: N,
+    /// The pool's superblock.
+    pub superblock: Superblock,
+    /// Memory shared with the clients.
+    pub board: Arc<Board>,
+    /// Where the files are.
+    pub disk: D,
+    events: Arc<dyn Events<D::File>>,
+    files: Mutex<Files<D::File>>,
+    /// Directories (device, inode) known to be reachable on disk.
+    directories: Mutex<HashSet<(u64, u64)>>,
+    /// Up to which count of name changes a directory was synced.
+    names_covered: Mutex<HashMap<PathBuf, u64>>,
+    /// Files of which a removal was announced and not seen yet.
+    removing: Mutex<Vec<Arc<ManagedFile<D::File>>>>,
+    /// Created files that had no record when last looked at.
+    fresh: Mutex<Vec<Arc<ManagedFile<D::File>>>>,
+    /// Directories whose changes are followed, so that their syncs can be absorbed.
+    watched: Mutex<Directories>,
+    /// Files voided since removed ones were given back last.
+    pub(crate) removed_files: AtomicU32,
+    /// Where the search for a free slot begins.
+    slot_hint: AtomicU32,
+    /// Slots that recovery set aside: never used, never expired.
+    pub(crate) set_aside: Vec<u32>,
+    /// Real syncs made here.
+    pub(crate) syncs: AtomicU64,
+}
+
+/// The managed files, by slot.
+type Files<F> = Vec<Option<Arc<ManagedFile<F>>>>;
+
+/// Locks a mutex; a thread that panicked while it held one left nothing half done that matters here.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Takes a recovered pool into service. `set_aside` are the slots that recovery left for a person. The board is
+    /// empty but for its counter, which is above every number in the pool.
+    pub fn new(
+        (nvm, superblock): (N, Superblock),
+        board: Arc<Board>,
+        disk: D,
+        set_aside: Vec<u32>,
+        events: Arc<dyn Events<D::File>>,
+    ) -> Self {
+        let durable = Self {
+            nvm,
+            superblock,
+            board,
+            disk,
+            events,
+            files: Mutex::new((0..superblock.layout.slot_count).map(|_| None).collect()),
+            directories: Mutex::default(),
+            names_covered: Mutex::default(),
+            removing: Mutex::default(),
+            fresh: Mutex::default(),
+            watched: Mutex::default(),
+            removed_files: AtomicU32::new(0),
+            slot_hint: AtomicU32::new(0),
+            set_aside,
+            syncs: AtomicU64::new(0),
+        };
+        durable.beat();
+        durable.words().set_in_use();
+        durable
+    }
+
+    pub(crate) fn slots(&self) -> Slots<'_, N> {
+        Slots { nvm: &self.nvm, layout: &self.superblock.layout }
+    }
+
+    pub(crate) fn words(&self) -> Words<'_, N> {
+        Words { nvm: &self.nvm, layout: &self.superblock.layout }
+    }
+
+    /// Persists that the keeper is at work: recovery tells later changes of files from ours by it.
+    pub fn beat(&self) {
+        self.words().set_heartbeat_unix_s(self.disk.now_unix_s());
+    }
+
+    /// Makes the expirer look, whether it sleeps with or without a limit.
+    pub(crate) fn ring_expirer(&self) {
+        use std::sync::atomic::Ordering::SeqCst;
+        let header = self.board.header();
+        header.expirer_wake.word.fetch_add(1, SeqCst);
+        wake(&header.expirer_wake.word, u32::MAX);
+        header.expirer_idle.word.store(0, SeqCst);
+        wake(&header.expirer_idle.word, u32::MAX);
+    }
+}

@@ -1,0 +1,167 @@
+//! Directory syncs answered from the slots (design 6): absorbed when every change of the directory since its last
+//! real sync is one that recovery would bring back or repeat.
+//!
+//! Such changes are a managed file that was created and has records (recovery builds it anew) and one whose last
+//! name was removed (its slot is void: recovery removes it again). An inotify watch counts all changes by name,
+//! whoever makes them; the kernel queues the notice before the call returns. Whatever is not one of ours, or does
+//! not add up, makes the sync real. Nothing here may call a change durable that no slot holds.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use holdfast_board::FileState;
+use holdfast_cache::Errno;
+use holdfast_media::Nvm;
+use holdfast_pool::MARK_CREATED;
+
+use super::{Durable, ManagedFile, locked};
+use crate::disk::{Change, Disk, DiskFile};
+
+/// Directories watched at a time; syncs of others are the kernel's.
+const WATCHED_MAX: usize = 512;
+/// Names told apart between two real syncs of a directory.
+const NAMES_MAX: usize = 65_536;
+
+/// What happened to one name since the directory's last real sync: notices less our own changes.
+#[derive(Default, PartialEq, Eq)]
+struct Balance {
+    created: i64,
+    removed: i64,
+}
+
+/// One watched directory.
+struct Watched {
+    watch: i32,
+    names: HashMap<Vec<u8>, Balance>,
+    /// Something happened that no slot can hold.
+    foreign: bool,
+}
+
+/// All watched directories, by path.
+#[derive(Default)]
+pub(super) struct Directories {
+    by_path: HashMap<PathBuf, Watched>,
+    by_watch: HashMap<i32, PathBuf>,
+}
+
+impl Directories {
+    fn watch(&mut self, disk: &impl Disk, directory: &Path) -> bool {
+        if self.by_path.contains_key(directory) {
+            return true;
+        }
+        if self.by_path.len() >= WATCHED_MAX {
+            return false;
+        }
+        let Some(watch) = disk.watch(directory) else { return false };
+        // The same directory under another path would share the watch.
+        if self.by_watch.insert(watch, directory.to_owned()).is_some() {
+            self.forget(disk, watch);
+            return false;
+        }
+        // Foreign until its first real sync.
+        self.by_path.insert(directory.to_owned(), Watched { watch, names: HashMap::new(), foreign: true });
+        true
+    }
+
+    fn forget(&mut self, disk: &impl Disk, watch: i32) {
+        disk.unwatch(watch);
+        self.by_watch.remove(&watch);
+        self.by_path.retain(|_, watched| watched.watch != watch);
+    }
+
+    /// Takes in all notices that are queued by now.
+    fn take_notices(&mut self, disk: &impl Disk) {
+        for notice in disk.take_notices() {
+            let Some(watch) = notice.watch else {
+                self.by_path.values_mut().for_each(|watched| watched.foreign = true);
+                continue;
+            };
+            let Some(path) = self.by_watch.get(&watch) else { continue };
+            let Some(watched) = self.by_path.get_mut(path) else { continue };
+            let has_room = watched.names.len() < NAMES_MAX;
+            match notice.change {
+                Change::Created(name) if has_room => watched.names.entry(name).or_default().created += 1,
+                Change::Removed(name) if has_room => watched.names.entry(name).or_default().removed += 1,
+                Change::Gone => self.forget(disk, watch),
+                _ => watched.foreign = true,
+            }
+        }
+    }
+
+    fn note(&mut self, path: &Path, change: impl FnOnce(&mut Balance)) {
+        if let (Some(directory), Some(name)) = (path.parent(), path.file_name())
+            && let Some(watched) = self.by_path.get_mut(directory)
+        {
+            change(watched.names.entry(name.as_bytes().to_vec()).or_default());
+        }
+    }
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// A managed file was created here; its slot says so durably.
+    pub(super) fn note_created(&self, path: &Path) {
+        locked(&self.watched).note(path, |balance| balance.created -= 1);
+    }
+
+    /// The last name of a managed file was removed here; its slot is void.
+    pub(super) fn note_removed(&self, path: &Path) {
+        locked(&self.watched).note(path, |balance| balance.removed -= 1);
+    }
+
+    /// Answers a directory sync from the slots. `None`: it has to be real (see [`Keeper::sync_directory`]).
+    pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
+        // Before the lock below: who holds a file's meta may want it.
+        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        let is_blank = |file: &ManagedFile<D::File>| {
+            let row = &self.board.files()[file.slot as usize];
+            row.state() == FileState::Through
+                && row.generation.load(Ordering::SeqCst) == file.generation
+                && row.newest_seq.load(Ordering::SeqCst) == file.generation
+                && file.meta().marks & MARK_CREATED != 0
+        };
+        let rebuildable = {
+            let mut fresh = locked(&self.fresh);
+            fresh.retain(|file| is_blank(file));
+            !fresh.iter().any(|file| file.meta().directories.contains(directory))
+        };
+        let mut watched_directories = locked(&self.watched);
+        watched_directories.take_notices(&self.disk);
+        let watched = watched_directories.by_path.get_mut(directory)?;
+        let adds_up =
+            !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
+        if !adds_up || !rebuildable {
+            return None;
+        }
+        watched.names.clear();
+        self.board.header().syncs_absorbed.add(1);
+        Some(())
+    }
+
+    /// A real directory sync, after which later ones may be absorbed. `EOPNOTSUPP` leaves it to the client.
+    pub fn sync_directory(&self, directory: &Path) -> Result<(), Errno> {
+        let has_files = self.managed().iter().any(|file| file.meta().directories.contains(directory));
+        if !has_files || !locked(&self.watched).watch(&self.disk, directory) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let open = self.disk.open(directory).map_err(|_| Errno::EOPNOTSUPP)?;
+        {
+            let mut watched_directories = locked(&self.watched);
+            // What is known by now happened before the sync begins; what comes later is counted anew.
+            watched_directories.take_notices(&self.disk);
+            if let Some(watched) = watched_directories.by_path.get_mut(directory) {
+                watched.names.clear();
+                watched.foreign = false;
+            }
+        }
+        self.board.header().syncs_real.add(1);
+        let synced = open.sync();
+        if synced.is_err()
+            && let Some(watched) = locked(&self.watched).by_path.get_mut(directory)
+        {
+            watched.foreign = true;
+        }
+        synced.map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))
+    }
+}

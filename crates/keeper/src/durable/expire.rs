@@ -1,0 +1,162 @@
+//! One round of expiry: dirty files are synced in groups, their records voided, dead segments and unused slots given
+//! back.
+//!
+//! In state Through draining never writes (design 5): it is `fsync` and expire. When a round is due is the keeper's
+//! matter (`crate::expire`).
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use holdfast_board::{FileState, SegmentState, wake};
+use holdfast_media::Nvm;
+use holdfast_pool::{MARK_CREATED, MARK_VOID};
+
+use super::settle::Synced;
+use super::{Durable, KEEPER_ID, ManagedFile, locked};
+use crate::disk::{Disk, DiskFile};
+
+/// A clean file that was not written for this long loses its slot, if nobody has it open for writing.
+pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
+/// Removed files hold slots, disk space and page cache until their directories are synced; not more than this many.
+pub(crate) const REMOVED_FILES_MAX: u32 = 8;
+/// With more dirty files than this on one file system, one `syncfs` is cheaper than as many `fsync`s.
+const SYNCFS_FILES_MIN: usize = 32;
+
+/// A file with what its sync covered.
+type Covered<F> = (Arc<ManagedFile<F>>, Synced);
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments.
+    pub fn expire_all(&self) -> bool {
+        self.beat();
+        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        // What is settled below is on disk; directory syncs need not ask for it any more.
+        locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
+        let (void, live): (Vec<_>, Vec<_>) =
+            self.managed().into_iter().partition(|file| file.meta().marks & MARK_VOID != 0);
+        let dirty: Vec<_> = live
+            .into_iter()
+            .filter(|file| {
+                let state = self.board.files()[file.slot as usize].state();
+                matches!(state, FileState::Through | FileState::Failed) && self.is_dirty(file)
+            })
+            .collect();
+        let mut clean = true;
+        let mut synced = Vec::new();
+        for (_, group) in by_file_system(&dirty) {
+            clean &= self.sync_group(&group, &mut synced);
+        }
+        let named = self.sync_names(&void, &synced);
+        for (file, covered) in synced {
+            if named || file.meta().marks & MARK_CREATED == 0 {
+                self.expire(&file, covered);
+            }
+            let mut meta = file.meta();
+            (meta.used, meta.look_at) = (Instant::now(), Instant::now() + IDLE_FILE);
+        }
+        self.free_segments();
+        clean && named
+    }
+
+    /// Gives back what removed files hold: their directories are synced, nothing else.
+    pub fn release_removed(&self) {
+        self.removed_files.store(0, Ordering::SeqCst);
+        let mut void = self.managed();
+        void.retain(|file| file.meta().marks & MARK_VOID != 0);
+        if self.sync_names(&void, &[]) {
+            self.free_segments();
+        }
+    }
+
+    fn sync_group(&self, files: &[Arc<ManagedFile<D::File>>], synced: &mut Vec<Covered<D::File>>) -> bool {
+        let mut clean = true;
+        if files.len() >= SYNCFS_FILES_MIN {
+            // Only to have the disk do the work of all at once; every file is still synced by itself below,
+            // which is cheap by then and shows each file's own errors.
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            let row = &self.board.files()[files[0].slot as usize];
+            if let Ok(description) = files[0].description(&row.client_opens) {
+                description.sync_file_system();
+            }
+        }
+        for file in files {
+            match self.sync_file(file) {
+                Ok(covered) => synced.push((Arc::clone(file), covered)),
+                Err(_) => clean = false,
+            }
+        }
+        clean
+    }
+
+    /// Syncs the directories of new and removed names and gives back the slots of removed files.
+    fn sync_names(&self, void: &[Arc<ManagedFile<D::File>>], synced: &[Covered<D::File>]) -> bool {
+        let created =
+            synced.iter().map(|(file, _)| file).filter(|file| file.meta().marks & MARK_CREATED != 0);
+        let mut directories: HashSet<PathBuf> = HashSet::new();
+        for file in void.iter().chain(created) {
+            directories.extend(file.meta().directories.iter().cloned());
+        }
+        if let Err(error) = self.sync_directories(&directories) {
+            self.events.trouble(format!("cannot bring a directory to disk: {error}"));
+            return false;
+        }
+        for file in void {
+            if self.board.lock_file(file.slot, KEEPER_ID) {
+                self.release(file);
+                self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+            }
+        }
+        true
+    }
+
+    /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
+    pub fn free_segments(&self) {
+        // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
+        let sealed: Vec<_> =
+            self.board.segments().iter().filter(|row| row.state() == SegmentState::Sealed).collect();
+        let rows = self.board.files();
+        let expired = |slot: u32| match rows[slot as usize].state() {
+            FileState::Free | FileState::Orphan => u64::MAX,
+            _ => rows[slot as usize].expired_seq.load(Ordering::SeqCst),
+        };
+        let lowest = rows
+            .iter()
+            .filter(|row| {
+                !matches!(row.state(), FileState::Free | FileState::Orphan)
+                    && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
+            })
+            .map(|row| row.expired_seq.load(Ordering::SeqCst))
+            .min();
+        let mut freed = false;
+        for row in sealed {
+            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) {
+                row.set_state(SegmentState::Free);
+                freed = true;
+            }
+        }
+        if freed {
+            let word = &self.board.header().segments_freed.word;
+            word.fetch_add(1, Ordering::SeqCst);
+            wake(word, u32::MAX);
+        }
+    }
+
+    /// Makes slots free for new files: everything is settled and unused slots are given back.
+    pub fn free_slots(&self) {
+        self.expire_all();
+        for file in self.managed() {
+            self.retire(&file);
+        }
+    }
+}
+
+fn by_file_system<F>(files: &[Arc<ManagedFile<F>>]) -> BTreeMap<u64, Vec<Arc<ManagedFile<F>>>> {
+    let mut groups: BTreeMap<u64, Vec<Arc<ManagedFile<F>>>> = BTreeMap::new();
+    for file in files {
+        groups.entry(file.dev).or_default().push(Arc::clone(file));
+    }
+    groups
+}

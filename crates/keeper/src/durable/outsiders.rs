@@ -1,0 +1,50 @@
+//! Settling and bypassing a file when somebody outside opens it, and taking it back when they have gone (design 7).
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{FileState, NO_SIZE};
+use holdfast_cache::Reason;
+use holdfast_media::Nvm;
+use holdfast_pool::MARK_CONFLICT;
+
+use super::{Durable, KEEPER_ID, ManagedFile};
+use crate::disk::{Disk, DiskFile};
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// An outsider that may write opens the file. With `conflict` it does not wait for us: until the file is settled
+    /// recovery must not replay over what it writes, and a mark in the slot says so.
+    pub fn outsider_arrived(&self, file: &ManagedFile<D::File>, conflict: bool) -> io::Result<()> {
+        if conflict {
+            let mut meta = file.meta();
+            meta.marks |= MARK_CONFLICT;
+            self.slots().set_marks(file.slot, meta.marks);
+        }
+        self.bypass(file, Reason::Outsider)?;
+        let mut meta = file.meta();
+        if meta.marks & MARK_CONFLICT != 0 {
+            meta.marks &= !MARK_CONFLICT;
+            self.slots().set_marks(file.slot, meta.marks);
+        }
+        Ok(())
+    }
+
+    /// No outsider can write the file any more.
+    pub fn outsider_left(&self, file: &ManagedFile<D::File>) {
+        if file.meta().bypass != Some(Reason::Outsider) || !self.board.lock_file(file.slot, KEEPER_ID) {
+            return;
+        }
+        let row = &self.board.files()[file.slot as usize];
+        if row.state() == FileState::Bypassed {
+            // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
+            row.note_unlogged();
+            row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+            if let Ok(stat) = file.held().stat() {
+                row.size_hint.store(stat.size, Ordering::SeqCst);
+            }
+            file.meta().bypass = None;
+            row.set_state(FileState::Through);
+        }
+        row.unlock_exclusive(KEEPER_ID);
+    }
+}

@@ -1,0 +1,49 @@
+//! What clients ask about a file that has a slot: the decisions; cells, descriptors and paths are the keeper's.
+
+use std::path::PathBuf;
+
+use holdfast_board::FileState;
+use holdfast_cache::{Ask, Errno, Reason};
+use holdfast_media::Nvm;
+use holdfast_pool::HintKind;
+
+use super::Durable;
+use crate::disk::Disk;
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the absolute path of
+    /// the name it is about, if a slot can hold it.
+    pub fn answer(
+        &self,
+        client: u32,
+        ask: Ask,
+        args: [u64; 4],
+        path: impl FnOnce() -> Option<PathBuf>,
+    ) -> Result<[u64; 2], Errno> {
+        let Some(file) = self.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
+        match ask {
+            Ask::Settle => {
+                self.board.header().settles.add(1);
+                self.settle(&file).map_err(|_| Errno::EIO)?;
+            }
+            Ask::Bypass => self.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
+            Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
+            Ask::Unlinking | Ask::Naming => {
+                if self.board.files()[file.slot as usize].state() != FileState::Through {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let stored = match path() {
+                    Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
+                    Some(path) => self.push_name(&file, HintKind::Name, &path),
+                    None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
+                };
+                stored.map_err(|_| Errno::EIO)?;
+            }
+            Ask::Replaced => self.drop_replaced(&file),
+            Ask::Withdraw => self.withdraw_name(&file),
+            // Not about a file that has a slot.
+            Ask::Register | Ask::Sole | Ask::SyncDirectory => return Err(Errno::EINVAL),
+        }
+        Ok([0, 0])
+    }
+}

@@ -1,0 +1,144 @@
+//! Bringing a file to the disk and voiding its records, and what follows when the disk refuses.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::FileState;
+use holdfast_cache::Reason;
+use holdfast_media::Nvm;
+use holdfast_pool::MARK_CREATED;
+
+use super::{Durable, KEEPER_ID, ManagedFile, locked, replay_live};
+use crate::disk::{Access, Disk, DiskFile};
+
+/// Tries of a failing sync before a file counts as failed and its writers get errors.
+const FAILURES_MAX: u32 = 5;
+
+/// What a successful sync of a file covered.
+pub struct Synced {
+    settled: u64,
+    unlogged: u64,
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// A description of a managed file that can be written to, for repair; the fence is told that it is ours.
+    pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
+        self.board.files()[file.slot as usize].client_opens.fetch_add(1, Ordering::SeqCst);
+        file.held().reopen(Access::Write)
+    }
+
+    /// Whether records of the file may be live, or something of it must still reach the disk.
+    pub fn is_dirty(&self, file: &ManagedFile<D::File>) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
+            || file.meta().marks & MARK_CREATED != 0
+    }
+
+    /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
+    pub fn settle(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let synced = self.sync_file(file)?;
+        if file.meta().marks & MARK_CREATED != 0 {
+            let directories = file.meta().directories.clone();
+            self.sync_directories(&directories)?;
+        }
+        self.expire(file, synced);
+        Ok(())
+    }
+
+    /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
+    pub fn sync_file(&self, file: &ManagedFile<D::File>) -> io::Result<Synced> {
+        let row = &self.board.files()[file.slot as usize];
+        let description =
+            file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
+        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18).
+        let client_failures = row.sync_failures.load(Ordering::SeqCst);
+        {
+            let mut meta = file.meta();
+            meta.rewrite |= client_failures != meta.client_failures;
+            meta.client_failures = client_failures;
+        }
+        if file.meta().rewrite {
+            self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
+        }
+        // S, and what the sync will cover besides, are known before it begins (invariant 2).
+        let unlogged = row.unlogged.load(Ordering::SeqCst);
+        let settled = self.board.settled_seq(file.slot);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        description.sync().inspect_err(|error| self.sync_failed(file, error))?;
+        file.meta().failures = 0;
+        Ok(Synced { settled, unlogged })
+    }
+
+    /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
+    /// now: one that the crash takes back is built anew from all of its records or not at all.
+    pub fn expire(&self, file: &ManagedFile<D::File>, synced: Synced) {
+        let _expiring = locked(&file.expiring);
+        let row = &self.board.files()[file.slot as usize];
+        {
+            let mut meta = file.meta();
+            if meta.marks & MARK_CREATED != 0 {
+                meta.marks &= !MARK_CREATED;
+                self.slots().set_marks(file.slot, meta.marks);
+            }
+        }
+        let expired = row.expired_seq.load(Ordering::SeqCst);
+        if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
+            self.slots().set_expired_seq(file.slot, synced.settled);
+            row.expired_seq.store(synced.settled, Ordering::SeqCst);
+        }
+        row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
+    }
+
+    fn sync_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
+        let row = &self.board.files()[file.slot as usize];
+        row.error_epoch.fetch_add(1, Ordering::SeqCst);
+        let mut meta = file.meta();
+        meta.rewrite = true;
+        meta.failures += 1;
+        self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
+        if meta.failures == FAILURES_MAX {
+            row.set_state(FileState::Failed);
+            self.events.trouble(format!(
+                "{}: given up after {FAILURES_MAX} tries; its writers get errors, the log keeps what was acknowledged",
+                meta.path.display()
+            ));
+        }
+    }
+
+    /// Writes the live records of a file to it again: a failed sync may have dropped the pages (history 18).
+    fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        if !self.board.lock_file(file.slot, KEEPER_ID) {
+            return Err(io::Error::other("the keeper is stopping"));
+        }
+        let result = replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+            self.open_for_writing(file)
+        });
+        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        result?;
+        file.meta().rewrite = false;
+        Ok(())
+    }
+
+    /// Leaves a file to the kernel. Nothing of it is live when this returns.
+    pub fn bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        if !self.board.lock_file(file.slot, KEEPER_ID) {
+            return Err(io::Error::other("the keeper is stopping"));
+        }
+        let row = &self.board.files()[file.slot as usize];
+        let result = if row.state() == FileState::Through { self.settle(file) } else { Ok(()) };
+        if result.is_ok() {
+            if row.state() == FileState::Through {
+                row.set_state(FileState::Bypassed);
+                row.note_unlogged();
+            }
+            let mut meta = file.meta();
+            // What ends with an outsider's departure must not end a stronger reason.
+            if meta.bypass.is_none_or(|old| old == Reason::Outsider) {
+                meta.bypass = Some(reason);
+            }
+            self.events.bypassed(&meta.path, reason);
+        }
+        row.unlock_exclusive(KEEPER_ID);
+        result
+    }
+}

@@ -1,0 +1,145 @@
+//! Taking slots for files and giving them back, in their durable parts.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{FileState, NO_SIZE};
+use holdfast_media::Nvm;
+use holdfast_pool::{Identity, MARK_CREATED};
+
+use super::{Durable, Held, KEEPER_ID, ManagedFile, locked};
+use crate::disk::{Disk, DiskFile};
+
+/// A file that is about to be managed.
+pub struct Newcomer<'a> {
+    /// Who it is.
+    pub identity: &'a Identity,
+    /// Its path.
+    pub path: &'a Path,
+    /// The program created it just now.
+    pub created: bool,
+    /// The fence watches it.
+    pub fenced: bool,
+}
+
+/// Why a file cannot be managed: what its directory refused.
+pub struct Refusal(pub std::io::Error);
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// A free slot and a generation for it; `reserved` says which ones are spoken for.
+    pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
+        let files = locked(&self.files);
+        let taken =
+            |slot: u32| files[slot as usize].is_some() || self.set_aside.contains(&slot) || reserved(slot);
+        let start = self.slot_hint.load(Ordering::Relaxed);
+        let count = self.superblock.layout.slot_count;
+        let slot = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot))?;
+        self.slot_hint.store((slot + 1) % count, Ordering::Relaxed);
+        Some((slot, self.board.header().counter.add(1)))
+    }
+
+    /// Persists the slot of a file and shows the file to the clients.
+    pub fn take_slot(
+        &self,
+        (slot, generation): (u32, u64),
+        held: Held<D::File>,
+        newcomer: &Newcomer<'_>,
+    ) -> Result<(), Refusal> {
+        let Newcomer { identity, path, created, fenced } = *newcomer;
+        let stat = match &held {
+            Held::Open(file) | Held::Path(file) => file.stat().map_err(Refusal)?,
+        };
+        if let (true, Some(directory)) = (created, path.parent()) {
+            self.secure_directory(directory).map_err(Refusal)?;
+            self.cover_names(directory, stat.dev).map_err(Refusal)?;
+        }
+        let marks = if created { MARK_CREATED } else { 0 };
+        self.slots().take(
+            slot,
+            generation,
+            identity,
+            stat.ownership,
+            marks,
+            path.as_os_str().as_encoded_bytes(),
+        );
+        let row = &self.board.files()[slot as usize];
+        row.dev.store(stat.dev, Ordering::Relaxed);
+        row.ino.store(stat.ino, Ordering::Relaxed);
+        row.newest_seq.store(generation, Ordering::Relaxed);
+        row.expired_seq.store(generation, Ordering::Relaxed);
+        row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);
+        // Bytes from before us may be unsynced, unless there were none (invariant 9).
+        row.unlogged.store(u64::from(!created), Ordering::Relaxed);
+        row.unlogged_synced.store(0, Ordering::Relaxed);
+        row.sync_failures.store(0, Ordering::Relaxed);
+        row.generation.store(generation, Ordering::SeqCst);
+        row.set_state(FileState::Through);
+        let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
+        {
+            let mut files = locked(&self.files);
+            self.board.insert(slot);
+            files[slot as usize] = Some(Arc::clone(&managed));
+        }
+        if created {
+            self.note_created(path);
+            locked(&self.fresh).push(managed);
+        }
+        Ok(())
+    }
+
+    /// The managed file of a slot, if its use has this generation.
+    pub fn file(&self, slot: u64, generation: u64) -> Option<Arc<ManagedFile<D::File>>> {
+        let files = locked(&self.files);
+        let file = files.get(usize::try_from(slot).ok()?)?.as_ref()?;
+        (file.generation == generation).then(|| Arc::clone(file))
+    }
+
+    /// All managed files.
+    pub fn managed(&self) -> Vec<Arc<ManagedFile<D::File>>> {
+        locked(&self.files).iter().flatten().cloned().collect()
+    }
+
+    /// Gives the slot of a file back. The caller made sure that no record of it is live or that all are void,
+    /// and that no client uses it any more.
+    pub fn release(&self, file: &ManagedFile<D::File>) {
+        let mut files = locked(&self.files);
+        self.board.remove(file.slot);
+        let row = &self.board.files()[file.slot as usize];
+        row.generation.store(0, Ordering::SeqCst);
+        row.set_state(FileState::Free);
+        self.slots().release(file.slot);
+        self.events.released(file);
+        files[file.slot as usize] = None;
+    }
+
+    /// Gives back the slot of a clean file that nobody has open for writing. Returns whether it did.
+    pub fn retire(&self, file: &ManagedFile<D::File>) -> bool {
+        if !self.board.lock_file(file.slot, KEEPER_ID) {
+            return false;
+        }
+        let row = &self.board.files()[file.slot as usize];
+        let unused = row.state() == FileState::Through
+            && !self.is_dirty(file)
+            && !row.needs_real_sync()
+            && file
+                .description(&row.client_opens)
+                .is_ok_and(|description| !description.is_open_for_writing());
+        if unused {
+            self.release(file);
+        }
+        row.unlock_exclusive(KEEPER_ID);
+        unused
+    }
+
+    /// Gives all slots back and closes the pool cleanly, if recovery left nothing in it (`unpinned`). The caller made
+    /// sure that everything is expired.
+    pub fn close(&self, unpinned: bool) {
+        for file in self.managed() {
+            self.release(&file);
+        }
+        if self.set_aside.is_empty() && unpinned {
+            self.words().set_counter_clean(self.board.header().counter.get());
+        }
+    }
+}
