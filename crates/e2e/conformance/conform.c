@@ -1,5 +1,5 @@
-/* Runs checks: `conform run THEME DIRECTORY` tells a transcript, `conform tree DIRECTORY` what is there in the end,
- * `conform list` the checks with the writes that are absorbed at least. */
+/* Runs checks: `conform run THEME DIRECTORY` tells a transcript and what is there in the end, `conform tree DIRECTORY` what
+ * is there now, `conform list` the checks with the writes that are absorbed at least. A check's name stands for a theme. */
 #include "conform.h"
 #include <ftw.h>
 #include <sys/statfs.h>
@@ -285,10 +285,15 @@ int main(int count, char **arguments) {
             if (!strcmp((*it)->name, arguments[2])) return (*it)->run(count - 3, arguments + 3);
         return 98;
     }
-    if (count == 4 && !strcmp(arguments[1], "run")) {
+    if (count == 4 && (!strcmp(arguments[1], "run") || !strcmp(arguments[1], "run-and-stay"))) {
         int status = run(arguments[2], arguments[3]);
         put("== tree\n", 8);
-        return status ? status : tree(".");
+        if (!status) status = tree(".");
+        printf("== over\n");
+        fflush(stdout);
+        /* The test kills everything now. */
+        if (!strcmp(arguments[1], "run-and-stay")) pause();
+        return status;
     }
     if (count == 3 && !strcmp(arguments[1], "tree")) return tree(arguments[2]);
     if (count == 2 && !strcmp(arguments[1], "list")) {
@@ -296,6 +301,6 @@ int main(int count, char **arguments) {
             printf("%s %s %d\n", (*all)->theme, (*all)->name, (*all)->writes);
         return 0;
     }
-    fprintf(stderr, "usage: conform run THEME DIRECTORY | tree DIRECTORY | list\n");
+    fprintf(stderr, "usage: conform run|run-and-stay THEME DIRECTORY | tree DIRECTORY | list\n");
     return 1;
 }

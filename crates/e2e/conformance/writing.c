@@ -128,6 +128,29 @@ CHECK(vectors_of_the_greatest_count, 1) {
     T(writev(fd, parts, 1024));
     state(fd);
 }
+CHECK(buffers_that_cannot_be_read, 2) {
+    int fd = make("a", 10, 1), end = T(open("b", O_WRONLY | O_CREAT | O_APPEND, 0644));
+    char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fill(page, 4096, 1);
+    munmap(page + 4096, 4096);
+    T(write(fd, (char *)8, 10));
+    T(write(fd, NULL, 1));
+    T(pwrite(fd, (char *)-4096, 10, 0));
+    T(write(fd, page + 4000, 200));
+    state(fd);
+    T(pwrite(fd, page, 8192, 5000));
+    T(writev(fd, (struct iovec *)8, 1));
+    T(writev(fd, VEC({ "good", 4 }, { (char *)8, 4 }), 2));
+    T(write(end, "good", 4));
+    T(write(end, (char *)8, 4));
+    T(writev(end, VEC({ "good", 4 }, { NULL, 4 }), 2));
+    T(write(end, "good", 4));
+    T(write(99, (char *)8, 4));
+    T(write(fd, "good", 4));
+    state(fd);
+    state(end);
+    file("b");
+}
 CHECK(vectors_whose_lengths_overflow, 1) {
     int fd = make("a", 10, 1);
     T(writev(fd, VEC({ big, SIZE_MAX }, { big, 2 }), 2));
