@@ -60,7 +60,7 @@ CHECK(copy_ranges_that_fail, 2) {
     T(copy_file_range(from, NULL, to, NULL, 0, 0));
     state(to);
 }
-CHECK(sendfile_into_a_file, 5) {
+CHECK(sendfile_into_a_file, 6) {
     int from = make("from", 50000, 1), to = make("to", 10, 2), plain = T(open("w", O_WRONLY | O_CREAT, 0644));
     off_t at = 100;
     T(sendfile(to, from, &at, 5000));
@@ -96,7 +96,7 @@ CHECK(sendfile_out_of_a_file, 1) {
     say("%llx", (unsigned long long)sum(big, 500, 0));
     state(from);
 }
-CHECK(splice_into_a_file, 3) {
+CHECK(splice_into_a_file, 2) {
     int to = make("to", 10, 2), plain = T(open("w", O_WRONLY | O_CREAT, 0644)), ends[2];
     off_t place = 100;
     T(pipe(ends));
@@ -125,7 +125,7 @@ CHECK(splice_that_fails, 1) {
     T(write(fd, "x", 1));
     state(fd);
 }
-CHECK(splice_out_of_a_file, 1) {
+CHECK(splice_out_of_a_file, 2) {
     int fd = make("a", 5000, 1), ends[2];
     T(pipe(ends));
     T(splice(fd, NULL, ends[1], NULL, 3000, 0));
@@ -145,7 +145,7 @@ CHECK(vmsplice_and_tee, 0) {
     T(splice(ends[0], NULL, fd, NULL, 100, 0));
     state(fd);
 }
-CHECK(whole_files_are_cloned, 4) {
+CHECK(whole_files_are_cloned, 5) {
     int from = make("from", 200000, 1), to = make("to", 500, 2);
     T(ioctl(to, FICLONE, from));
     state(to);

@@ -155,7 +155,7 @@ CHECK(dupfd_beyond_the_limit, 1) {
     T(write(63, "x", 1));
     T(fcntl(fd, F_DUPFD, 63));
 }
-CHECK(descriptor_flags, 1) {
+CHECK(descriptor_flags, 2) {
     int fd = T(open("a", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     T(fcntl(fd, F_GETFD));
     T(fcntl(fd, F_SETFD, 0));
@@ -223,7 +223,7 @@ CHECK(close_range_sets_close_on_exec, 1) {
     T(write(fd, "open still", 10));
     file("a");
 }
-CHECK(close_range_unshares, 2) {
+CHECK(close_range_unshares, 1) {
     int fd = make("a", 0, 1), other = make("b", 0, 1);
     T(write(fd, "x", 1));
     T(close_range(other, other, CLOSE_RANGE_UNSHARE));
@@ -231,7 +231,7 @@ CHECK(close_range_unshares, 2) {
     T(write(fd, "y", 1));
     file("a");
 }
-CHECK(closefrom_closes_the_rest, 1) {
+CHECK(closefrom_closes_the_rest, 2) {
     int fd = make("a", 0, 1), other = make("b", 0, 1);
     T(write(fd, "x", 1));
     closefrom(other);
@@ -256,7 +256,7 @@ CHECK(proc_shows_the_files, 1) {
     path[bytes < 0 ? 0 : bytes] = 0;
     say("%s", strrchr(path, '/') + 1);
 }
-CHECK(opened_again_through_proc, 3) {
+CHECK(opened_again_through_proc, 4) {
     int fd = make("a", 0, 1);
     T(write(fd, "first", 5));
     int again = T(open("/proc/self/fd/3", O_WRONLY));
@@ -268,7 +268,7 @@ CHECK(opened_again_through_proc, 3) {
     state(fd);
     T(open("/dev/fd/3", O_RDONLY));
 }
-CHECK(opened_again_after_unlink, 2) {
+CHECK(opened_again_after_unlink, 3) {
     int fd = make("a", 0, 1);
     T(write(fd, "first", 5));
     T(unlink("a"));
@@ -279,7 +279,7 @@ CHECK(opened_again_after_unlink, 2) {
     say("%.20s", big);
     state(again);
 }
-CHECK(path_descriptors_cannot_write, 1) {
+CHECK(path_descriptors_cannot_write, 2) {
     int fd = make("a", 3, 1), path = T(open("a", O_PATH));
     T(write(path, "x", 1));
     T(ftruncate(path, 0));
@@ -343,7 +343,7 @@ CHECK(standard_descriptors_closed_and_reused, 2) {
     file("a");
     file("b");
 }
-CHECK(no_number_left, 2) {
+CHECK(no_number_left, 3) {
     struct rlimit limit = { 5, 5 };
     int fd = make("a", 0, 1);
     T(setrlimit(RLIMIT_NOFILE, &limit));
@@ -389,7 +389,7 @@ CHECK(many_descriptions_of_one_file, 100) {
     }
     file("a");
 }
-CHECK(numbers_above_the_table, 1) {
+CHECK(numbers_above_the_table, 2) {
     struct rlimit limit = { 70000, 70000 };
     int fd = make("a", 0, 1);
     T(write(fd, "low,", 4));

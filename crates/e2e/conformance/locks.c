@@ -47,7 +47,7 @@ CHECK(record_locks_last_until_a_close, 4) {
     ask(F_GETLK, F_WRLCK, 0, 0);
     T(write(fd, "x", 1));
 }
-CHECK(record_locks_survive_a_truncating_open_of_another_process, 2) {
+CHECK(record_locks_survive_a_truncating_open_of_another_process, 3) {
     int fd = make("a", 1000, 1);
     struct flock lock = range(F_WRLCK, 0, 10);
     T(fcntl(fd, F_SETLK, &lock));
@@ -56,7 +56,7 @@ CHECK(record_locks_survive_a_truncating_open_of_another_process, 2) {
     ask(F_GETLK, F_WRLCK, 0, 0);
     state(fd);
 }
-CHECK(record_locks_that_wait, 2) {
+CHECK(record_locks_that_wait, 3) {
     int fd = make("a", 1000, 1), ends[2];
     struct flock lock = range(F_WRLCK, 0, 10);
     T(pipe(ends));
@@ -77,7 +77,7 @@ CHECK(record_locks_that_wait, 2) {
     reap("waited for", pid);
     state(fd);
 }
-CHECK(record_locks_by_lockf, 1) {
+CHECK(record_locks_by_lockf, 2) {
     int fd = make("a", 1000, 1);
     T(lseek(fd, 100, SEEK_SET));
     T(lockf(fd, F_TLOCK, 50));
@@ -87,7 +87,7 @@ CHECK(record_locks_by_lockf, 1) {
     T(lockf(fd, F_ULOCK, 50));
     T(lockf(open("a", O_RDONLY), F_TLOCK, 0));
 }
-CHECK(description_locks, 2) {
+CHECK(description_locks, 3) {
     int fd = make("a", 1000, 1), other = T(open("a", O_RDWR));
     struct flock lock = range(F_WRLCK, 10, 20);
     T(fcntl(fd, F_OFD_SETLK, &lock));
@@ -180,7 +180,7 @@ CHECK(a_write_lease_on_a_shared_file_is_refused, 1) {
     T(fcntl(fd, F_GETLEASE));
     T(write(fd, "x", 1));
 }
-CHECK(signals_of_descriptors, 1) {
+CHECK(signals_of_descriptors, 2) {
     int fd = make("a", 10, 1);
     T(fcntl(fd, F_GETSIG));
     T(fcntl(fd, F_SETSIG, SIGUSR1));
@@ -190,7 +190,7 @@ CHECK(signals_of_descriptors, 1) {
     T(fcntl(fd, F_SETOWN, getpid()));
     T(fcntl(fd, F_GETOWN) == getpid());
 }
-CHECK(notices_of_a_directory, 2) {
+CHECK(notices_of_a_directory, 1) {
     struct sigaction action = { .sa_handler = on_signal };
     sigaction(SIGUSR2, &action, NULL);
     int dir = T(open(".", O_RDONLY));
@@ -205,7 +205,7 @@ CHECK(notices_of_a_directory, 2) {
     T(unlink("a"));
     T(got == SIGUSR2);
 }
-CHECK(hints_of_lifetime, 1) {
+CHECK(hints_of_lifetime, 2) {
     int fd = make("a", 10, 1);
     uint64_t hint = 2;
     T(fcntl(fd, F_SET_RW_HINT, &hint));

@@ -55,7 +55,7 @@ CHECK(parent_and_child_share_the_cursor, 5) {
     T(write(fd, "X", 1));
     file("a");
 }
-CHECK(a_child_of_a_child, 4) {
+CHECK(a_child_of_a_child, 5) {
     int fd = T(open("a", O_WRONLY | O_CREAT, 0644));
     T(write(fd, "parent,", 7));
     CHILD(T(write(fd, "child,", 6)); CHILD(T(write(fd, "grandchild,", 11))); T(write(fd, "child,", 6)));
@@ -82,7 +82,7 @@ CHECK(a_child_closes_what_the_parent_keeps, 3) {
     file("a");
     file("b");
 }
-CHECK(a_child_makes_files_of_its_own, 3) {
+CHECK(a_child_makes_files_of_its_own, 4) {
     int fd = make("a", 10, 1);
     CHILD(int own = T(open("own", O_RDWR | O_CREAT, 0644)); T(write(own, "own", 3)); T(fsync(own)); T(rename("own", "moved")));
     T(open("moved", O_WRONLY | O_APPEND));
@@ -90,7 +90,7 @@ CHECK(a_child_makes_files_of_its_own, 3) {
     T(write(fd, "x", 1));
     file("moved");
 }
-CHECK(a_child_without_a_call_of_its_own, 1) {
+CHECK(a_child_without_a_call_of_its_own, 2) {
     int fd = make("a", 10, 1);
     CHILD((void)0);
     T(write(fd, "x", 1));
@@ -117,7 +117,7 @@ CHECK(a_child_that_outlives_its_parent, 2) {
     T(read(ends[0], big, 1));
     file("a");
 }
-CHECK(a_daemon, 2) {
+CHECK(a_daemon, 3) {
     int fd = T(open("a", O_WRONLY | O_CREAT | O_APPEND, 0644)), ends[2];
     T(write(fd, "start,", 6));
     T(pipe(ends));
@@ -180,7 +180,7 @@ CHECK(vfork_and_exec, 1) {
     T(write(fd, "parent", 6));
     state(fd);
 }
-CHECK(vfork_and_leave, 2) {
+CHECK(vfork_and_leave, 1) {
     int fd = make("a", 10, 1);
     pid_t pid = vfork();
     if (pid == 0) _exit(5);
@@ -246,7 +246,7 @@ CHECK(posix_spawn_of_a_client, 1) {
     reap("spawned", pid);
     file("own");
 }
-CHECK(system_and_its_files, 1) {
+CHECK(system_and_its_files, 2) {
     T(system("printf system > by-system; exit 5") >> 8);
     file("by-system");
     T(system("/nonexistent 2>/dev/null") >> 8);
@@ -278,7 +278,7 @@ CHECK(word_expansion, 0) {
     wordfree(&words);
     descriptors();
 }
-CHECK(exec_keeps_descriptors, 3) {
+CHECK(exec_keeps_descriptors, 2) {
     int fd = T(open("a", O_RDWR | O_CREAT, 0644)), gone = T(open("b", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     T(write(fd, "before,", 7));
     T(write(gone, "gone", 4));
@@ -303,7 +303,7 @@ CHECK(exec_keeps_appending, 1) {
     T(write(fd, "after", 5));
     file("a");
 }
-CHECK(exec_keeps_synchronous_writes, 1) {
+CHECK(exec_keeps_synchronous_writes, 2) {
     int fd = T(open("a", O_RDWR | O_CREAT | O_SYNC, 0644)), other = T(open("b", O_RDWR | O_CREAT | O_DSYNC, 0644));
     T(write(fd, "before,", 7));
     T(write(other, "before,", 7));
@@ -334,7 +334,7 @@ CHECK(exec_keeps_locks, 1) {
     T(flock(fd, LOCK_UN));
     T(flock(other, LOCK_EX | LOCK_NB));
 }
-CHECK(exec_that_fails_changes_nothing, 3) {
+CHECK(exec_that_fails_changes_nothing, 1) {
     int fd = T(open("a", O_RDWR | O_CREAT | O_SYNC, 0644));
     T(write(fd, "before,", 7));
     T(execl("/nonexistent", "x", NULL));
@@ -399,7 +399,7 @@ CHECK(clone_without_sharing, 2) {
     T(write(fd, "parent", 6));
     file("a");
 }
-CHECK(clone_that_shares_descriptors, 0) {
+CHECK(clone_that_shares_descriptors, 1) {
     static char stack[65536];
     static int fd, other;
     fd = make("a", 0, 1), other = make("b", 0, 1);
@@ -508,7 +508,7 @@ CHECK(a_descriptor_sent_before_its_first_write, 0) {
     T(write(again, "last", 4));
     file("a");
 }
-CHECK(a_descriptor_taken_from_another_process, 0) {
+CHECK(a_descriptor_taken_from_another_process, 1) {
     int fd = T(open("a", O_RDWR | O_CREAT, 0644)), ends[2];
     T(pipe(ends));
     pid_t pid = fork();
@@ -524,7 +524,7 @@ CHECK(a_descriptor_taken_from_another_process, 0) {
     reap("owner", pid);
     file("a");
 }
-CHECK(another_user_after_the_open, 2) {
+CHECK(another_user_after_the_open, 3) {
     int fd = T(open("a", O_RDWR | O_CREAT, 0644));
     T(chmod(".", 0777));
     T(write(fd, "root,", 5));
@@ -538,7 +538,7 @@ CHECK(another_user_after_the_open, 2) {
     state(fd);
     file("moved");
 }
-CHECK(another_user_and_then_a_child, 1) {
+CHECK(another_user_and_then_a_child, 4) {
     int fd = T(open("a", O_RDWR | O_CREAT, 0644));
     T(chmod(".", 0777));
     T(write(fd, "root,", 5));
@@ -549,7 +549,7 @@ CHECK(another_user_and_then_a_child, 1) {
     state(fd);
     file("own");
 }
-CHECK(another_user_and_then_a_program, 1) {
+CHECK(another_user_and_then_a_program, 3) {
     int fd = T(open("a", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     T(chmod(".", 0777));
     T(write(fd, "root,", 5));

@@ -78,7 +78,7 @@ CHECK(truncated_bytes_come_back_as_zeros, 3) {
     T(pwrite(fd, "y", 1, 4094));
     state(fd);
 }
-CHECK(truncation_by_a_second_description, 4) {
+CHECK(truncation_by_a_second_description, 5) {
     int fd = make("a", 100, 1), other = T(open("a", O_WRONLY));
     T(write(fd, "0123456789", 10));
     T(ftruncate(other, 3));
@@ -173,7 +173,7 @@ static void map_of(int fd) {
     }
     lseek(fd, 0, SEEK_SET);
 }
-CHECK(holes_are_found, 4) {
+CHECK(holes_are_found, 5) {
     int fd = make("a", 0, 1);
     fill(big, 262144, 2);
     T(pwrite(fd, big, 131072, 0));

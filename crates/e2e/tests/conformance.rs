@@ -66,7 +66,9 @@ fn placed(transcript: &str) -> Vec<(String, &str)> {
             if let Some(name) = line.strip_prefix("== ") {
                 check = name.to_owned();
             }
-            (check.clone(), line)
+            // In a tree each line is about another path.
+            let path = line.strip_prefix("./").and_then(|line| line.split(':').next()).filter(|_| check == "tree");
+            (path.map_or_else(|| check.clone(), |path| format!("tree, {path}")), line)
         })
         .collect()
 }
@@ -137,19 +139,27 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
     output.ok();
     must_agree(&place, &natively, &output.stdout);
     must_agree(&format!("{place}, after the drain"), tree_of(&natively), &tree(&directory));
-    assert!(report::flag(&summary, "drained"), "{place}: {summary:#}");
+    assert!(report::flag(&summary, "drained"), "{place}: not everything is on disk");
     let absorbed = report::number(&summary, "writes_absorbed");
-    assert!(absorbed >= writes_min, "{place}: {absorbed} writes absorbed, {writes_min} expected\n{summary:#}");
+    assert!(absorbed >= writes_min, "{place}: {absorbed} writes absorbed, {writes_min} expected; left to the kernel: {}", {
+        let left = report::find(&summary, "bypassed").and_then(|files| files.as_array().cloned()).unwrap_or_default();
+        let text = |file: &serde_json::Value, name| {
+            let text = report::find(file, name).and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default();
+            text.replace(&format!("{}/", directory.display()), "")
+        };
+        left.iter().map(|file| format!("{} ({})", text(file, "path"), text(file, "reason"))).collect::<Vec<_>>().join(", ")
+    });
 }
 
-fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], managed: bool) {
+/// `absorbed` says which part of the checks' writes must have been, in percent.
+fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], absorbed: u64) {
     let (themes, count) = themes();
     assert!(count >= 300, "{count} checks");
     let mut failures = Vec::new();
     for (theme, writes) in &themes {
         for (mode, options) in modes {
             let place = format!("{place}-{mode}");
-            let writes_min = if managed { *writes } else { 0 };
+            let writes_min = writes * absorbed / 100;
             let run = || compare(root, &place, theme, options, writes_min);
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
                 failures.push(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| place.clone()));
@@ -164,33 +174,34 @@ fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], managed: bool
 fn ext4_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);
     let modes: &[(&str, &[&str])] = &[("fanotify", &[]), ("exclusive", &["--exclusive"])];
-    all_themes(&disk.root, "ext4", modes, true);
+    all_themes(&disk.root, "ext4", modes, 100);
 }
 
 #[test]
 fn ext4_behind_inotify_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);
-    all_themes(&disk.root, "ext4", &[("inotify", &["--fence", "inotify"])], true);
+    // This fence may take our own opens for others' and leave a file to the kernel: slower, never wrong.
+    all_themes(&disk.root, "ext4", &[("inotify", &["--fence", "inotify"])], 50);
 }
 
 #[test]
 fn xfs_shows_no_difference() {
     let disk = Disk::new(Kind::Xfs);
     let modes: &[(&str, &[&str])] = &[("fanotify", &[]), ("exclusive", &["--exclusive"])];
-    all_themes(&disk.root, "xfs", modes, true);
+    all_themes(&disk.root, "xfs", modes, 100);
 }
 
 #[test]
 fn btrfs_shows_no_difference() {
     let disk = Disk::new(Kind::Btrfs);
     let modes: &[(&str, &[&str])] = &[("fanotify", &[]), ("exclusive", &["--exclusive"])];
-    all_themes(&disk.root, "btrfs", modes, true);
+    all_themes(&disk.root, "btrfs", modes, 100);
 }
 
 #[test]
 fn tmpfs_shows_no_difference() {
     let memory = Memory::new();
-    all_themes(memory.0.path(), "tmpfs", &[("unmanaged", &[])], false);
+    all_themes(memory.0.path(), "tmpfs", &[("unmanaged", &[])], 0);
 }
 
 /// A tmpfs of its own, small enough to be filled up.
@@ -215,6 +226,7 @@ impl Drop for Memory {
 #[test]
 fn the_log_says_what_the_kernel_did() {
     let disk = Disk::new(Kind::Ext4);
+    let mut failures = Vec::new();
     for theme in themes().0.keys() {
         let directory = fresh(&disk.root, &format!("killed-{theme}"));
         let pool = Pool::with_size("256M");
@@ -247,6 +259,7 @@ fn the_log_says_what_the_kernel_did() {
         };
         let (before, after) = (timeless(tree_of(&told)), timeless(&tree(&directory)));
         let found = differences(&before, &after);
-        assert!(found.is_empty(), "{theme}: recovery changed what was right\n{}\n{}", found.join("\n"), recovered.told());
+        failures.extend(found.into_iter().map(|found| format!("{theme}: {found}")));
     }
+    assert!(failures.is_empty(), "recovery changed what was right\n{}", failures.join("\n"));
 }

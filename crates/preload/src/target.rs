@@ -181,11 +181,27 @@ fn settle_pending(
                     description.count_name();
                 }
                 description.set_state(file.map_or(State::Plain, State::Managed));
+                if let (Some(file), Ok(stat)) = (file, stat) {
+                    adopt_others(file, &stat);
+                }
                 Ok(file)
             }
         })
     });
     target(client, file, Some(description), description.flags())
+}
+
+/// The program may have other descriptions of a file that is the cache's from now on, which were left to the kernel when
+/// nobody could vouch for them: what they write is now to be logged too, or a replay would cover it with older bytes.
+fn adopt_others(file: FileRef, stat: &raw::Stat) {
+    for (fd, description) in fds::described(0, c_int::MAX) {
+        if description.state() == State::Plain
+            && raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino))
+        {
+            description.add_flags(descriptions::SHARED);
+            description.set_state(State::Managed(file));
+        }
+    }
 }
 
 /// Makes a file that the cache has already the one behind a description.

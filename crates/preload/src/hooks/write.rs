@@ -10,7 +10,7 @@ use holdfast_cache::{Errno, Outcome, Place};
 use holdfast_media::Bytes;
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use crate::descriptions::{APPEND, DSYNC};
+use crate::descriptions::{APPEND, DSYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
@@ -107,7 +107,13 @@ impl Call {
             self.fd,
             |synced| {
                 let result = self.kernel_synced(synced);
-                if result > 0 && !moment.lasts(self.fd) { self.settle_others(result, None) } else { result }
+                // Replaced meanwhile, or managed meanwhile because of another description.
+                let is_plain = match fds::look(self.fd) {
+                    Row::Described(description) => description.state() == State::Plain,
+                    _ => true,
+                };
+                let strayed = result > 0 && !(is_plain && moment.lasts(self.fd));
+                if strayed { self.settle_others(result, None) } else { result }
             },
             |errno| -(errno.0 as isize),
             |handle| self.managed(handle, parts),
