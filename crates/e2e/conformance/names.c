@@ -184,6 +184,18 @@ CHECK(links_of_many_names, 10) {
     T(unlink("n9"));
     state(fd);
 }
+CHECK(links_removed_in_reverse, 3) {
+    int fd = make("a", 0, 1);
+    T(write(fd, "first", 5));
+    T(link("a", "b"));
+    T(link("a", "c"));
+    T(unlink("b"));
+    T(unlink("c"));
+    T(write(open("c", O_WRONLY | O_CREAT, 0644), "another", 7));
+    T(write(fd, ", second", 8));
+    file("a");
+    file("c");
+}
 CHECK(links_that_fail, 1) {
     int fd = make("a", 10, 1);
     T(link("missing", "b"));

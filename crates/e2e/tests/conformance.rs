@@ -252,11 +252,13 @@ fn the_log_says_what_the_kernel_did() {
         let options = ["--age-max", "600000", "--batch-min", "200M", "--batch-max", "220M", "--exclusive", text];
         let run = pool.run(&options).arg("--").arg(program()).args(["run-and-stay", theme.as_str(), text]);
         let mut supervisor = run.spawn();
-        let mut told = String::new();
+        let mut told = Vec::new();
         let mut lines = BufReader::new(supervisor.stdout.take().expect("piped"));
-        while !told.ends_with("== over\n") {
-            assert!(lines.read_line(&mut told).expect("transcript") > 0, "{theme}: it ended early\n{told}");
+        while !told.ends_with(b"== over\n") {
+            let bytes = lines.read_until(b'\n', &mut told).expect("transcript");
+            assert!(bytes > 0, "{theme}: it ended early\n{}", String::from_utf8_lossy(&told));
         }
+        let told = String::from_utf8_lossy(&told);
         let below = proc::descendants(supervisor.id());
         // The supervisor first, or it would recover; then the keeper, or it would bring everything to disk.
         proc::kill_hard(supervisor.id());

@@ -114,7 +114,7 @@ fn the_log_agrees_with_the_kernel() {
         supervisor.wait().expect("wait");
         proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);
         let recovered = pool.recover(&[]);
-        recovered.ok();
+        assert!(recovered.code() == 0, "seed {seed} {mode}: {}", recovered.stderr);
         let differ = Cmd::new("diff").arg("-r").arg(directory.join("held")).arg(directory.join("plain")).output();
         assert!(differ.code() == 0, "seed {seed} {mode}: the log differs\n{}\n{}", differ.told(), recovered.told());
         std::fs::remove_dir_all(&directory).expect("removed");
