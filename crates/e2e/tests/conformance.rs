@@ -67,7 +67,8 @@ fn placed(transcript: &str) -> Vec<(String, &str)> {
                 check = name.to_owned();
             }
             // In a tree each line is about another path.
-            let path = line.strip_prefix("./").and_then(|line| line.split(':').next()).filter(|_| check == "tree");
+            let path =
+                line.strip_prefix("./").and_then(|line| line.split(':').next()).filter(|_| check == "tree");
             (path.map_or_else(|| check.clone(), |path| format!("tree, {path}")), line)
         })
         .collect()
@@ -91,7 +92,11 @@ fn differences(native: &str, held: &str) -> Vec<String> {
         let lines = native.len().max(held.len());
         if let Some(at) = (0..lines).find(|&at| native.get(at) != held.get(at)) {
             let shown = |lines: &Vec<&str>| lines.get(at).map_or("(nothing)", |line| *line).to_owned();
-            found.push(format!("{name}, line {at}:\n    natively {}\n    held     {}", shown(native), shown(held)));
+            found.push(format!(
+                "{name}, line {at}:\n    natively {}\n    held     {}",
+                shown(native),
+                shown(held)
+            ));
         }
     }
     found
@@ -141,14 +146,25 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
     must_agree(&format!("{place}, after the drain"), tree_of(&natively), &tree(&directory));
     assert!(report::flag(&summary, "drained"), "{place}: not everything is on disk");
     let absorbed = report::number(&summary, "writes_absorbed");
-    assert!(absorbed >= writes_min, "{place}: {absorbed} writes absorbed, {writes_min} expected; left to the kernel: {}", {
-        let left = report::find(&summary, "bypassed").and_then(|files| files.as_array().cloned()).unwrap_or_default();
-        let text = |file: &serde_json::Value, name| {
-            let text = report::find(file, name).and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default();
-            text.replace(&format!("{}/", directory.display()), "")
-        };
-        left.iter().map(|file| format!("{} ({})", text(file, "path"), text(file, "reason"))).collect::<Vec<_>>().join(", ")
-    });
+    assert!(
+        absorbed >= writes_min,
+        "{place}: {absorbed} writes absorbed, {writes_min} expected; left to the kernel: {}",
+        {
+            let left = report::find(&summary, "bypassed")
+                .and_then(|files| files.as_array().cloned())
+                .unwrap_or_default();
+            let text = |file: &serde_json::Value, name| {
+                let text = report::find(file, name)
+                    .and_then(|text| text.as_str().map(str::to_owned))
+                    .unwrap_or_default();
+                text.replace(&format!("{}/", directory.display()), "")
+            };
+            left.iter()
+                .map(|file| format!("{} ({})", text(file, "path"), text(file, "reason")))
+                .collect::<Vec<_>>()
+                .join(", ")
+        }
+    );
 }
 
 /// `absorbed` says which part of the checks' writes must have been, in percent.
@@ -249,7 +265,8 @@ fn the_log_says_what_the_kernel_did() {
         let directory = fresh(&disk.root, &format!("killed-{theme}"));
         let pool = Pool::with_size("256M");
         let text = directory.to_str().expect("text");
-        let options = ["--age-max", "600000", "--batch-min", "200M", "--batch-max", "220M", "--exclusive", text];
+        let options =
+            ["--age-max", "600000", "--batch-min", "200M", "--batch-max", "220M", "--exclusive", text];
         let run = pool.run(&options).arg("--").arg(program()).args(["run-and-stay", theme.as_str(), text]);
         let mut supervisor = run.spawn();
         let mut told = Vec::new();

@@ -86,6 +86,21 @@ fn processes_agree_with_the_kernel() {
     agrees("processes", Kind::Btrfs);
 }
 
+/// What recovery did not write. Records of a file that was replaced under its name while it was open may remain: the other
+/// file at the name is right, and stays so.
+fn set_aside(report: &serde_json::Value) -> Vec<String> {
+    let files = report::find(report, "files").and_then(|files| files.as_array().cloned()).unwrap_or_default();
+    let text = |file: &serde_json::Value, name| {
+        report::find(file, name).and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    let is_expected = |file: &serde_json::Value| match text(file, "outcome").as_str() {
+        "replayed" | "unlinked" => true,
+        _ => text(file, "reason").starts_with("another file stands"),
+    };
+    let unexpected = files.iter().filter(|file| !is_expected(file));
+    unexpected.map(|file| format!("{}: {}", text(file, "path"), text(file, "reason"))).collect()
+}
+
 #[test]
 fn the_log_agrees_with_the_kernel() {
     let disk = Disk::new(Kind::Ext4);
@@ -101,7 +116,8 @@ fn the_log_agrees_with_the_kernel() {
         let text = directory.to_str().expect("text");
         let pool = Pool::with_size("512M");
         // As much as possible stays in the log until the end.
-        let options = ["--age-max", "600000", "--batch-min", "400M", "--batch-max", "450M", "--exclusive", text];
+        let options =
+            ["--age-max", "600000", "--batch-min", "400M", "--batch-max", "450M", "--exclusive", text];
         let run = pool.run(&options).arg("--").args([program(), &seed, &calls.to_string(), mode, text]);
         let mut supervisor = run.env("DIFFER_STAYS", "1").spawn();
         let mut told = String::new();
@@ -114,9 +130,17 @@ fn the_log_agrees_with_the_kernel() {
         supervisor.wait().expect("wait");
         proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);
         let recovered = pool.recover(&[]);
-        assert!(recovered.code() == 0, "seed {seed} {mode}: {}", recovered.stderr);
-        let differ = Cmd::new("diff").arg("-r").arg(directory.join("held")).arg(directory.join("plain")).output();
-        assert!(differ.code() == 0, "seed {seed} {mode}: the log differs\n{}\n{}", differ.told(), recovered.told());
+        recovered.expect(&[0, 1]);
+        let aside = set_aside(&report::parse(&recovered.stdout));
+        assert!(aside.is_empty(), "seed {seed} {mode}: {}", aside.join("\n"));
+        let differ =
+            Cmd::new("diff").arg("-r").arg(directory.join("held")).arg(directory.join("plain")).output();
+        assert!(
+            differ.code() == 0,
+            "seed {seed} {mode}: the log differs\n{}\n{}",
+            differ.told(),
+            recovered.told()
+        );
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

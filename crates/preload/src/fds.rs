@@ -145,7 +145,8 @@ pub fn closed(fd: c_int) {
 /// The kernel is about to put another file in the place of `fd`. To be followed by [`copy`] or [`kept`].
 pub fn replacing(fd: c_int) {
     if let Some(row) = row(fd) {
-        let _ = row.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(changed(word, word) | CHANGING));
+        let _ =
+            row.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(changed(word, word) | CHANGING));
     }
 }
 

@@ -155,7 +155,8 @@ fn adopt(entry: &[u8]) -> Option<()> {
     let (fd, identity) = (number(entry.get(..kind)?)? as c_int, entry.get(kind + 1..)?);
     let colon = identity.iter().position(|byte| *byte == b':')?;
     let stat = raw::fstat(fd).ok()?;
-    let is_same = number(identity.get(..colon)?)? == stat.dev && number(identity.get(colon + 1..)?)? == stat.ino;
+    let is_same =
+        number(identity.get(..colon)?)? == stat.dev && number(identity.get(colon + 1..)?)? == stat.ino;
     let flags = raw::check(raw::fcntl(fd, libc::F_GETFL, 0)).ok()? as c_int;
     if !is_same || !stat.regular || !target::may_write(flags) {
         return None;

@@ -157,7 +157,8 @@ pub fn change(signal: c_int, new: Option<&Action>) -> Result<Action, isize> {
     let old = match new {
         Some(action)
             if wait_for_sections()
-                && (is_handler(action.handler) || never_default(signal) && action.handler == libc::SIG_DFL) =>
+                && (is_handler(action.handler)
+                    || never_default(signal) && action.handler == libc::SIG_DFL) =>
         {
             let old = install(signal, action);
             if old.is_none() {

@@ -56,6 +56,8 @@ static uint64_t seed;
 static const char *mode;
 static int held_dir, twin_dir;
 static int processes;
+/* Every call is told on standard error. */
+static int traced;
 
 static uint32_t pick(struct worker *w, uint32_t below) {
     w->random = w->random * 6364136223846793005ull + 1442695040888963407ull;
@@ -67,6 +69,11 @@ static void say(struct worker *w, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(w->what, sizeof w->what, format, arguments);
     va_end(arguments);
+    if (traced) {
+        char line[400];
+        int used = snprintf(line, sizeof line, "worker %d call %ld: %s\n", w->index, w->at, w->what);
+        RAW(SYS_write, 2, line, used);
+    }
 }
 
 /* The one line that a failure is about; written without stdio, in one piece. */
@@ -381,6 +388,7 @@ int main(int count, char **arguments) {
     held_dir = open("held", O_RDONLY | O_DIRECTORY);
     twin_dir = open("plain", O_RDONLY | O_DIRECTORY);
     processes = !strcmp(mode, "processes");
+    traced = getenv("DIFFER_TRACE") != NULL;
     int workers = !strcmp(mode, "single") ? 1 : WORKERS;
     static struct worker all[WORKERS];
     int common_held = openat(held_dir, "common", O_RDWR | O_CREAT, 0644), common_twin = RAW(SYS_openat, twin_dir, "common", O_RDWR | O_CREAT, 0644);

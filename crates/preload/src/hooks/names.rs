@@ -139,7 +139,12 @@ pub unsafe extern "C-unwind" fn symlink(target: Name, path: Name) -> c_int {
 
 /// `mknodat`: a new file made so is known only when it is opened.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mknodat(dirfd: c_int, path: Name, mode: c_uint, device: libc::dev_t) -> c_int {
+pub unsafe extern "C-unwind" fn mknodat(
+    dirfd: c_int,
+    path: Name,
+    mode: c_uint,
+    device: libc::dev_t,
+) -> c_int {
     // SAFETY: the program's path; the kernel checks it.
     unsafe { made(dirfd, path, call!(libc::SYS_mknodat, dirfd, path, mode, device)) }
 }

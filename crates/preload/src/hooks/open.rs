@@ -244,7 +244,11 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     // SAFETY: closing touches no memory. The kernels we run on (5.9 and later) know the call.
     let kernel = || unsafe { call!(libc::SYS_close_range, first, c_uint::MAX, 0) };
-    if process::client().is_some() { fds::closing_range(first, c_uint::MAX, kernel) } else { kernel() };
+    if process::client().is_some() {
+        fds::closing_range(first, c_uint::MAX, kernel)
+    } else {
+        kernel()
+    };
 }
 
 /// Notes that `new` became a duplicate of `old`.

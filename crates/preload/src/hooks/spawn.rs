@@ -316,13 +316,6 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environ
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
         let environment = hand_over(environment, &mut told);
-        give_int(call!(
-            libc::SYS_execveat,
-            fd,
-            c"".as_ptr(),
-            arguments,
-            environment,
-            libc::AT_EMPTY_PATH
-        ))
+        give_int(call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH))
     }
 }
