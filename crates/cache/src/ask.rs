@@ -199,7 +199,9 @@ pub(crate) fn ask(
         if cell.state() == RequestState::Done {
             break;
         }
-        if !board.header().keeper_alive() {
+        // The keeper frees the cell of a client that it knows no more: a child may ask in the name of a parent that ended.
+        let is_lost = cell.state() == RequestState::Free || cell.client.load(Ordering::Relaxed) != client;
+        if is_lost || !board.header().keeper_alive() {
             return Err(Errno::EIO);
         }
         wait(&cell.state, seen, LOOK_AGAIN);

@@ -157,6 +157,11 @@ impl<N: Nvm> Client<N> {
         (state != FileState::Free).then_some(Seen { file: FileRef { slot, generation }, state })
     }
 
+    /// Whether the log still stands for this file.
+    pub fn is_managed(&self, file: FileRef) -> bool {
+        self.is_current(file) && self.row(file).state() == FileState::Through
+    }
+
     /// Tells the fence that an open of a managed file was ours.
     pub fn note_open(&self, file: FileRef) {
         self.row(file).client_opens.fetch_add(1, Ordering::SeqCst);

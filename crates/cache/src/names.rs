@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_media::Nvm;
 
-use crate::ask::{Ask, ask};
+use crate::ask::{Ask, Reason, ask};
 use crate::client::{Client, Errno, FileRef};
 
 /// What was announced about a removal.
@@ -42,6 +42,7 @@ impl<N: Nvm> Client<N> {
         match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {
             Ok(_) => Ok(Removal::Held),
             Err(Errno::EAGAIN) => self.settle(file).map(|()| Removal::Counted),
+            Err(Errno::ENAMETOOLONG) => self.bypass(file, Reason::Unreachable).map(|()| Removal::Counted),
             Err(Errno::EOPNOTSUPP) => Ok(Removal::Counted),
             Err(errno) => Err(errno),
         }
@@ -73,7 +74,26 @@ impl<N: Nvm> Client<N> {
         target: Option<FileRef>,
         dirfd: i32,
         path: &CStr,
-        raw: impl FnOnce() -> Result<(), Errno>,
+        mut raw: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<Result<(), Errno>, Errno> {
+        match self.rename_held(named, target, (dirfd, path), &mut raw) {
+            // No slot can hold the name: too long, or its directory is missing, for which the kernel has its own error.
+            Err(Errno::ENAMETOOLONG) => {
+                if let Some(file) = named {
+                    self.bypass(file, Reason::Unreachable)?;
+                }
+                self.rename_held(named, target, (dirfd, path), &mut raw)
+            }
+            done => done,
+        }
+    }
+
+    fn rename_held(
+        &self,
+        named: Option<FileRef>,
+        target: Option<FileRef>,
+        (dirfd, path): (i32, &CStr),
+        raw: &mut impl FnMut() -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
         // In the order of their slots: two renames never wait for each other.
         let mut held = [named, target];
@@ -94,7 +114,7 @@ impl<N: Nvm> Client<N> {
         }
         let done = match (result, named) {
             (Err(errno), _) => Err(errno),
-            (Ok(()), Some(file)) if self.is_through(file) => {
+            (Ok(()), Some(file)) if self.is_managed(file) => {
                 match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
                     Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(raw()),
                     Err(errno) => Err(errno),
@@ -115,14 +135,10 @@ impl<N: Nvm> Client<N> {
         done
     }
 
-    fn is_through(&self, file: FileRef) -> bool {
-        self.is_current(file) && self.row(file).state() == FileState::Through
-    }
-
     fn settle_if_live(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if live && self.is_through(file) { self.settle(file) } else { Ok(()) }
+        if live && self.is_managed(file) { self.settle(file) } else { Ok(()) }
     }
 
     /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes, else made by the

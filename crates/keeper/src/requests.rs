@@ -149,16 +149,13 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
 /// The absolute path a client means by `path` relative to one of its descriptors, if a slot can hold it.
 fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<PathBuf> {
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
-    let absolute = if path.is_absolute() {
-        path.to_owned()
-    } else {
-        let pid = keeper.pid_of(client)?;
-        let base = match dirfd {
-            AT_FDCWD => format!("/proc/{pid}/cwd"),
-            fd => format!("/proc/{pid}/fd/{fd}"),
-        };
-        std::fs::read_link(base).ok()?.join(path)
+    let pid = keeper.pid_of(client)?;
+    let base = match dirfd {
+        _ if path.is_absolute() => format!("/proc/{pid}/root"),
+        AT_FDCWD => format!("/proc/{pid}/cwd"),
+        fd => format!("/proc/{pid}/fd/{fd}"),
     };
+    let absolute = std::fs::read_link(base).ok()?.join(path.strip_prefix("/").unwrap_or(path));
     // Symbolic links and `..` on the way are resolved now: recovery follows none.
     let parent = absolute.parent()?.canonicalize().ok()?;
     let resolved = parent.join(absolute.file_name()?);

@@ -8,6 +8,7 @@ mod critical;
 mod descriptions;
 mod fds;
 mod hooks;
+mod inherit;
 mod memory;
 mod patch;
 mod process;

@@ -16,13 +16,14 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, patch, signals, tls};
+use crate::{critical, descriptions, fds, inherit, patch, signals, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
 const ATTACHING: u32 = 1;
 const ATTACHED: u32 = 2;
-/// The keeper did not take us although our parent was its client: nothing managed may be changed.
+/// The keeper did not take us although our parent was its client: what is managed is left to the kernel before it is
+/// changed, and cannot be changed when the keeper is dead.
 const CUT_OFF: u32 = 3;
 
 /// Exit status of a program that could not be started because the keeper has died; `holdfast run` has the same.
@@ -69,11 +70,17 @@ pub fn client() -> Option<&'static Client> {
     Some(attached())
 }
 
-/// The parent's client, in a child that runs in its memory. Only requests about files may be made through it.
+/// The parent's client, in a child that runs in its memory or that the keeper could not take (no descriptor left,
+/// another user by now). Only requests about files may be made through it: such a child leaves every file it touches
+/// to the kernel.
 #[inline]
 pub fn parents_client() -> Option<&'static Client> {
     let word = page_word()?;
-    (word.load(Ordering::Acquire) == ATTACHED && runs_in_parents_memory()).then(attached)
+    match word.load(Ordering::Acquire) {
+        ATTACHED if runs_in_parents_memory() => Some(attached()),
+        CUT_OFF if attached().keeper_alive() => Some(attached()),
+        _ => None,
+    }
 }
 
 /// Whether this is a child that runs in its parent's memory.
@@ -113,6 +120,7 @@ fn attach_child(word: &AtomicU32) -> bool {
         }
         OWN_PID.store(raw::getpid(), Ordering::Relaxed);
         descriptions::reset_locks();
+        fds::reset_changes();
         descriptions::share_all();
         let announced = tls::with(|thread| thread.forking.replace(0)) != 0;
         // SAFETY: written by the constructor, before the page existed.
@@ -349,6 +357,8 @@ unsafe extern "C" fn construct(
     }
     word.store(ATTACHED, Ordering::Release);
     PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
+    // SAFETY: the loader passes the environment to constructors, which run before the program's threads.
+    unsafe { inherit::take(environment.cast_mut()) };
 }
 
 type Constructor = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);

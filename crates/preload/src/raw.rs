@@ -100,15 +100,37 @@ pub fn encode(result: Result<usize, Errno>) -> isize {
 /// compiler adds code to our frames that ends the process; frames without such code are simply passed over.
 type SetCancelType = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 
-/// libc's `__libc_single_threaded`, and `pthread_setcanceltype`, if it has both.
+/// libc's `__libc_single_threaded`, `pthread_setcanceltype` and `pthread_testcancel`, if it has them.
 static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static SET_CANCEL_TYPE: AtomicUsize = AtomicUsize::new(0);
+static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
 
 /// Tells where libc keeps what cancellation points need. Without it they are none.
-pub fn set_cancellation(single_threaded: *mut u8, set_cancel_type: usize) {
+pub fn set_cancellation(single_threaded: *mut u8, set_cancel_type: usize, test_cancel: usize) {
+    TEST_CANCEL.store(test_cancel, Ordering::Relaxed);
     if !single_threaded.is_null() && set_cancel_type != 0 {
         SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
         SINGLE_THREADED.store(single_threaded, Ordering::Release);
+    }
+}
+
+/// Acts upon a `pthread_cancel` that has come already, as libc's functions do when they begin: for calls that the cache
+/// answers, which may never reach the kernel in a cancellable way.
+#[inline]
+pub fn cancellation_point() {
+    let flag = SINGLE_THREADED.load(Ordering::Acquire);
+    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence the atomic.
+    if flag.is_null() || unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let address = TEST_CANCEL.load(Ordering::Relaxed);
+    if address != 0 {
+        // SAFETY: the address of libc's `pthread_testcancel`; the frames it may unwind have no destructors, and the type
+        // is one that does not unwind for the reason given at `SetCancelType`.
+        unsafe {
+            let test: unsafe extern "C" fn() = core::mem::transmute(address);
+            test();
+        }
     }
 }
 

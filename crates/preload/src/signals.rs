@@ -95,8 +95,8 @@ pub fn wait_for_sections() -> bool {
 pub fn take_over() {
     for signal in 1..SIGNALS as c_int {
         let Some(action) = exchange(signal, None) else { continue };
-        // Faults always, as a section may have one that is not the program's business.
-        if is_handler(action.handler) || is_fault(signal) && action.handler == libc::SIG_DFL {
+        // Some always, as a section may have one that is not the program's business.
+        if is_handler(action.handler) || never_default(signal) && action.handler == libc::SIG_DFL {
             install(signal, &action);
         }
     }
@@ -109,6 +109,12 @@ fn is_handler(handler: usize) -> bool {
 
 fn is_fault(signal: c_int) -> bool {
     matches!(signal, libc::SIGSEGV | libc::SIGBUS)
+}
+
+/// Signals that come of what a section does, and whose default would end the program in it. A write beyond the limit of
+/// its file's size must be cancelled first, or the keeper would complete what the kernel has refused.
+fn never_default(signal: c_int) -> bool {
+    is_fault(signal) || signal == libc::SIGXFSZ
 }
 
 fn deliver_address() -> usize {
@@ -151,7 +157,8 @@ pub fn change(signal: c_int, new: Option<&Action>) -> Result<Action, isize> {
     let old = match new {
         Some(action)
             if wait_for_sections()
-                && (is_handler(action.handler) || is_fault(signal) && action.handler == libc::SIG_DFL) =>
+                && (is_handler(action.handler)
+                    || never_default(signal) && action.handler == libc::SIG_DFL) =>
         {
             let old = install(signal, action);
             if old.is_none() {
@@ -195,7 +202,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     let Some(wanted) = WANTED.get(signal as usize).map(Wanted::get) else { return };
     match wanted.handler {
         libc::SIG_DFL => {
-            // A fault of the program, which has no handler for it: it happens again, without us.
+            // The program has no handler for it: it happens again, without us.
             let _ = exchange(signal, Some(&Action::default()));
             if !from_kernel {
                 // SAFETY: as above.

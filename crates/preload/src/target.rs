@@ -52,7 +52,9 @@ impl Handle {
 
     /// Forgets the file's place, which was given back: the next look asks the keeper again.
     pub fn forget(&self) {
-        if let Some(description) = self.description {
+        if let Some(description) = self.description
+            && description.state() == State::Managed(self.file)
+        {
             description.set_state(State::Pending(Origin::Opened));
         }
     }
@@ -90,8 +92,15 @@ pub fn of_other(fd: c_int) -> Target {
 
 #[cold]
 fn without_client(fd: c_int) -> Target {
-    if process::parents_client().is_some() {
+    if let Some(client) = process::parents_client() {
         leave_to_kernel(fd, Reason::HandedAway);
+        if let Row::Described(description) = fds::look(fd)
+            && let State::Managed(file) = description.state()
+            && client.is_managed(file)
+        {
+            // Nobody could be asked to leave it: what it holds must not be written around.
+            return Target::Refused(Errno::EIO);
+        }
     } else if process::is_cut_off()
         && let Row::Described(description) = fds::look(fd)
         && let State::Managed(_) = description.state()
@@ -108,7 +117,12 @@ fn described(
     description: &'static Description,
     register: bool,
 ) -> Target {
-    let flags = description.flags();
+    let mut flags = description.flags();
+    if flags & descriptions::SHARED != 0 {
+        // Another process may have changed it meanwhile.
+        let now = raw::fcntl(fd, libc::F_GETFL, 0);
+        flags = flags & !descriptions::APPEND | if now < 0 { flags } else { append_flag(now as c_int) };
+    }
     let file = match description.state() {
         State::Managed(file) => Ok(Some(file)),
         State::Plain => Ok(None),
@@ -167,11 +181,27 @@ fn settle_pending(
                     description.count_name();
                 }
                 description.set_state(file.map_or(State::Plain, State::Managed));
+                if let (Some(file), Ok(stat)) = (file, stat) {
+                    adopt_others(file, &stat);
+                }
                 Ok(file)
             }
         })
     });
     target(client, file, Some(description), description.flags())
+}
+
+/// The program may have other descriptions of a file that is the cache's from now on, which were left to the kernel when
+/// nobody could vouch for them: what they write is now to be logged too, or a replay would cover it with older bytes.
+fn adopt_others(file: FileRef, stat: &raw::Stat) {
+    for (fd, description) in fds::described(0, c_int::MAX) {
+        if description.state() == State::Plain
+            && raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino))
+        {
+            description.add_flags(descriptions::SHARED);
+            description.set_state(State::Managed(file));
+        }
+    }
 }
 
 /// Makes a file that the cache has already the one behind a description.
@@ -206,16 +236,17 @@ fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Er
 /// A descriptor whose opening was not seen, or that has no row.
 #[cold]
 fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
+    let moment = fds::moment(fd);
     let Ok(flags) = raw::check(raw::fcntl(fd, libc::F_GETFL, 0)) else { return Target::Kernel };
     let flags = flags as c_int;
     let Ok(stat) = raw::fstat(fd) else { return Target::Kernel };
     if !stat.regular || !may_write(flags) {
-        fds::ignore(fd);
+        fds::ignore_at(fd, moment);
         return Target::Kernel;
     }
     let described_as = descriptions::SHARED | append_flag(flags);
     if let Some((index, description)) = descriptions::allocate(described_as, Origin::Unknown) {
-        if fds::describe(fd, index, description) {
+        if fds::describe_at(fd, moment, index, description) {
             return described(client, fd, description, register);
         }
         description.release();
@@ -298,10 +329,15 @@ fn is_sole(fd: c_int) -> bool {
     const F_GETLEASE: c_int = 1025;
     const F_SETSIG: c_int = 10;
     const F_GETSIG: c_int = 11;
+    const F_GETOWN: c_int = 9;
     if raw::fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize {
         return false;
     }
-    let Ok(signal_before) = raw::check(raw::fcntl(fd, F_GETSIG, 0)) else { return false };
+    // Giving a lease back takes the description's owner, signal and `O_ASYNC` with it: the program's own stay.
+    let is_async = raw::fcntl(fd, libc::F_GETFL, 0) & libc::O_ASYNC as isize != 0;
+    if is_async || raw::fcntl(fd, F_GETSIG, 0) != 0 || raw::fcntl(fd, F_GETOWN, 0) != 0 {
+        return false;
+    }
     // Somebody may open the file in the moment the lease stands. The signal for that would be SIGIO, which ends a
     // program that does not expect it; this one is ignored by default.
     if raw::check(raw::fcntl(fd, F_SETSIG, libc::SIGURG as usize)).is_err() {
@@ -311,7 +347,7 @@ fn is_sole(fd: c_int) -> bool {
     if granted {
         raw::fcntl(fd, F_SETLEASE, libc::F_UNLCK as usize);
     }
-    raw::fcntl(fd, F_SETSIG, signal_before);
+    raw::fcntl(fd, F_SETSIG, 0);
     granted
 }
 

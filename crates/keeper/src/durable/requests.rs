@@ -35,9 +35,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 let stored = match path() {
                     Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
                     Some(path) => self.push_name(&file, HintKind::Name, &path),
-                    None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
+                    None => return Err(Errno::ENAMETOOLONG),
                 };
-                stored.map_err(|_| Errno::EIO)?;
+                // A new name that cannot be held is no fault of the disk: its directory may be missing or elsewhere.
+                stored.map_err(|_| if ask == Ask::Naming { Errno::ENAMETOOLONG } else { Errno::EIO })?;
             }
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),

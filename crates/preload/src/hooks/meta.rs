@@ -133,6 +133,15 @@ pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint,
     }
 }
 
+/// The system call `fchmodat2`, which has no function in libc.
+pub(super) unsafe fn fchmodat2(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    unsafe {
+        let result = call!(452, dirfd, path, mode, flags);
+        note_path(dirfd, path, flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH), result)
+    }
+}
+
 /// `fchownat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchownat(

@@ -158,6 +158,10 @@ pub static ENTRIES: &[Entry] = entries! {
     names::rmdir: c"rmdir";
     names::mkdir: c"mkdir";
     names::mkdirat: c"mkdirat";
+    names::mknod: c"mknod";
+    names::mknodat: c"mknodat";
+    names::mkfifo: c"mkfifo";
+    names::mkfifoat: c"mkfifoat";
     names::symlink: c"symlink";
     names::symlinkat: c"symlinkat";
     names::link: c"link";
@@ -179,6 +183,7 @@ pub static ENTRIES: &[Entry] = entries! {
     copy::copy_file_range: c"copy_file_range";
     copy::splice: c"splice";
     signals::sigaction: c"sigaction" c"__sigaction";
+    spawn::unshare: c"unshare";
     spawn::execve: c"execve";
     spawn::execveat: c"execveat";
     spawn::fexecve: c"fexecve";

@@ -137,6 +137,46 @@ pub unsafe extern "C-unwind" fn symlink(target: Name, path: Name) -> c_int {
     unsafe { symlinkat(target, HERE, path) }
 }
 
+/// `mknodat`: a new file made so is known only when it is opened.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mknodat(
+    dirfd: c_int,
+    path: Name,
+    mode: c_uint,
+    device: libc::dev_t,
+) -> c_int {
+    // SAFETY: the program's path; the kernel checks it.
+    unsafe { made(dirfd, path, call!(libc::SYS_mknodat, dirfd, path, mode, device)) }
+}
+
+/// `mknod`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mknod(path: Name, mode: c_uint, device: libc::dev_t) -> c_int {
+    // SAFETY: the program's path.
+    unsafe { mknodat(HERE, path, mode, device) }
+}
+
+/// `mkfifoat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mkfifoat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's path.
+    unsafe { mknodat(dirfd, path, mode | libc::S_IFIFO, 0) }
+}
+
+/// `mkfifo`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mkfifo(path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's path.
+    unsafe { mkfifoat(HERE, path, mode) }
+}
+
+/// Whether the kernel can read a path. If not, it says so itself.
+unsafe fn is_readable(path: Name) -> bool {
+    let fault = Err(Errno(libc::EFAULT));
+    // SAFETY: the kernel checks the address.
+    unsafe { raw::fstatat(HERE, path, libc::AT_SYMLINK_NOFOLLOW) }.map(|_| ()) != fault
+}
+
 unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
     // SAFETY: the kernel checks the addresses.
     let kernel = || unsafe {
@@ -146,6 +186,10 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
         }
     };
     let Some(client) = process::client() else { return kernel() };
+    // SAFETY: the program's path.
+    if !unsafe { is_readable(new) } {
+        return kernel();
+    }
     // SAFETY: the program's paths.
     let (moved, target) = unsafe {
         (
@@ -171,7 +215,7 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
     }
     // Two names of one file: the kernel does nothing.
     let to = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0 && !swaps);
-    // SAFETY: one of the paths was read by the kernel; a program that passes no path for the other one fails with it.
+    // SAFETY: the kernel has just read the path.
     let new_path = unsafe { raw::path(new) };
     let result = critical::section(|| {
         client.renaming(from, to, new_dirfd, new_path, || raw::check(kernel()).map(|_| ()))
@@ -216,6 +260,10 @@ unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flag
     // SAFETY: the kernel checks the addresses.
     let kernel = || unsafe { call!(libc::SYS_linkat, old_dirfd, old, new_dirfd, new, flags) };
     let Some(client) = process::client() else { return kernel() };
+    // SAFETY: the program's path.
+    if !unsafe { is_readable(new) } {
+        return kernel();
+    }
     let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     let stat_flags = follow | flags & libc::AT_EMPTY_PATH;
     // SAFETY: the program's path.
@@ -223,7 +271,7 @@ unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flag
     let result = match found.and_then(|found| found.file) {
         None => raw::check(kernel()).map(|_| ()),
         Some(file) => critical::section(|| {
-            // SAFETY: a program that passes no path fails with it.
+            // SAFETY: the kernel has just read the path.
             let new_path = unsafe { raw::path(new) };
             client.renaming(Some(file), None, new_dirfd, new_path, || raw::check(kernel()).map(|_| ()))
         })

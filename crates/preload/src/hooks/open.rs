@@ -17,6 +17,8 @@ use crate::{critical, process};
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
 
+const F_SETLEASE: c_int = 1024;
+
 type Name = *const c_char;
 
 /// The kernel's `openat`; `cancel`: the thread may be cancelled in it.
@@ -199,48 +201,54 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     raw::give(fd) as c_long
 }
 
-fn forget_number(fd: c_int) {
-    if process::client().is_some() {
-        fds::retire(fd);
+/// Makes a call that closes a number. The number is forgotten before: afterwards it may be another thread's.
+fn closing(fd: c_int, close: impl FnOnce() -> isize) -> c_int {
+    if process::client().is_none() {
+        return give_int(close());
     }
+    fds::closing(fd);
+    let result = close();
+    fds::closed(fd);
+    give_int(result)
 }
 
 /// `close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // Before the call: after it the number may be another thread's.
-    forget_number(fd);
-    // SAFETY: closing touches no memory.
-    give_int(unsafe { raw::cancellable(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) })
+    raw::cancellation_point();
+    closing(fd, || raw::close(fd))
 }
 
 /// `close` as stdio uses it: not a cancellation point.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __close_nocancel(fd: c_int) -> c_int {
-    forget_number(fd);
-    give_int(raw::close(fd))
+    closing(fd, || raw::close(fd))
 }
 
 /// `close_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOSE_RANGE_CLOEXEC: c_int = 4;
-    if flags & CLOSE_RANGE_CLOEXEC == 0 && process::client().is_some() {
-        fds::retire_range(first, last);
-    }
+    const CLOSE_RANGE_UNSHARE: c_int = 2;
     // SAFETY: closing touches no memory.
-    give_int(unsafe { call!(libc::SYS_close_range, first, last, flags) })
+    let kernel = || unsafe { call!(libc::SYS_close_range, first, last, flags) };
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        super::spawn::unsharing();
+    }
+    let closes = flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last && process::client().is_some();
+    give_int(if closes { fds::closing_range(first, last, kernel) } else { kernel() })
 }
 
 /// `closefrom`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
-    if process::client().is_some() {
-        fds::retire_range(first, c_uint::MAX);
-    }
     // SAFETY: closing touches no memory. The kernels we run on (5.9 and later) know the call.
-    unsafe { call!(libc::SYS_close_range, first, c_uint::MAX, 0) };
+    let kernel = || unsafe { call!(libc::SYS_close_range, first, c_uint::MAX, 0) };
+    if process::client().is_some() {
+        fds::closing_range(first, c_uint::MAX, kernel)
+    } else {
+        kernel()
+    };
 }
 
 /// Notes that `new` became a duplicate of `old`.
@@ -265,6 +273,10 @@ pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
 }
 
 unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
+    let tracks = old != new && process::client().is_some();
+    if tracks {
+        fds::replacing(new);
+    }
     // SAFETY: touches no memory.
     let result = unsafe {
         match flags {
@@ -274,6 +286,8 @@ unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
     };
     if result >= 0 && old != new {
         note_copy(old, new);
+    } else if tracks {
+        fds::kept(new);
     }
     result
 }
@@ -296,6 +310,10 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
+        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make.
+        target::leave_to_kernel(fd, Reason::Uncovered);
+    }
     // SAFETY: the kernel checks the argument if it is an address.
     let result = unsafe {
         if waits {

@@ -10,7 +10,8 @@ use core::ffi::{c_char, c_int, c_void};
 use holdfast_cache::Reason;
 use libc::pid_t;
 
-use crate::descriptions::{APPEND, DSYNC, SYNC};
+use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
+use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
 use crate::{descriptions, fds, process, target, tls};
@@ -216,6 +217,10 @@ pub unsafe extern "C-unwind" fn clone(
     if flags & libc::CLONE_THREAD != 0 {
         return call();
     }
+    if flags & libc::CLONE_FILES != 0 {
+        // What the child opens and closes changes our numbers, unseen.
+        super::aio::leave_all_to_kernel(Reason::Uncovered);
+    }
     if flags & libc::CLONE_VM == 0 {
         return forking(call, |_| false, |pid| pid < 0);
     }
@@ -226,8 +231,31 @@ pub unsafe extern "C-unwind" fn clone(
     spawning(call)
 }
 
-/// Before another program takes over: the files of descriptors that it will inherit are left to the kernel.
-fn hand_over() {
+/// A thread is about to have descriptors of its own: numbers mean one thing in it and another elsewhere.
+#[cold]
+pub(super) fn unsharing() {
+    super::aio::leave_all_to_kernel(Reason::Uncovered);
+}
+
+/// `unshare`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        unsharing();
+    }
+    // SAFETY: touches no memory.
+    give_int(unsafe { call!(libc::SYS_unshare, flags) })
+}
+
+/// Before another program takes over: the files of descriptors that it will inherit are left to the kernel. Returns the
+/// environment it shall have, for which `told` must be kept.
+///
+/// # Safety
+/// `environment` is the one that the program passes on.
+unsafe fn hand_over(environment: Arguments, told: &mut Environment) -> Arguments {
+    // Read only when there is something to tell: the kernel checks its address, we do not.
+    // SAFETY: our caller's promise.
+    let stays = || unsafe { inherit::will_be_client(environment) };
     for (fd, description) in fds::described(0, c_int::MAX) {
         let flags = raw::fcntl(fd, libc::F_GETFD, 0);
         if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {
@@ -235,11 +263,15 @@ fn hand_over() {
         }
         target::leave_to_kernel(fd, Reason::HandedAway);
         let flags = description.flags();
-        if flags & (DSYNC | APPEND) == DSYNC | APPEND {
+        if flags & DSYNC != 0 && stays() {
+            told.tell(fd, flags);
+        } else if flags & (DSYNC | APPEND | WRITE_ONLY) == DSYNC | APPEND | WRITE_ONLY {
             // Only where nobody minds that the cursor is not shared any more.
             target::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
         }
     }
+    // SAFETY: our caller's promise.
+    unsafe { told.extend(environment) }.unwrap_or(environment)
 }
 
 /// `execve`.
@@ -249,9 +281,12 @@ pub unsafe extern "C-unwind" fn execve(
     arguments: Arguments,
     environment: Arguments,
 ) -> c_int {
-    hand_over();
+    let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
-    give_int(unsafe { call!(libc::SYS_execve, path, arguments, environment) })
+    unsafe {
+        let environment = hand_over(environment, &mut told);
+        give_int(call!(libc::SYS_execve, path, arguments, environment))
+    }
 }
 
 /// `execveat`.
@@ -263,9 +298,12 @@ pub unsafe extern "C-unwind" fn execveat(
     environment: Arguments,
     flags: c_int,
 ) -> c_int {
-    hand_over();
+    let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
-    give_int(unsafe { call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags) })
+    unsafe {
+        let environment = hand_over(environment, &mut told);
+        give_int(call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags))
+    }
 }
 
 /// `fexecve`.
@@ -274,9 +312,10 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environ
     if fd < 0 || arguments.is_null() || environment.is_null() {
         return give_int(-(libc::EINVAL as isize));
     }
-    hand_over();
+    let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
-    give_int(unsafe {
-        call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH)
-    })
+    unsafe {
+        let environment = hand_over(environment, &mut told);
+        give_int(call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH))
+    }
 }

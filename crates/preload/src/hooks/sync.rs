@@ -13,10 +13,14 @@ use crate::{critical, process};
 
 /// The device of an open directory. Directories are synced to make names durable, most of which the slots know.
 fn directory_device(fd: c_int) -> Option<u64> {
-    raw::fstat(fd).ok().filter(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR).map(|stat| stat.dev)
+    let stat = raw::fstat(fd).ok().filter(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR)?;
+    // A descriptor of a path alone cannot be synced.
+    let is_open = raw::fcntl(fd, libc::F_GETFL, 0) & libc::O_PATH as isize == 0;
+    is_open.then_some(stat.dev)
 }
 
 fn sync(fd: c_int, number: i64) -> c_int {
+    raw::cancellation_point();
     match target::of_other(fd) {
         Target::Managed(handle) => {
             // SAFETY: touches no memory.

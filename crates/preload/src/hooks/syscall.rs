@@ -7,6 +7,9 @@ use super::{aio, copy, map, meta, names, open, spawn, sync, truncate, write};
 use crate::raw::{self, call};
 use crate::{descriptions, process, signals};
 
+/// Linux 6.6.
+const SYS_FCHMODAT2: c_long = 452;
+
 /// `syscall`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syscall(
@@ -81,6 +84,20 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_fchown => meta::fchown(int(a), unsigned(b), unsigned(c)),
             libc::SYS_fchownat => meta::fchownat(int(a), b as _, unsigned(c), unsigned(d), int(e)),
             libc::SYS_utimensat => meta::set_times(int(a), b as _, c as _, int(d)),
+            libc::SYS_utime => meta::utime(a as _, b as _),
+            libc::SYS_utimes => meta::utimes(a as _, b as _),
+            libc::SYS_futimesat => meta::futimesat(int(a), b as _, c as _),
+            SYS_FCHMODAT2 => meta::fchmodat2(int(a), b as _, unsigned(c), int(d)),
+            libc::SYS_setxattr => meta::setxattr(a as _, b as _, c as _, d, int(e)),
+            libc::SYS_lsetxattr => meta::lsetxattr(a as _, b as _, c as _, d, int(e)),
+            libc::SYS_fsetxattr => meta::fsetxattr(int(a), b as _, c as _, d, int(e)),
+            libc::SYS_removexattr => meta::removexattr(a as _, b as _),
+            libc::SYS_lremovexattr => meta::lremovexattr(a as _, b as _),
+            libc::SYS_fremovexattr => meta::fremovexattr(int(a), b as _),
+            libc::SYS_mknod => names::mknodat(libc::AT_FDCWD, a as _, unsigned(b), c as _),
+            libc::SYS_mknodat => names::mknodat(int(a), b as _, unsigned(c), d as _),
+            libc::SYS_sendmmsg => copy::sendmmsg(int(a), b as _, unsigned(c), int(d)),
+            libc::SYS_unshare => spawn::unshare(int(a)),
             libc::SYS_ioctl => copy::ioctl(int(a), b as _, c),
             libc::SYS_execve => spawn::execve(a as _, b as _, c as _),
             libc::SYS_execveat => spawn::execveat(int(a), b as _, c as _, d as _, int(e)),
@@ -89,6 +106,9 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 // The child notices by itself what it is, but its parent must stop to remember cursors now.
                 descriptions::share_all();
+                if number == libc::SYS_clone && int(a) & libc::CLONE_FILES != 0 {
+                    aio::leave_all_to_kernel(holdfast_cache::Reason::Uncovered);
+                }
                 return raw::give(call!(number, a, b, c, d, e, f)) as c_long;
             }
             _ => return raw::give(call!(number, a, b, c, d, e, f)) as c_long,

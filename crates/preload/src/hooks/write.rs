@@ -3,16 +3,17 @@
 //! The kernel's answer is the program's answer: short writes, EINTR and limits come from the raw call.
 #![allow(unsafe_code)] // C entry points and the program's buffers.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
 
 use holdfast_cache::{Errno, Outcome, Place};
 use holdfast_media::Bytes;
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use crate::descriptions::{APPEND, DSYNC};
-use crate::fds::{self, Row};
+use crate::descriptions::{APPEND, DSYNC, State};
+use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
-use crate::target::{self, Handle};
+use crate::target::{self, Handle, Target};
 use crate::{critical, memory, process, tls};
 
 const RWF_DSYNC: c_int = 0x2;
@@ -97,10 +98,23 @@ impl Call {
     /// # Safety
     /// `parts` are the program's buffers, as in `arguments`.
     unsafe fn run(&self, parts: &[Bytes<'_>]) -> ssize_t {
+        if self.cancel {
+            raw::cancellation_point();
+        }
         tls::with(|thread| thread.writes.set(thread.writes.get().wrapping_add(1)));
+        let moment = fds::moment(self.fd);
         give(target::retry(
             self.fd,
-            |synced| self.kernel_synced(synced),
+            |synced| {
+                let result = self.kernel_synced(synced);
+                // Replaced meanwhile, or managed meanwhile because of another description.
+                let is_plain = match fds::look(self.fd) {
+                    Row::Described(description) => description.state() == State::Plain,
+                    _ => true,
+                };
+                let strayed = result > 0 && !(is_plain && moment.lasts(self.fd));
+                if strayed { self.settle_others(result, None) } else { result }
+            },
             |errno| -(errno.0 as isize),
             |handle| self.managed(handle, parts),
         ))
@@ -114,22 +128,49 @@ impl Call {
         raw::encode(done.and_then(|result| result))
     }
 
+    /// Another thread closed or replaced the number during the call: the bytes went to the file of before or to that
+    /// of now, and no record says where. Both are brought to the disk before the call is acknowledged (invariant 5).
+    #[cold]
+    fn settle_others(&self, result: isize, before: Option<Handle>) -> isize {
+        let now = match target::of_other(self.fd) {
+            Target::Managed(handle) => Some(handle),
+            _ => None,
+        };
+        for handle in [before, now].into_iter().flatten() {
+            handle.forget_cursor();
+            if let Err(errno) = critical::section(|| handle.client.around(handle.file, || ())) {
+                return -(errno.0 as isize);
+            }
+        }
+        result
+    }
+
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
         if !parts.iter().all(memory::is_readable) {
             return Some(self.unreadable(handle));
         }
+        let moment = fds::moment(self.fd);
+        let is_same = match (moment.row(), handle.description) {
+            (Row::Described(now), Some(before)) => core::ptr::eq(now, before),
+            (_, before) => before.is_none(),
+        };
+        if !is_same {
+            // Closed or replaced since it was looked at: try again.
+            return None;
+        }
+        let strayed = Cell::new(None);
         let outcome = critical::section(|| {
-            let remembered =
-                handle.description.filter(|it| self.want == Want::Cursor && it.remembers_cursor());
+            let follows = self.want == Want::Cursor && self.flags & RWF_APPEND == 0;
+            let remembered = handle.description.filter(|it| follows && it.remembers_cursor());
             let Some(description) = remembered else {
                 if self.want == Want::Cursor {
                     handle.forget_cursor();
                 }
-                return self.absorb(handle, parts, None);
+                return self.absorb(handle, parts, None, (moment, &strayed));
             };
             description.locked(|| {
                 let before = description.cursor();
-                let outcome = self.absorb(handle, parts, before);
+                let outcome = self.absorb(handle, parts, before, (moment, &strayed));
                 description.set_cursor(match (outcome, before) {
                     (Ok(Outcome::Absorbed { bytes, .. }), Some(before)) => Some(before + bytes as u64),
                     // Larger writes may have gone around the log, without an offset to learn from.
@@ -141,6 +182,9 @@ impl Call {
                 outcome
             })
         });
+        if let Some(result) = strayed.get() {
+            return Some(if result > 0 { self.settle_others(result, Some(handle)) } else { result });
+        }
         match outcome {
             Ok(Outcome::Absorbed { bytes, .. }) => Some(bytes as isize),
             Ok(Outcome::Kernel) => Some(self.kernel_synced(handle.flags & DSYNC != 0)),
@@ -149,7 +193,13 @@ impl Call {
         }
     }
 
-    fn absorb(&self, handle: Handle, parts: &[Bytes<'_>], known: Option<u64>) -> Result<Outcome, Errno> {
+    fn absorb(
+        &self,
+        handle: Handle,
+        parts: &[Bytes<'_>],
+        known: Option<u64>,
+        (moment, strayed): (Moment, &Cell<Option<isize>>),
+    ) -> Result<Outcome, Errno> {
         let appends =
             handle.flags & APPEND != 0 && self.flags & RWF_NOAPPEND == 0 || self.flags & RWF_APPEND != 0;
         let place = match self.want {
@@ -162,7 +212,16 @@ impl Call {
             Want::At(_) => raw::fstat(self.fd).map(|stat| stat.size),
             Want::Cursor => raw::cursor(self.fd),
         };
-        handle.client.write(handle.file, place, parts, || raw::check(self.unsynced()), landed)
+        let raw = || {
+            let result = self.unsynced();
+            if moment.lasts(self.fd) {
+                return raw::check(result);
+            }
+            // The record is cancelled: the bytes may have gone to another file.
+            strayed.set(Some(result));
+            Err(Errno::EIO)
+        };
+        handle.client.write(handle.file, place, parts, raw, landed)
     }
 }
 

@@ -100,7 +100,8 @@ pub fn find_originals() {
         if is_libc(name) {
             let flag = object.default_of(c"__libc_single_threaded");
             let set = object.default_of(c"pthread_setcanceltype");
-            raw::set_cancellation(flag.unwrap_or(0) as *mut u8, set.unwrap_or(0));
+            let test = object.default_of(c"pthread_testcancel");
+            raw::set_cancellation(flag.unwrap_or(0) as *mut u8, set.unwrap_or(0), test.unwrap_or(0));
         }
     });
 }

@@ -1,0 +1,303 @@
+//! Transparency: several hundred checks run twice, natively and under Holdfast, in equal fresh directories on ext4, xfs, btrfs
+//! and tmpfs. What each check saw of its calls, and the tree it left, must be the same, line by line; and where files are
+//! managed the summary must show that the checks' writes were absorbed, or the comparison proves nothing.
+//!
+//! The checks are C programs in `conformance/`, compiled here. `HOLDFAST_CONFORMANCE=NAME` runs one theme or check.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use holdfast_e2e::cmd::Cmd;
+use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::{disk, proc, report};
+use tempfile::TempDir;
+
+/// How often the log is brought to disk while the checks run: one of them waits for it.
+const AGE_MAX_MS: &str = "200";
+/// Differences shown for one theme.
+const SHOWN_MAX: usize = 12;
+
+/// The compiled checks.
+fn program() -> &'static Path {
+    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let build = || {
+        let home = disk::directory();
+        let program = home.path().join("conform");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
+        let sources = std::fs::read_dir(sources).expect("sources").map(|entry| entry.expect("source").path());
+        let sources: Vec<PathBuf> =
+            sources.filter(|path| path.extension().is_some_and(|name| name == "c")).collect();
+        Cmd::new("gcc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources).arg("-lutil").ok();
+        (home, program)
+    };
+    &BUILT.get_or_init(build).1
+}
+
+/// Themes with the writes that their checks have absorbed at least, and how many checks there are.
+fn themes() -> (BTreeMap<String, u64>, usize) {
+    let list = Cmd::new(program()).arg("list").ok().stdout;
+    let wanted = std::env::var("HOLDFAST_CONFORMANCE").ok();
+    let mut themes = BTreeMap::new();
+    let mut count = 0;
+    for line in list.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [theme, name, writes] = fields[..] else { panic!("not a check: {line}") };
+        count += 1;
+        let group = match &wanted {
+            Some(wanted) if wanted == name => name,
+            Some(wanted) if wanted != theme => continue,
+            _ => theme,
+        };
+        *themes.entry(group.to_owned()).or_default() += writes.parse::<u64>().expect("writes");
+    }
+    (themes, count)
+}
+
+/// Where a difference stands: the check's name before each line.
+fn placed(transcript: &str) -> Vec<(String, &str)> {
+    let mut check = String::new();
+    transcript
+        .lines()
+        .map(|line| {
+            if let Some(name) = line.strip_prefix("== ") {
+                check = name.to_owned();
+            }
+            // In a tree each line is about another path.
+            let path =
+                line.strip_prefix("./").and_then(|line| line.split(':').next()).filter(|_| check == "tree");
+            (path.map_or_else(|| check.clone(), |path| format!("tree, {path}")), line)
+        })
+        .collect()
+}
+
+/// What differs between two transcripts, line by line within each check.
+fn differences(native: &str, held: &str) -> Vec<String> {
+    let by_check = |transcript| {
+        let mut checks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (check, line) in placed(transcript) {
+            checks.entry(check).or_default().push(line);
+        }
+        checks
+    };
+    let (native, held) = (by_check(native), by_check(held));
+    let names: std::collections::BTreeSet<&String> = native.keys().chain(held.keys()).collect();
+    let none = Vec::new();
+    let mut found = Vec::new();
+    for name in names {
+        let (native, held) = (native.get(name).unwrap_or(&none), held.get(name).unwrap_or(&none));
+        let lines = native.len().max(held.len());
+        if let Some(at) = (0..lines).find(|&at| native.get(at) != held.get(at)) {
+            let shown = |lines: &Vec<&str>| lines.get(at).map_or("(nothing)", |line| *line).to_owned();
+            found.push(format!(
+                "{name}, line {at}:\n    natively {}\n    held     {}",
+                shown(native),
+                shown(held)
+            ));
+        }
+    }
+    found
+}
+
+fn must_agree(place: &str, native: &str, held: &str) {
+    let found = differences(native, held);
+    let shown = found.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
+    assert!(found.is_empty(), "{place}: {} checks differ\n{shown}", found.len());
+}
+
+fn fresh(root: &Path, name: &str) -> PathBuf {
+    let path = root.join(name);
+    std::fs::create_dir(&path).expect("directory");
+    path
+}
+
+fn native(theme: &str, directory: &Path) -> String {
+    Cmd::new(program()).args(["run", theme]).arg(directory).limit(Duration::from_secs(120)).ok().stdout
+}
+
+fn tree(directory: &Path) -> String {
+    format!("== tree\n{}== over\n", Cmd::new(program()).arg("tree").arg(directory).ok().stdout)
+}
+
+fn tree_of(transcript: &str) -> &str {
+    &transcript[transcript.rfind("== tree\n").expect("a tree at the end")..]
+}
+
+/// Runs a theme both ways and compares transcripts, trees at the end, and trees after the drain.
+fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: u64) {
+    let natively = native(theme, &fresh(root, &format!("native-{place}-{theme}")));
+    let directory = fresh(root, &format!("held-{place}-{theme}"));
+    let text = directory.to_str().expect("text");
+    let place = format!("{place}, {theme}");
+    let pool = Pool::new();
+    let mut all = vec!["--age-max", AGE_MAX_MS];
+    all.extend(options);
+    if let Some(last) = all.last_mut().filter(|last| **last == "--exclusive") {
+        *last = "--exclusive";
+        all.push(text);
+    }
+    let argv = [program().to_str().expect("text"), "run", theme, text];
+    let (output, summary) = pool.run_summarised(&all, &argv);
+    output.ok();
+    must_agree(&place, &natively, &output.stdout);
+    must_agree(&format!("{place}, after the drain"), tree_of(&natively), &tree(&directory));
+    assert!(report::flag(&summary, "drained"), "{place}: not everything is on disk");
+    let absorbed = report::number(&summary, "writes_absorbed");
+    assert!(
+        absorbed >= writes_min,
+        "{place}: {absorbed} writes absorbed, {writes_min} expected; left to the kernel: {}",
+        {
+            let left = report::find(&summary, "bypassed")
+                .and_then(|files| files.as_array().cloned())
+                .unwrap_or_default();
+            let text = |file: &serde_json::Value, name| {
+                let text = report::find(file, name)
+                    .and_then(|text| text.as_str().map(str::to_owned))
+                    .unwrap_or_default();
+                text.replace(&format!("{}/", directory.display()), "")
+            };
+            left.iter()
+                .map(|file| format!("{} ({})", text(file, "path"), text(file, "reason")))
+                .collect::<Vec<_>>()
+                .join(", ")
+        }
+    );
+}
+
+/// `absorbed` says which part of the checks' writes must have been, in percent.
+fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], absorbed: u64) {
+    let (themes, count) = themes();
+    assert!(count >= 300, "{count} checks");
+    let mut failures = Vec::new();
+    for (theme, writes) in &themes {
+        for (mode, options) in modes {
+            let place = format!("{place}-{mode}");
+            let writes_min = writes * absorbed / 100;
+            let run = || compare(root, &place, theme, options, writes_min);
+            if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+                failures.push(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| place.clone()));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    println!("{place}: {count} checks in {} modes", modes.len());
+}
+
+#[test]
+fn ext4_shows_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    let modes: &[(&str, &[&str])] = &[("fanotify", &[]), ("exclusive", &["--exclusive"])];
+    all_themes(&disk.root, "ext4", modes, 100);
+}
+
+#[test]
+fn ext4_behind_inotify_shows_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    // This fence may take our own opens for others' and leave a file to the kernel: slower, never wrong.
+    all_themes(&disk.root, "ext4", &[("inotify", &["--fence", "inotify"])], 50);
+}
+
+#[test]
+fn xfs_shows_no_difference() {
+    let disk = Disk::new(Kind::Xfs);
+    let modes: &[(&str, &[&str])] = &[("fanotify", &[]), ("exclusive", &["--exclusive"])];
+    all_themes(&disk.root, "xfs", modes, 100);
+}
+
+#[test]
+fn btrfs_shows_no_difference() {
+    let disk = Disk::new(Kind::Btrfs);
+    let modes: &[(&str, &[&str])] = &[("fanotify", &[]), ("exclusive", &["--exclusive"])];
+    all_themes(&disk.root, "btrfs", modes, 100);
+}
+
+#[test]
+fn tmpfs_shows_no_difference() {
+    let memory = Memory::new();
+    all_themes(memory.0.path(), "tmpfs", &[("unmanaged", &[])], 0);
+}
+
+/// A tmpfs of its own, small enough to be filled up.
+struct Memory(TempDir);
+
+impl Memory {
+    fn new() -> Self {
+        let home = disk::directory();
+        Cmd::new("mount").args(["-t", "tmpfs", "-o", "size=600m", "none"]).arg(home.path()).ok();
+        Self(home)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        drop(Cmd::new("umount").arg("-l").arg(self.0.path()).output());
+    }
+}
+
+/// A file whose directory was renamed under it is not found again, and its records wait for a person.
+const LOST_FROM_SIGHT: &str = "/rename_of_a_directory_with_open_files/";
+
+/// What recovery did not dare to write, but for what is known.
+fn set_aside(report: &serde_json::Value) -> Vec<String> {
+    let files = report::find(report, "files").and_then(|files| files.as_array().cloned()).unwrap_or_default();
+    let text = |file: &serde_json::Value, name| {
+        report::find(file, name).and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
+    };
+    let outcome = |file: &serde_json::Value| text(file, "outcome");
+    files
+        .iter()
+        .filter(|file| !matches!(outcome(file).as_str(), "replayed" | "unlinked"))
+        .map(|file| format!("{}: {} ({})", text(file, "path"), outcome(file), text(file, "reason")))
+        .filter(|line| !line.contains(LOST_FROM_SIGHT))
+        .collect()
+}
+
+/// What the log holds is what the kernel did: after all checks of a theme everything is killed, and recovery writes what is
+/// live in the log over files that are right already. Nothing may change.
+#[test]
+fn the_log_says_what_the_kernel_did() {
+    let disk = Disk::new(Kind::Ext4);
+    let mut failures = Vec::new();
+    for theme in themes().0.keys() {
+        let directory = fresh(&disk.root, &format!("killed-{theme}"));
+        let pool = Pool::with_size("256M");
+        let text = directory.to_str().expect("text");
+        let options =
+            ["--age-max", "600000", "--batch-min", "200M", "--batch-max", "220M", "--exclusive", text];
+        let run = pool.run(&options).arg("--").arg(program()).args(["run-and-stay", theme.as_str(), text]);
+        let mut supervisor = run.spawn();
+        let mut told = Vec::new();
+        let mut lines = BufReader::new(supervisor.stdout.take().expect("piped"));
+        while !told.ends_with(b"== over\n") {
+            let bytes = lines.read_until(b'\n', &mut told).expect("transcript");
+            assert!(bytes > 0, "{theme}: it ended early\n{}", String::from_utf8_lossy(&told));
+        }
+        let told = String::from_utf8_lossy(&told);
+        let below = proc::descendants(supervisor.id());
+        // The supervisor first, or it would recover; then the keeper, or it would bring everything to disk.
+        proc::kill_hard(supervisor.id());
+        supervisor.wait().expect("wait");
+        proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);
+        let recovered = pool.recover(&[]);
+        recovered.expect(&[0, 1]);
+        failures.extend(set_aside(&report::parse(&recovered.stdout)));
+        // A replay is a change: it moves the time.
+        let timeless = |tree: &str| -> String {
+            let line = |line: &str| {
+                let fields: Vec<&str> = line.split(' ').collect();
+                let time = fields.iter().position(|field| *field == "modified");
+                let kept = fields.iter().enumerate();
+                let kept = kept.filter(|(at, _)| time.is_none_or(|time| *at != time && *at != time + 1));
+                kept.map(|(_, field)| *field).collect::<Vec<_>>().join(" ") + "\n"
+            };
+            tree.lines().map(line).collect()
+        };
+        let (before, after) = (timeless(tree_of(&told)), timeless(&tree(&directory)));
+        let found = differences(&before, &after);
+        failures.extend(found.into_iter().map(|found| format!("{theme}: {found}")));
+    }
+    assert!(failures.is_empty(), "recovery changed what was right\n{}", failures.join("\n"));
+}

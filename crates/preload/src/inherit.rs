@@ -1,0 +1,218 @@
+//! What a new program is told about the descriptors it inherits: those that its predecessor opened with `O_SYNC` or
+//! `O_DSYNC`, which the kernel does not know.
+//!
+//! They are named in one environment variable, which the library takes out again before the program runs. An entry is a
+//! number, the kind of synchrony, device and inode: one that went astray by way of a program without the library fits no
+//! file. Must never allocate: the caller may be a child that runs in its parent's memory.
+#![allow(unsafe_code)] // Arrays of C strings.
+
+use core::ffi::{c_char, c_int};
+
+use holdfast_cache::Origin;
+
+use crate::descriptions::{self, DSYNC, SHARED, SYNC};
+use crate::{fds, raw, target};
+
+const VARIABLE: &[u8] = b"HOLDFAST_SYNC=";
+const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
+/// Room for a handful of descriptors; what does not fit is forgotten.
+const TEXT_BYTES: usize = 512;
+/// An environment with more variables is passed on as it is.
+const VARIABLES_MAX: usize = 500;
+
+/// An environment with one variable more.
+pub struct Environment {
+    text: [u8; TEXT_BYTES],
+    used: usize,
+    variables: [*const c_char; VARIABLES_MAX],
+}
+
+impl Environment {
+    /// Nothing to tell yet.
+    pub fn new() -> Self {
+        let mut text = [0; TEXT_BYTES];
+        text[..VARIABLE.len()].copy_from_slice(VARIABLE);
+        Self { text, used: VARIABLE.len(), variables: [core::ptr::null(); VARIABLES_MAX] }
+    }
+
+    /// Tells of a descriptor with these flags of its description.
+    pub fn tell(&mut self, fd: c_int, flags: u32) {
+        let Ok(stat) = raw::fstat(fd) else { return };
+        let before = self.used;
+        let kind = if flags & SYNC != 0 { b's' } else { b'd' };
+        let whole = self.number(fd as u64)
+            && self.byte(kind)
+            && self.number(stat.dev)
+            && self.byte(b':')
+            && self.number(stat.ino)
+            && self.byte(b',');
+        if !whole {
+            self.text[before..].fill(0);
+            self.used = before;
+        }
+    }
+
+    fn byte(&mut self, byte: u8) -> bool {
+        // The last byte stays zero.
+        if self.used + 1 >= TEXT_BYTES {
+            return false;
+        }
+        self.text[self.used] = byte;
+        self.used += 1;
+        true
+    }
+
+    fn number(&mut self, number: u64) -> bool {
+        let digits = number.checked_ilog10().unwrap_or(0);
+        (0..=digits).rev().all(|at| self.byte(b'0' + (number / 10u64.pow(at) % 10) as u8))
+    }
+
+    /// The environment to be passed on; `None` when there is nothing to tell or no room to do it.
+    ///
+    /// # Safety
+    /// `environment` is null or a null-terminated array of C strings.
+    pub unsafe fn extend(&mut self, environment: *const *const c_char) -> Option<*const *const c_char> {
+        if self.used == VARIABLE.len() || environment.is_null() {
+            return None;
+        }
+        let mut count = 0;
+        loop {
+            // SAFETY: the null end has not been passed.
+            let entry = unsafe { *environment.add(count) };
+            // One place for the new variable and one for the end.
+            let place = self.variables.get_mut(count).filter(|_| count + 2 < VARIABLES_MAX)?;
+            if entry.is_null() {
+                *place = self.text.as_ptr().cast();
+                *self.variables.get_mut(count + 1)? = core::ptr::null();
+                return Some(self.variables.as_ptr());
+            }
+            *place = entry;
+            count += 1;
+        }
+    }
+}
+
+/// Whether a program with this environment will have the library.
+///
+/// # Safety
+/// `environment` is null or a null-terminated array of C strings.
+pub unsafe fn will_be_client(environment: *const *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    !environment.is_null() && unsafe { find(environment, SOCKET_VARIABLE) }.is_some()
+}
+
+/// Where a variable stands, and its value.
+///
+/// # Safety
+/// `environment` is a null-terminated array of C strings.
+unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option<(usize, &'a [u8])> {
+    let mut at = 0;
+    loop {
+        // SAFETY: the null end has not been passed.
+        let entry = unsafe { *environment.add(at) };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: a C string.
+        if let Some(value) = unsafe { raw::path(entry) }.to_bytes().strip_prefix(name) {
+            return Some((at, value));
+        }
+        at += 1;
+    }
+}
+
+/// Takes the variable out of this program's environment and remembers what it says.
+///
+/// # Safety
+/// `environment` is null or this program's environment, before it has threads.
+pub unsafe fn take(environment: *mut *const c_char) {
+    if environment.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let Some((mut at, value)) = (unsafe { find(environment.cast_const(), VARIABLE) }) else { return };
+    value.split(|byte| *byte == b',').for_each(|entry| {
+        let _ = adopt(entry);
+    });
+    loop {
+        // SAFETY: the entry at `at` is not the null end, so there is one behind it.
+        unsafe {
+            *environment.add(at) = *environment.add(at + 1);
+            if (*environment.add(at)).is_null() {
+                return;
+            }
+        }
+        at += 1;
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn adopt(entry: &[u8]) -> Option<()> {
+    let kind = entry.iter().position(|byte| matches!(byte, b's' | b'd'))?;
+    let (fd, identity) = (number(entry.get(..kind)?)? as c_int, entry.get(kind + 1..)?);
+    let colon = identity.iter().position(|byte| *byte == b':')?;
+    let stat = raw::fstat(fd).ok()?;
+    let is_same =
+        number(identity.get(..colon)?)? == stat.dev && number(identity.get(colon + 1..)?)? == stat.ino;
+    let flags = raw::check(raw::fcntl(fd, libc::F_GETFL, 0)).ok()? as c_int;
+    if !is_same || !stat.regular || !target::may_write(flags) {
+        return None;
+    }
+    let synced = if entry.get(kind) == Some(&b's') { DSYNC | SYNC } else { DSYNC };
+    let (index, description) =
+        descriptions::allocate(SHARED | synced | target::append_flag(flags), Origin::Unknown)?;
+    if !fds::describe(fd, index, description) {
+        description.release();
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(environment: &Environment) -> &str {
+        core::str::from_utf8(&environment.text[..environment.used]).unwrap()
+    }
+
+    #[test]
+    fn an_entry_names_number_kind_and_file() {
+        let mut environment = Environment::new();
+        let stat = raw::fstat(1).unwrap();
+        environment.tell(1, SYNC | DSYNC);
+        environment.tell(1, DSYNC);
+        let (dev, ino) = (stat.dev, stat.ino);
+        assert_eq!(text(&environment), format!("HOLDFAST_SYNC=1s{dev}:{ino},1d{dev}:{ino},"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_whole() {
+        let mut environment = Environment::new();
+        for _ in 0..500 {
+            environment.tell(1, DSYNC);
+        }
+        assert!(environment.used < TEXT_BYTES && text(&environment).ends_with(','));
+        assert_eq!(environment.text[environment.used..], [0; TEXT_BYTES][environment.used..]);
+    }
+
+    #[test]
+    fn an_environment_is_extended_unless_it_is_too_large() {
+        let entry = c"A=1".as_ptr();
+        for (count, fits) in [(0, true), (3, true), (VARIABLES_MAX - 3, true), (VARIABLES_MAX - 2, false)] {
+            let mut variables = vec![entry; count];
+            variables.push(core::ptr::null());
+            let mut environment = Environment::new();
+            environment.tell(1, DSYNC);
+            // SAFETY: a null-terminated array of C strings.
+            let extended = unsafe { environment.extend(variables.as_ptr()) };
+            assert_eq!(extended.is_some(), fits, "{count}");
+            if let Some(extended) = extended {
+                // SAFETY: as above, by construction.
+                assert_eq!(unsafe { find(extended, VARIABLE) }.map(|(at, _)| at), Some(count));
+            }
+        }
+    }
+}
