@@ -3,10 +3,10 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::thread::Timespec;
 
 use crate::files::FileRow;
 use crate::header::Header;
@@ -248,7 +248,7 @@ impl Board {
                     return false;
                 } else {
                     // Nobody wakes us: the announcing lane must not pay for the rare waiter.
-                    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 50_000 });
+                    crate::futex::pause(Duration::from_micros(50));
                 }
             }
         }

@@ -96,6 +96,8 @@ pub struct Client<N: Nvm = Mapping> {
     pub(crate) layout: Layout,
     pub(crate) uuid: [u8; 16],
     pub(crate) id: u32,
+    /// Where the search for a free lane begins; `None`: it depends on the thread.
+    pub(crate) first_lane: Option<usize>,
 }
 
 impl Client<Mapping> {
@@ -124,7 +126,14 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        Self { nvm, board, layout, uuid, id }
+        Self { nvm, board, layout, uuid, id, first_lane: None }
+    }
+
+    /// The same client, whose operations begin their search for a free lane at a given one: what it does can then be
+    /// repeated exactly.
+    pub fn with_first_lane(mut self, lane: usize) -> Self {
+        self.first_lane = Some(lane);
+        self
     }
 
     /// The board.

@@ -37,7 +37,7 @@ impl<N: Nvm> Client<N> {
         if total == 0 {
             return Ok(Outcome::Kernel);
         }
-        if total as u64 > atomic_write_bytes_max(self.layout.pool_bytes) {
+        if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
         }
         // Step 0: space before any lock.
