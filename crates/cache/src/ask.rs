@@ -26,7 +26,8 @@ pub enum Ask {
     Register = 1,
     /// Second half of `Register`: `args[2]` is 1 when no other description of the file exists.
     Sole = 2,
-    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it.
+    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when the asker keeps the
+    /// file's writers out.
     Settle = 3,
     /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]).
     Bypass = 4,

@@ -195,9 +195,10 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done before.
-    pub(crate) fn settle(&self, file: FileRef) -> Result<(), Errno> {
-        let args = [u64::from(file.slot), file.generation, 0, 0];
+    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done before. `held` says
+    /// that the caller keeps the file's writers out.
+    pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
+        let args = [u64::from(file.slot), file.generation, u64::from(held), 0];
         ask(&self.board, self.id, Ask::Settle, args, None).map(|_| ())
     }
 
@@ -251,7 +252,9 @@ impl<N: Nvm> Client<N> {
         let is_blank = row.newest_seq.load(Ordering::SeqCst) == file.generation;
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
-        if !row.needs_real_sync() && !is_blank && names_covered == Some(None) {
+        // Who keeps the writers out may be in the middle of a change around the log that is seen already.
+        let is_logged = !row.needs_real_sync() && !row.is_exclusive();
+        if is_logged && !is_blank && names_covered == Some(None) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }

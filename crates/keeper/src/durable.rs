@@ -31,6 +31,7 @@ mod slots;
 
 pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::ManagedFile;
+pub use settle::Writers;
 pub(crate) use rewrite::replay_live;
 pub use slots::{Newcomer, Refusal};
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use holdfast_keeper::recovery::{RecoverOptions, Recovered, Report, recover_on};
+use holdfast_keeper::recovery::{FileReport, RecoverOptions, Recovered, Report, recover_on};
 use holdfast_pool::Superblock;
 
 use crate::disk::{DiskState, Left, SimDisk};
@@ -143,7 +143,7 @@ impl Checker<'_> {
         let with_afterlife = tampered.is_none() && random.one_in(self.effort.afterlife_one_in);
         let image = Image { nvm, disk, tampered };
         let result = self.recover(&image, &snapshot.model, depth, &mut random, &mut trail)?;
-        if with_afterlife {
+        if with_afterlife && result.recovered.set_aside_slots.is_empty() {
             self.afterlife(&result, &mut random, &mut trail)?;
         }
         Ok(result)
@@ -252,7 +252,7 @@ impl Checker<'_> {
         if exempt.is_none()
             && !model.has_conflict()
             && let Some(row) =
-                report.files.iter().find(|row| matches!(&row.outcome[..], "set aside" | "failed"))
+                report.files.iter().find(|row| is_wrongly_kept(row))
         {
             return Err(violation(trail, format!("{} is {}: {}", row.path, row.outcome, row.reason)));
         }
@@ -304,6 +304,14 @@ impl Service {
             set_aside_slots: recovered.set_aside_slots.clone(),
         }
     }
+}
+
+/// Whether a person is asked to decide without need. What was renamed over while it got its first records is kept too:
+/// nothing is lost or changed by that.
+fn is_wrongly_kept(row: &FileReport) -> bool {
+    matches!(&row.outcome[..], "set aside" | "failed")
+        && !row.reason.starts_with("another file stands")
+        && !row.reason.starts_with("an earlier recovery")
 }
 
 fn violation(trail: &[String], what: String) -> Violation {

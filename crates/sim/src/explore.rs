@@ -208,7 +208,7 @@ pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
                     continue;
                 }
                 for other in ALL.iter().filter(|other| pairs(op, other)) {
-                    both(visit, &steps, Spread::Other(1, *other));
+                    both(visit, &steps, Spread::Other(1 - step(*op).thread, *other));
                 }
                 if op.is_clients() {
                     for then in [None, Some(Op::Put(A, 20, 40)), Some(Op::Expire)] {
@@ -224,9 +224,13 @@ pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
     }
 }
 
-/// Whether two operations may be under way at once: not two of the keeper's own.
+/// Whether two operations are tried at once: not two of the keeper's own, and not two changes of names, whose order
+/// against each other only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
-    op.is_clients() || other.is_clients()
+    let names = |op: &Op| {
+        matches!(op, Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_))
+    };
+    (op.is_clients() || other.is_clients()) && !(names(op) && names(other))
 }
 
 /// The interruptions of a history whose last step has `points` points.

@@ -52,6 +52,8 @@ pub(crate) struct Parts {
     pub handles: BTreeMap<FileIndex, Handle>,
     /// What each thread has under way.
     pub under_way: [Option<program::UnderWay>; 2],
+    /// Files without a name, whose descriptors are closed when the step is over.
+    pub closing: Vec<FileIndex>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
 }
@@ -172,6 +174,7 @@ impl Machine {
             durable: Rc::new(durable),
             handles: BTreeMap::new(),
             under_way: [None; 2],
+            closing: Vec::new(),
             next_payload: 0,
         }));
         TROUBLE.take();
@@ -225,6 +228,11 @@ impl Machine {
                 &mut |_| None,
             );
         }
+        parts(|parts| {
+            for index in std::mem::take(&mut parts.closing) {
+                parts.handles.remove(&index);
+            }
+        });
         stage::point(Kind::Step);
         Some(ending)
     }

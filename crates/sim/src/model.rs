@@ -124,6 +124,8 @@ struct NameChange {
     /// It must be found.
     sure: bool,
     id: u64,
+    /// When it was made; until then it may not happen at all.
+    made: Option<u64>,
 }
 
 /// All that is known.
@@ -290,11 +292,26 @@ impl Model {
         file
     }
 
-    /// Names change from now on, or not yet.
+    /// Names changed.
     pub fn name(&mut self, naming: Naming) -> u64 {
-        let id = self.changed();
-        self.changes.push(NameChange { naming, sure: false, id });
+        let id = self.announce(naming);
+        self.named(id);
         id
+    }
+
+    /// Names are about to change.
+    pub fn announce(&mut self, naming: Naming) -> u64 {
+        let id = self.changed();
+        self.changes.push(NameChange { naming, sure: false, id, made: None });
+        id
+    }
+
+    /// The announced change was made.
+    pub fn named(&mut self, id: u64) {
+        let now = self.changed();
+        for change in self.changes.iter_mut().filter(|change| change.id == id) {
+            change.made = Some(now);
+        }
     }
 
     /// A change of names failed.
@@ -315,7 +332,7 @@ impl Model {
             let change = &self.changes[index];
             let blank =
                 matches!(change.naming, Naming::Create(_, file) if self.files[file].states.len() == 1);
-            if change.id <= up_to && !change.sure && (with_blank || !blank) {
+            if change.made.is_some_and(|made| made <= up_to) && !change.sure && (with_blank || !blank) {
                 self.make_sure(index);
             }
         }

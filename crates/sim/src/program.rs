@@ -96,6 +96,7 @@ pub(crate) enum UnderWay {
 
 /// Begins a change of a file, so that its end is told even if the thread does not live to see it.
 fn begin(thread: u8, index: FileIndex, effect: Effect) -> u64 {
+    with_handle(index, |_| ());
     let id = model(|model| model.begin(index, effect));
     parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Change(index, id)));
     id
@@ -147,7 +148,9 @@ fn with_handle<T>(index: FileIndex, with: impl FnOnce(&mut Handle) -> T) -> T {
 /// The file's place in the board, as the library finds it before every change; `None` leaves it to the kernel.
 fn managed(thread: u8, index: FileIndex) -> Result<Option<FileRef>, Errno> {
     let (inode, key, known, is_as_born) = with_handle(index, |handle| {
-        (handle.file.id, handle.file.key(), handle.reference, handle.is_as_born)
+        // As the library tells: nobody else has written to it.
+        let is_as_born = handle.is_as_born && handle.file.size() == 0;
+        (handle.file.id, handle.file.key(), handle.reference, is_as_born)
     });
     if let Some(known) = known {
         return Ok(Some(known));
@@ -214,7 +217,10 @@ fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
         };
         let place = at.map_or(Place::Append, |at| Place::At(at.into()));
         let parts = [Bytes::from_slice(&data)];
-        match client.write(reference, place, &parts, || raw(logged), || Ok(cursor.get())) {
+        let row = &client.board().files()[reference.slot as usize];
+        // Who keeps the writers out goes around the log: durable when it returns, not before.
+        let raw_write = || raw(logged && !row.is_exclusive());
+        match client.write(reference, place, &parts, raw_write, || Ok(cursor.get())) {
             Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
             Ok(Outcome::Kernel) => {
                 let _ = raw(false);
@@ -358,28 +364,33 @@ fn known(thread: u8, name: Name) -> Option<FileRef> {
 }
 
 fn rename(thread: u8, from: Name, to: Name, works: bool) {
-    let Some(index) = file_at(from) else { return };
-    let replaced = file_at(to);
+    if file_at(from).is_none() {
+        return;
+    }
     let target = CString::new(path(to)).expect("no zero in a path");
-    let naming = Cell::new(None);
+    let replaces = Cell::new(None);
     let raw = || {
         stage::point(Kind::Raw);
         if !works {
             return Err(ENOSPC);
         }
+        // Others may have changed the names while this thread asked the keeper.
+        let (Some(index), replaced) = (file_at(from), file_at(to)) else { return Err(Errno(2)) };
         parts(|parts| parts.disk.rename(&path(from), &path(to))).map_err(|_| Errno::EIO)?;
         let change = Naming::Rename(vec![from], vec![to], index, replaced);
-        naming.set(Some(model(|model| model.name(change))));
+        model(|model| model.name(change));
+        replaces.set(replaced);
         stage::point(Kind::Raw);
         Ok(())
     };
     let (named, target_file) = (known(thread, from), known(thread, to));
+    client(thread).note_names(DEVICE);
     let done = client(thread).renaming(named, target_file, -100, &target, raw);
     if done == Ok(Ok(())) {
         client(thread).note_names(DEVICE);
     }
-    if let (Some(_), Some(replaced)) = (naming.get(), replaced) {
-        parts(|parts| parts.handles.remove(&replaced));
+    if let Some(replaced) = replaces.get() {
+        parts(|parts| parts.closing.push(replaced));
     }
 }
 
@@ -387,20 +398,23 @@ fn unlink(thread: u8, name: Name, works: bool) {
     let Some(index) = file_at(name) else { return };
     let reference = known(thread, name);
     let full = CString::new(path(name)).expect("no zero in a path");
-    let naming = model(|model| model.name(Naming::Unlink(vec![name], index)));
+    let naming = model(|model| model.announce(Naming::Unlink(vec![name], index)));
     parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Removal(naming)));
     let removal = match reference.map(|file| client(thread).unlinking(file, -100, &full)) {
         Some(Ok(removal)) => Some(removal),
         None => None,
         Some(Err(_)) => return model(|model| model.not_named(naming)),
     };
+    if removal != Some(Removal::Held) {
+        client(thread).note_names(DEVICE);
+    }
     stage::point(Kind::Raw);
     if works {
         let _ = parts(|parts| {
             parts.under_way[usize::from(thread)] = None;
             parts.disk.unlink(&path(name))
         });
-        model(|model| model.version += 1);
+        model(|model| model.named(naming));
         stage::point(Kind::Raw);
     }
     if works && removal != Some(Removal::Held) {
@@ -410,7 +424,7 @@ fn unlink(thread: u8, name: Name, works: bool) {
         client(thread).unlinked(file, removal, works);
     }
     if works {
-        parts(|parts| parts.handles.remove(&index));
+        parts(|parts| parts.closing.push(index));
     } else {
         model(|model| model.not_named(naming));
     }
@@ -422,9 +436,18 @@ fn bypass(thread: u8, name: Name) {
     let _ = client(thread).bypass(reference, Reason::MappedShared);
 }
 
+/// Closes a file, unless a thread is at it.
+fn close(index: FileIndex) -> Option<Handle> {
+    let in_use = |under_way: &UnderWay| matches!(under_way, UnderWay::Change(file, _) if *file == index);
+    parts(|parts| {
+        let busy = parts.under_way.iter().flatten().any(in_use);
+        if busy { None } else { parts.handles.remove(&index) }
+    })
+}
+
 fn retire(name: Name) {
     let Some(index) = file_at(name) else { return };
-    let reference = parts(|parts| parts.handles.remove(&index)).and_then(|handle| handle.reference);
+    let reference = close(index).and_then(|handle| handle.reference);
     if let Some(reference) = reference
         && let Some(file) = durable().file(reference.slot.into(), reference.generation)
     {

@@ -177,7 +177,7 @@ impl Worker<'_> {
                 let crash = number + index;
                 for image in 0..checker.images_of(snapshot) {
                     let goes_on = index == chosen && image == 0 && life + 1 < lives;
-                    if !goes_on && !(only.crash(crash) && only.image(image)) {
+                    if !(goes_on || only.crash(crash) && only.image(image)) {
                         continue;
                     }
                     match checker.check(snapshot, image, &[seed, crash as u64]) {

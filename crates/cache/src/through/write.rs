@@ -47,6 +47,12 @@ impl<N: Nvm> Client<N> {
             Entry::Kernel => return Ok(Outcome::Kernel),
             Entry::Stale => return Ok(Outcome::Stale),
         }
+        if matches!(place, Place::Append) && self.row(file).size_hint.load(Ordering::SeqCst) == NO_SIZE {
+            // Where the end is only the kernel knows, and a record must not guess: it would be replayed there.
+            lane.finish(file);
+            drop(lane);
+            return self.write_around(file, place, raw, cursor);
+        }
         let written = self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor);
         lane.finish(file);
         drop(lane);
@@ -57,7 +63,7 @@ impl<N: Nvm> Client<N> {
             Written::Done { bytes, offset } => Ok(Outcome::Absorbed { bytes, offset }),
             Written::Misplaced { bytes } => {
                 // Invariant 5, in the rare race with a foreign append: on disk and expired before it counts.
-                self.settle(file)?;
+                self.settle(file, false)?;
                 Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
             }
         }
@@ -76,7 +82,7 @@ impl<N: Nvm> Client<N> {
         cursor: &impl Fn() -> Result<u64, Errno>,
     ) -> Result<Written, Errno> {
         let row = self.row(file);
-        let offset = match place {
+        let mut offset = match place {
             Place::At(offset) => offset,
             Place::Cursor { known } => {
                 self.lock_cursor(row, lane)?;
@@ -84,10 +90,7 @@ impl<N: Nvm> Client<N> {
             }
             Place::Append => {
                 self.lock_cursor(row, lane)?;
-                match row.size_hint.load(Ordering::SeqCst) {
-                    NO_SIZE => 0,
-                    size => size,
-                }
+                row.size_hint.load(Ordering::SeqCst)
             }
         };
         if offset.checked_add(total).is_none_or(|end| end > i64::MAX as u64) {
@@ -95,6 +98,13 @@ impl<N: Nvm> Client<N> {
             return raw().map(|bytes| Written::Misplaced { bytes });
         }
         lane.lock_pages(file, offset, total)?;
+        // A writer who held these pages may have moved the end: the record would say the wrong place, and a crash before
+        // it is cancelled would put it on top of what that writer was acknowledged.
+        while matches!(place, Place::Append) && row.size_hint.load(Ordering::SeqCst) != offset {
+            lane.unlock_pages(file);
+            offset = row.size_hint.load(Ordering::SeqCst);
+            lane.lock_pages(file, offset, total)?;
+        }
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);
@@ -137,7 +147,18 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) {
             return Ok(Outcome::Stale);
         }
-        let bytes = self.around(file, &mut raw)??;
+        let row = self.row(file);
+        let written = self.around_log(file, true, || {
+            let bytes = raw()?;
+            // Writers are kept out: the end of an append is the end of the file.
+            if let (Place::Append, Ok(end)) = (place, cursor()) {
+                row.size_hint.store(end, Ordering::SeqCst);
+            }
+            Ok::<usize, Errno>(bytes)
+        })?;
+        // Left to the kernel meanwhile: its promises are the program's own to ask for.
+        let Ok(bytes) = written else { return Ok(Outcome::Kernel) };
+        let bytes = bytes?;
         let offset = match place {
             Place::At(offset) => offset,
             Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),
