@@ -42,7 +42,9 @@ pub(crate) struct Lane<'a, N: Nvm> {
 
 /// The longest write of this pool that is all there or not at all after a crash, in bytes.
 pub(crate) fn atomic_write_bytes_max(layout: &Layout) -> u64 {
-    (layout.pool_bytes / 8).min(GROUP_SEGMENTS_MAX as u64 * member_bytes_max(layout))
+    // Half of the segments: lanes keep a quarter, and the rest can always become free.
+    let segments = (GROUP_SEGMENTS_MAX as u64).min(u64::from(layout.segment_count) / 2);
+    (layout.pool_bytes / 8).min(segments * member_bytes_max(layout))
 }
 
 /// Payload of a record that has a fresh segment for itself.

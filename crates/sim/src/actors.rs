@@ -70,13 +70,13 @@ pub struct Ending {
 }
 
 /// Plays `main` with whoever it takes. `serve` gives the next request for the keeper; `help` is asked, with the number
-/// of earlier calls, when everybody waits.
+/// of earlier calls and whether the main actor was interrupted, when everybody waits.
 pub fn play(
     role: Role,
     main: Task,
     interruption: Interruption,
     mut serve: impl FnMut() -> Option<Task>,
-    mut help: impl FnMut(usize) -> Option<Task>,
+    mut help: impl FnMut(usize, bool) -> Option<Task>,
 ) -> Ending {
     let (at, mut other, kills) = match interruption {
         Interruption::Never => (usize::MAX, None, false),
@@ -117,7 +117,7 @@ pub fn play(
         }
         if idle > IDLE_ROUNDS_MAX {
             idle = 0;
-            match help(helped) {
+            match help(helped, ending.interrupted) {
                 Some(task) => actors.push(Actor::new(Role::Extra, task)),
                 None => {
                     ending.hangs = true;

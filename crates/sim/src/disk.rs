@@ -298,6 +298,9 @@ impl DiskState {
     }
 
     pub(crate) fn write(&mut self, id: u32, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         let mut done = 0;
         while done < bytes.len() {
             let at = offset as usize + done;

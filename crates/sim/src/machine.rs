@@ -205,8 +205,8 @@ impl Machine {
             program::died(thread);
         };
         let mut repaired = false;
-        let mut help = |call: usize| -> Option<Task> {
-            if killed && !repaired {
+        let mut help = |call: usize, interrupted: bool| -> Option<Task> {
+            if killed && interrupted && !repaired {
                 repaired = true;
                 return Some(Box::new(repair));
             }
@@ -225,7 +225,7 @@ impl Machine {
                 Box::new(repair),
                 Interruption::Never,
                 next_request,
-                &mut |_| None,
+                &mut |_, _| None,
             );
         }
         parts(|parts| {

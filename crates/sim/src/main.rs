@@ -40,6 +40,12 @@ struct Args {
     /// Play this history only, as a failure prints it.
     #[arg(long, value_name = "JSON")]
     history: Option<String>,
+    /// With --seed: print its first history, for --history.
+    #[arg(long, requires = "seed")]
+    print: bool,
+    /// With --history: check the crash points of all steps, not only of the last one.
+    #[arg(long, requires = "history")]
+    all_steps: bool,
     /// With --seed or --history: this crash point only.
     #[arg(long, value_name = "N")]
     crash: Option<usize>,
@@ -78,10 +84,14 @@ impl Args {
         let only = Only { crash: self.crash, image: self.image };
         if let Some(text) = &self.history {
             let history: History = serde_json::from_str(text).context("--history is not one that was printed")?;
-            worker.short_only(&history, only);
+            worker.check(&history, if self.all_steps { 0 } else { history.steps.len() - 1 }, only);
             return Ok((false, 0));
         }
         if let Some(seed) = self.seed {
+            if self.print {
+                println!("{}", serde_json::to_string(&holdfast_sim::explore::seeded(seed))?);
+                return Ok((false, 0));
+            }
             worker.seed(seed, only);
             return Ok((false, 1));
         }
@@ -97,6 +107,11 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        default(panic);
+        eprintln!("again: cargo run --release -p holdfast-sim -- {}", holdfast_sim::run::playing());
+    }));
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -1,9 +1,9 @@
 //! The oracle: what files and names may be after a crash, worked out from what programs did and were told, without any
 //! of the product's code.
 //!
-//! A file is the sequence of its states; each call that took effect adds one. `floor` is the oldest state that may
-//! still be found: the newest one where writes are durable when they return, the one of the last real sync where a file
-//! is left to the kernel. Calls under way may have happened or not. Names are a list of changes, of which those that
+//! A file is the list of states that may be found since its last real sync: a call that no record holds adds one, and a
+//! crash leaves any of them, byte by byte; a call that a record holds is on top of each. So where writes are durable when
+//! they return there is one state, and it must be found as it is. Calls under way may have happened or not. Names are a list of changes, of which those that
 //! must be durable are marked; the others may be there or not, but none without the earlier ones it builds on.
 
 use std::collections::BTreeMap;
@@ -69,6 +69,10 @@ struct File {
     ends: Vec<u64>,
     /// An outsider has it: recovery may leave it to a person.
     conflict: bool,
+    /// Something of it was ever made durable by a record.
+    has_bytes: bool,
+    /// A sync failed: what no record holds may be lost for good, and no later sync brings it back.
+    broken: bool,
 }
 
 /// What happened to names.
@@ -152,6 +156,8 @@ impl Model {
                 under_way: Vec::new(),
                 ends: Vec::new(),
                 conflict: false,
+                has_bytes: true,
+                broken: false,
             });
         }
         model
@@ -200,12 +206,17 @@ impl Model {
         self.changed();
         let file_model = &mut self.files[file];
         if let Some(effect) = done {
-            let next = effect.apply(file_model.states.last().map_or(&[][..], |state| state));
-            file_model.ends.push(next.len() as u64);
-            file_model.states.push(Rc::new(next));
             if durable {
-                file_model.floor = file_model.states.len() - 1;
+                // Whatever of the earlier states is found, this is on top of it.
+                for state in &mut file_model.states[file_model.floor..] {
+                    *state = Rc::new(effect.apply(state));
+                }
+                file_model.has_bytes = true;
+            } else {
+                let next = effect.apply(file_model.states.last().map_or(&[][..], |state| state));
+                file_model.states.push(Rc::new(next));
             }
+            file_model.ends.push(file_model.states.last().map_or(0, |state| state.len() as u64));
         }
         if !partial {
             file_model.under_way.retain(|(other, _)| *other != id);
@@ -261,10 +272,15 @@ impl Model {
     /// The first `states` states of a file are on disk.
     pub fn synced(&mut self, file: FileIndex, states: usize) {
         let file = &mut self.files[file];
-        if file.floor + 1 < states {
+        if file.floor + 1 < states && !file.broken {
             file.floor = states - 1;
             self.version += 1;
         }
+    }
+
+    /// A sync of the file is going to fail.
+    pub fn will_fail(&mut self, file: FileIndex) {
+        self.files[file].broken = true;
     }
 
     /// An outsider has the file, or has left it.
@@ -287,6 +303,8 @@ impl Model {
             under_way: Vec::new(),
             ends: Vec::new(),
             conflict: false,
+            has_bytes: false,
+            broken: false,
         });
         self.name(Naming::Create(name.to_vec(), file));
         file
@@ -331,7 +349,7 @@ impl Model {
         for index in 0..self.changes.len() {
             let change = &self.changes[index];
             let blank =
-                matches!(change.naming, Naming::Create(_, file) if self.files[file].states.len() == 1);
+                matches!(change.naming, Naming::Create(_, file) if !self.files[file].has_bytes);
             if change.made.is_some_and(|made| made <= up_to) && !change.sure && (with_blank || !blank) {
                 self.make_sure(index);
             }
@@ -439,7 +457,7 @@ impl Model {
             return Ok(());
         }
         let possible = &file.states[file.floor..];
-        let mut outcomes: Vec<Rc<Vec<u8>>> = vec![Rc::clone(&possible[possible.len() - 1])];
+        let mut outcomes: Vec<Rc<Vec<u8>>> = possible.to_vec();
         for (_, effect) in &file.under_way {
             for outcome in outcomes.clone() {
                 outcomes.push(Rc::new(effect.apply(&outcome)));
@@ -457,7 +475,7 @@ impl Model {
             return Err(difference(&outcomes[0], found));
         }
         // Left to the kernel: every byte, and the size, are of some state since the last sync.
-        let all: Vec<&Rc<Vec<u8>>> = possible.iter().chain(&outcomes).collect();
+        let all: Vec<&Rc<Vec<u8>>> = outcomes.iter().collect();
         if !all.iter().any(|state| state.len() == found.len()) {
             return Err(format!("its size is {}, which it never was since its last sync", found.len()));
         }

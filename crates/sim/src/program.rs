@@ -189,8 +189,6 @@ fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
         None => Effect::Append(data.clone()),
     };
     let client = client(thread);
-    // The library's limit for what goes around the log.
-    let logged = u64::from(bytes) <= durable().superblock.layout.pool_bytes / 8;
     let id = begin(thread, index, whole);
     for _ in 0..STALE_MAX {
         let Ok(reference) = managed(thread, index) else { break };
@@ -219,7 +217,7 @@ fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
         let parts = [Bytes::from_slice(&data)];
         let row = &client.board().files()[reference.slot as usize];
         // Who keeps the writers out goes around the log: durable when it returns, not before.
-        let raw_write = || raw(logged && !row.is_exclusive());
+        let raw_write = || raw(!row.is_exclusive());
         match client.write(reference, place, &parts, raw_write, || Ok(cursor.get())) {
             Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
             Ok(Outcome::Kernel) => {
@@ -458,6 +456,7 @@ fn retire(name: Name) {
 fn fail(name: Name) {
     let Some(index) = file_at(name) else { return };
     let inode = with_handle(index, |handle| handle.file.id);
+    model(|model| model.will_fail(index));
     parts(|parts| parts.disk.state().fail_next_sync(inode));
 }
 

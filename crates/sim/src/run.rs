@@ -1,5 +1,6 @@
 //! Running many histories on several threads, and one history again.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -8,6 +9,15 @@ use crate::check::{Checker, Counts, Effort, Outcome, Violation};
 use crate::explore::{Spread, exhaustive, seeded, spread};
 use crate::history::History;
 use crate::random::Random;
+
+thread_local! {
+    static PLAYING: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The arguments that play again what this thread is playing; for panics.
+pub fn playing() -> String {
+    PLAYING.with_borrow(Clone::clone)
+}
 
 /// What a failure is, and how it is played again.
 #[derive(Clone, Debug)]
@@ -98,24 +108,20 @@ impl Worker<'_> {
 
     /// Plays a short history and checks the crash points of its last step.
     pub fn short(&mut self, history: &History) {
-        self.short_only(history, Only::ALL);
-    }
-
-    /// As [`Worker::short`], of some images only.
-    pub fn short_only(&mut self, history: &History, only: Only) {
-        let last = history.steps.len() - 1;
-        self.play(history, last, only);
+        self.check(history, history.steps.len() - 1, Only::ALL);
     }
 
     fn fail(&self, history: &History, replay: String, violation: Violation) {
         let _ = self.failures.send(Failure { violation, history: history.to_string(), replay });
     }
 
-    fn play(&mut self, history: &History, from: usize, only: Only) {
+    /// Plays a history and checks images of the crash points of its steps from `from` on.
+    pub fn check(&mut self, history: &History, from: usize, only: Only) {
         self.counts.histories += 1;
         self.shared.histories.fetch_add(1, Ordering::Relaxed);
-        let played = history.play(from);
         let replay = || format!("--history '{}'", serde_json::to_string(history).unwrap_or_default());
+        PLAYING.set(replay());
+        let played = history.play(from);
         if let Some(step) = played.hangs {
             let violation =
                 Violation { what: format!("step {} never ends", step + 1), trail: crate::machine::trouble() };
@@ -145,6 +151,7 @@ impl Worker<'_> {
 
     /// Plays the lives of a seed: a long history, a crash, recovery, another long history on what is left, and so on.
     pub fn seed(&mut self, seed: u64, only: Only) {
+        PLAYING.set(format!("--seed {seed}"));
         let mut random = Random::of(&[seed, 2]);
         let lives = 1 + random.below(3);
         let mut next: Option<Outcome> = None;

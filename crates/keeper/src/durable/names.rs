@@ -55,14 +55,26 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// A client died: a removal that it announced and did not make is not made any more.
-    pub fn withdraw_removals(&self, client: u32) {
+    /// A client died: a removal or a name that it announced and did not make is not made any more.
+    pub fn withdraw_announced(&self, client: u32) {
         for file in self.managed() {
-            let announced = file.meta().removing == Some(client);
-            if announced && !matches!(file.links(), Ok(0)) {
+            let (removes, names, path) = {
+                let mut meta = file.meta();
+                let names = meta.naming == Some(client);
+                meta.naming = meta.naming.filter(|_| !names);
+                (meta.removing == Some(client), names, meta.path.clone())
+            };
+            let not_removed = removes && !matches!(file.links(), Ok(0));
+            if not_removed || names && !self.stands_at(&file, &path) {
                 self.withdraw_name(&file);
             }
         }
+    }
+
+    fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
+        let there = self.disk.find(path.as_os_str().as_bytes()).and_then(|there| there.stat());
+        let ours = file.description.stat();
+        matches!((there, ours), (Ok(there), Ok(ours)) if (there.dev, there.ino) == (ours.dev, ours.ino))
     }
 
     /// A settled file was renamed over; its writers are kept out. Without a name left it needs no slot: nothing of it

@@ -18,7 +18,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.repair_lane(client, index as u32, lane);
             }
         }
-        self.withdraw_removals(client);
+        self.withdraw_announced(client);
         // It may have changed names and died before it counted that.
         self.board.header().note_all_names();
         for (slot, row) in self.board.files().iter().enumerate() {

@@ -36,7 +36,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 }
                 let stored = match path() {
                     Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
-                    Some(path) => self.push_name(&file, HintKind::Name, &path),
+                    Some(path) => {
+                        file.meta().naming = Some(client);
+                        self.push_name(&file, HintKind::Name, &path)
+                    }
                     None => Err(std::io::Error::from(std::io::ErrorKind::InvalidFilename)),
                 };
                 stored.map_err(|_| Errno::EIO)?;
