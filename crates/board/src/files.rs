@@ -55,7 +55,8 @@ pub struct FileRow {
     pub newest_seq: AtomicU64,
     /// Copy of the slot's `expired_seq`.
     pub expired_seq: AtomicU64,
-    /// Where the last append ended, or [`NO_SIZE`]. A guess: every use is verified.
+    /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever makes it longer holds the
+    /// cursor lock, or has the file exclusively. Every use is verified, since processes outside may append.
     pub size_hint: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
     pub unlogged: AtomicU64,
@@ -65,6 +66,8 @@ pub struct FileRow {
     pub cursor_lock: AtomicU32,
     /// Raised when bringing the file to disk failed; each description reports it once.
     pub error_epoch: AtomicU32,
+    /// Real syncs by clients that failed: the keeper's own description may not show their error.
+    pub sync_failures: AtomicU32,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
     pub client_opens: AtomicU64,
 }

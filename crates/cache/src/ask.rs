@@ -14,8 +14,8 @@ use crate::client::Errno;
 /// How long a client sleeps before it looks whether the keeper still lives.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Looks at the answer before going to sleep: about as long as a quick request takes, less than a wake-up costs.
-const SPINS: u32 = 1500;
+/// Looks at the answer before going to sleep: longer than a quick request takes, about as long as a wake-up does.
+const SPINS: u32 = 4000;
 
 /// Requests. `args` and `reply` are those of the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

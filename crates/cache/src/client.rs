@@ -260,7 +260,9 @@ impl<N: Nvm> Client<N> {
         }
         let covered = row.unlogged.load(Ordering::SeqCst);
         self.board.header().syncs_real.add(1);
-        raw()?;
+        raw().inspect_err(|_| {
+            row.sync_failures.fetch_add(1, Ordering::SeqCst);
+        })?;
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {
             names.cover(covered);

@@ -1,9 +1,13 @@
-//! File systems on loop devices whose power can be cut: `xfs_io -x -c shutdown` stops them without flushing anything. Guards
-//! unmount and detach at the end, whatever happened.
+//! File systems on loop devices whose power can be cut, in one of two ways. `xfs_io -x -c shutdown` stops the file system
+//! without flushing anything. A forgetful disk below it forgets what was not flushed, at any instant. Guards unmount and
+//! detach at the end, whatever happened.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use holdfast_forgetful::Counts;
 use tempfile::TempDir;
 
 use crate::cmd::Cmd;
@@ -32,12 +36,23 @@ impl Kind {
     }
 }
 
+/// How the power is cut.
+enum Power {
+    /// By the shutdown ioctl.
+    Ioctl,
+    /// By a disk that forgets.
+    Disk(holdfast_forgetful::Disk),
+}
+
 /// A mounted file system on a loop device.
 pub struct Disk {
     kind: Kind,
     /// Where it is mounted.
     pub root: PathBuf,
-    device: String,
+    device: Mutex<String>,
+    image: PathBuf,
+    // Before the home that it lies in.
+    power: Power,
     // Removed last: it holds the image and the mount point.
     _home: TempDir,
 }
@@ -50,33 +65,81 @@ impl Disk {
 
     /// Makes and mounts one of a given size.
     pub fn with_size(kind: Kind, size_bytes: u64) -> Self {
-        need::root();
         need::tool("xfs_io");
         let home = directory();
         let image = home.path().join("image");
         std::fs::File::create(&image).and_then(|file| file.set_len(size_bytes)).expect("image");
+        Self::on(kind, home, image, Power::Ioctl)
+    }
+
+    /// Makes and mounts one on a disk that forgets what was not flushed when its power is cut.
+    pub fn forgetful(kind: Kind) -> Self {
+        let home = directory();
+        let platter = home.path().join("platter");
+        std::fs::create_dir(&platter).expect("mount point");
+        // The file systems rely on blocks of 4 KiB that are never torn, as the disks of today promise.
+        let disk = holdfast_forgetful::Disk::start(
+            Command::new(need::own("holdfast-forgetful")),
+            &platter,
+            2 << 30,
+            4096,
+        );
+        Self::on(kind, home, disk.file(), Power::Disk(disk))
+    }
+
+    fn on(kind: Kind, home: TempDir, image: PathBuf, power: Power) -> Self {
+        need::root();
         let (mkfs, options, _) = kind.mkfs();
-        Cmd::new(mkfs).args(options).arg(&image).ok();
         let root = home.path().join("mount");
         std::fs::create_dir(&root).expect("mount point");
-        let device = Cmd::new("losetup").args(["--show", "-f"]).arg(&image).ok().stdout.trim().to_owned();
-        let disk = Self { kind, root, device, _home: home };
+        let disk = Self { kind, root, device: Mutex::default(), image, power, _home: home };
+        disk.attach();
+        Cmd::new(mkfs).args(options).arg(&*disk.device()).ok();
         disk.mount();
         disk
     }
 
+    fn device(&self) -> MutexGuard<'_, String> {
+        self.device.lock().expect("no holder panics")
+    }
+
+    fn attach(&self) {
+        let attached = Cmd::new("losetup").args(["--show", "-f"]).arg(&self.image).ok();
+        *self.device() = attached.stdout.trim().to_owned();
+    }
+
+    fn detach(&self) {
+        drop(Cmd::new("losetup").args(["-d", &self.device()]).output());
+    }
+
     fn mount(&self) {
         let (_, _, options) = self.kind.mkfs();
-        Cmd::new("mount").args(["-o", options, &self.device]).arg(&self.root).ok();
+        Cmd::new("mount").args(["-o", options, &self.device()]).arg(&self.root).ok();
     }
 
     fn unmount(&self) -> bool {
         Cmd::new("umount").arg(&self.root).output().status.success()
     }
 
+    /// Whether a cut is an instant: what a sync said before it is true, whoever was writing.
+    ///
+    /// The ioctl is none: an fsync under way in the kernel may be told of success (one cut in twenty, ext4 and xfs alike)
+    /// for data that the shutdown then takes away. A real disk does not do that.
+    pub fn cuts_at_an_instant(&self) -> bool {
+        matches!(self.power, Power::Disk(_))
+    }
+
     /// Cuts the power: from now on the file system fails, and whatever was not on the device is gone.
     pub fn cut_power(&self) {
-        Cmd::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.root).ok();
+        self.cut_power_seeded(0);
+    }
+
+    /// The same. The seed decides what becomes of blocks that a forgetful disk had not flushed.
+    pub fn cut_power_seeded(&self, seed: u64) {
+        match &self.power {
+            Power::Ioctl => drop(Cmd::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.root).ok()),
+            Power::Disk(disk) => drop(disk.cut(seed)),
+        }
     }
 
     /// Power is back: unmounts what is left (nobody may use it any more) and mounts it again.
@@ -86,7 +149,29 @@ impl Disk {
             &format!("umount of {} ({})", self.root.display(), self.users()),
             || self.unmount(),
         );
+        if let Power::Disk(disk) = &self.power {
+            // A new device: the old one may remember what the disk forgot.
+            self.detach();
+            disk.restore();
+            self.attach();
+        }
         self.mount();
+    }
+
+    /// Lets the next flush of a forgetful disk fail.
+    pub fn fail_a_flush(&self) {
+        match &self.power {
+            Power::Ioctl => panic!("only a forgetful disk fails when told to"),
+            Power::Disk(disk) => drop(disk.fail_flushes(1)),
+        }
+    }
+
+    /// What a forgetful disk has seen.
+    pub fn counts(&self) -> Option<Counts> {
+        match &self.power {
+            Power::Ioctl => None,
+            Power::Disk(disk) => Some(disk.counts()),
+        }
     }
 
     /// Brings everything below to the device; only this file system, so that no other test's unsynced data is saved.
@@ -111,6 +196,13 @@ impl Disk {
     }
 }
 
+impl std::fmt::Display for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let how = if self.cuts_at_an_instant() { "a forgetful disk" } else { "a loop device" };
+        write!(f, "{:?} on {how}", self.kind)
+    }
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         if !(0..40).any(|_| {
@@ -122,7 +214,7 @@ impl Drop for Disk {
         }) {
             drop(Cmd::new("umount").arg("-l").arg(&self.root).output());
         }
-        drop(Cmd::new("losetup").args(["-d", &self.device]).output());
+        self.detach();
     }
 }
 

@@ -5,8 +5,12 @@
 pub mod cmd;
 pub mod crash;
 pub mod disk;
+mod job;
 pub mod need;
 pub mod pool;
 pub mod proc;
 pub mod random;
 pub mod report;
+pub mod storm;
+mod tally;
+pub mod workload;

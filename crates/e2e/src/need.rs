@@ -48,6 +48,14 @@ pub fn root() {
     );
 }
 
+/// A program of this crate, built beside the tests.
+pub fn own(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().expect("the test's own path");
+    // target/PROFILE/deps/TEST; the program is one level up.
+    let built = tests.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.exists());
+    built.unwrap_or_else(|| panic!("{name} is not beside {}: cargo build -p holdfast-e2e", tests.display()))
+}
+
 /// The built program: `HOLDFAST_BIN`, else `target/release/holdfast` of this workspace.
 pub fn holdfast() -> PathBuf {
     let path = std::env::var_os("HOLDFAST_BIN")

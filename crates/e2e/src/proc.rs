@@ -37,15 +37,22 @@ fn pids() -> Vec<u32> {
 
 /// All living processes below `root`, without itself.
 pub fn descendants(root: u32) -> Vec<u32> {
+    let mut found = families(&[root]);
+    found.retain(|pid| *pid != root);
+    found
+}
+
+/// All living processes among `roots` and below them.
+pub fn families(roots: &[u32]) -> Vec<u32> {
     let rows: Vec<Row> = pids().into_iter().filter_map(row).collect();
-    let mut found = vec![root];
+    let mut found = roots.to_vec();
     let mut at = 0;
     while at < found.len() {
         let parent = found[at];
         found.extend(rows.iter().filter(|row| row.parent == parent).map(|row| row.pid));
         at += 1;
     }
-    found.retain(|pid| *pid != root && rows.iter().any(|row| row.pid == *pid && !row.dead));
+    found.retain(|pid| rows.iter().any(|row| row.pid == *pid && !row.dead));
     found
 }
 

@@ -74,6 +74,10 @@ pub trait Disk {
     /// Opens what `path` leads to for reading; links are followed.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
 
+    /// Holds what `path` leads to without opening it: no fence sees it, and nobody is refused because of it. The result
+    /// can be looked at and reopened; links are followed.
+    fn hold(&self, path: &Path) -> io::Result<Self::File>;
+
     /// Finds what stands at an absolute path. No symbolic link is followed, neither on the way nor at the end, and
     /// nothing is opened: the result can be looked at and reopened.
     fn find(&self, path: &[u8]) -> io::Result<Self::File>;
@@ -107,6 +111,9 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
 
     /// Who it is; not for what was only found.
     fn identity(&self) -> io::Result<Identity>;
+
+    /// As `identity`, for what was only held or found, given its file system's UUID.
+    fn identity_on(&self, file_system: [u8; 16]) -> io::Result<Identity>;
 
     /// UUID of the file system it lies on; not for what was only found.
     fn file_system(&self) -> io::Result<[u8; 16]>;

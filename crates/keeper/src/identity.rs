@@ -49,8 +49,14 @@ impl fmt::Display for FsKind {
 pub fn identify(fd: impl AsFd) -> io::Result<(Identity, FsKind)> {
     let fd = fd.as_fd();
     let (fs_uuid, kind) = file_system(fd)?;
+    Ok((identify_on(fd, fs_uuid)?, kind))
+}
+
+/// The identity of a file, an `O_PATH` descriptor included, on the file system with this UUID.
+pub fn identify_on(fd: impl AsFd, fs_uuid: [u8; 16]) -> io::Result<Identity> {
+    let fd = fd.as_fd();
     let (handle_type, handle) = handle(fd)?;
-    Ok((Identity { fs_uuid, handle_type, handle, inode: fstat(fd)?.st_ino }, kind))
+    Ok(Identity { fs_uuid, handle_type, handle, inode: fstat(fd)?.st_ino })
 }
 
 /// UUID and kind of the file system an open file or directory lives on.

@@ -69,7 +69,7 @@ impl Events<OsFile> for Notes {
         if file.fenced
             && let Some(fence) = self.fence.get()
         {
-            fence.unwatch(file.slot, file.generation, &file.description.magic_path());
+            fence.unwatch(file.slot, file.generation, &file.held().magic_path());
         }
     }
 }

@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::{Errno, Origin, Reason};
-use holdfast_pool::PATH_BYTES_MAX;
+use holdfast_pool::{Identity, PATH_BYTES_MAX};
 
-use crate::disk::{Disk, DiskFile};
-use crate::durable::{Events, Newcomer, locked};
+use crate::disk::{Disk, DiskFile, OsFile};
+use crate::durable::{Events, Held, Newcomer, locked};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
 
@@ -30,6 +30,12 @@ struct Candidate {
     path: PathBuf,
     dev: u64,
     ino: u64,
+}
+
+impl Candidate {
+    fn is(&self, file: &OsFile) -> bool {
+        file.stat().is_ok_and(|stat| (stat.dev, stat.ino) == (self.dev, self.ino))
+    }
 }
 
 impl Keeper {
@@ -227,17 +233,36 @@ impl Keeper {
         created: bool,
         fenced: bool,
     ) -> Result<(), Reason> {
+        // Only of a file that is new: of others the kernel may have notices of errors that were shown to nobody yet.
+        let lazily = created && self.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Fanotify);
+        let (held, identity) = match if lazily { self.hold(candidate) } else { None } {
+            Some(held) => held,
+            None => self.open(candidate, slot)?,
+        };
+        let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced };
+        self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
+    }
+
+    fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {
         let row = &self.durable.board.files()[slot as usize];
         // The fence stands already and will see this open of ours.
         row.client_opens.fetch_add(1, Ordering::SeqCst);
         let description = self.durable.disk.open(&candidate.via).map_err(|_| Reason::Permission)?;
-        let stat = description.stat().map_err(|_| Reason::Permission)?;
-        if (stat.dev, stat.ino) != (candidate.dev, candidate.ino) {
-            return Err(Reason::Unreachable);
-        }
+        candidate.is(&description).then_some(()).ok_or(Reason::Unreachable)?;
         let identity = description.identity().map_err(|_| Reason::FileSystem)?;
-        let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced };
-        self.durable.take_slot((slot, generation), description, &newcomer).map_err(|_| Reason::Permission)
+        Ok((Held::Open(description), identity))
+    }
+
+    /// Without an open, which the fanotify fence would have to answer: that costs more than all the rest. The directory
+    /// tells the file system. `None` where it cannot.
+    fn hold(&self, candidate: &Candidate) -> Option<(Held<OsFile>, Identity)> {
+        let directory = self.durable.disk.open(candidate.path.parent()?).ok()?;
+        let file = self.durable.disk.hold(&candidate.via).ok()?;
+        if directory.stat().ok()?.dev != candidate.dev || !candidate.is(&file) {
+            return None;
+        }
+        let identity = file.identity_on(directory.file_system().ok()?).ok()?;
+        Some((Held::Path(file), identity))
     }
 }
 

@@ -6,9 +6,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_board::{RequestCell, RequestState, wait, wake};
 use holdfast_cache::{Ask, Errno};
@@ -21,12 +21,18 @@ const AT_FDCWD: i32 = -100;
 /// An idle server only wakes when it is rung; the limit is there for the stop.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Looks at the doorbell after a request, before going to sleep.
-const SPINS: u32 = 1500;
+/// How long the server watches the doorbell before it sleeps, at most: what two wake-ups cost. Watching pays while requests
+/// follow one another closely, as in a database that makes and removes a journal for each transaction.
+const WATCH_MAX: Duration = Duration::from_micros(120);
+/// Below this it does not watch at all, until requests come closely again.
+const WATCH_MIN: Duration = Duration::from_micros(8);
+/// Looks at the doorbell between two looks at the clock.
+const LOOKS: u32 = 64;
 
 /// Serves until the keeper stops. `settlers` takes the cells that wait for the disk, by index.
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
     let doorbell = &keeper.durable.board.header().request_wake.word;
+    let mut watch = WATCH_MAX;
     while !keeper.is_stopping() {
         let seen = doorbell.load(Ordering::SeqCst);
         let mut served = false;
@@ -42,14 +48,37 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
                 }
             }
         }
-        // A client that has its answer often has the next request at once; waking us costs more than a short look.
-        let mut spins = if served { SPINS } else { 0 };
-        while spins > 0 && doorbell.load(Ordering::Relaxed) == seen {
-            std::hint::spin_loop();
-            spins -= 1;
-        }
-        if spins == 0 {
+        if !served {
             wait(doorbell, seen, IDLE);
+            continue;
+        }
+        // A client that has its answer often has the next request soon. Where it does not, or has no processor because
+        // of us, we watch for half as long the next time.
+        let begun = Instant::now();
+        let rung = watch >= WATCH_MIN && rings(doorbell, seen, begun, watch);
+        if rung {
+            watch = (watch * 2).min(WATCH_MAX);
+            continue;
+        }
+        watch /= 2;
+        wait(doorbell, seen, IDLE);
+        if begun.elapsed() < WATCH_MAX {
+            watch = WATCH_MAX;
+        }
+    }
+}
+
+/// Whether the doorbell is rung within `watch`.
+fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bool {
+    loop {
+        for _ in 0..LOOKS {
+            if doorbell.load(Ordering::Relaxed) != seen {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if begun.elapsed() > watch {
+            return false;
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::config::{FenceChoice, KeeperConfig};
 
 struct House {
     client: Client,
+    socket: PathBuf,
     pool: PathBuf,
     directory: tempfile::TempDir,
 }
@@ -48,7 +49,7 @@ fn house(name: &str, age_ms_max: u64) -> House {
         crate::serve(config, |socket, _| started.send(socket.to_owned()).unwrap()).unwrap();
     });
     let socket = starts.recv_timeout(Duration::from_secs(10)).unwrap();
-    House { client: attach(&socket), pool, directory }
+    House { client: attach(&socket), socket, pool, directory }
 }
 
 fn attach(socket: &Path) -> Client {
@@ -308,4 +309,93 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
     write_at(&house.client, place, &file, 3, b"er");
     assert_eq!(house.replayed(place), b"\0\0\0er");
     assert_eq!(std::fs::read(path("old")).unwrap(), b"newer");
+}
+
+fn append(client: &Client, place: FileRef, file: &File, bytes: &[u8], mut seen: impl FnMut()) -> u64 {
+    let raw = || {
+        seen();
+        std::io::Write::write(&mut &*file, bytes).map_err(errno)
+    };
+    let cursor = || std::io::Seek::stream_position(&mut &*file).map_err(errno);
+    match client.write(place, Place::Append, &[Bytes::from_slice(bytes)], raw, cursor).unwrap() {
+        Outcome::Absorbed { offset, .. } => offset,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl House {
+    fn create_for_append(&self, name: &str) -> (File, FileRef) {
+        let (_, place) = self.create(name);
+        (File::options().append(true).read(true).open(self.directory.path().join(name)).unwrap(), place)
+    }
+}
+
+/// The record of an append stood at offset 0 when nobody knew the file's size: a crash before its cancel would have
+/// written it over the beginning of the file.
+#[test]
+fn an_append_to_a_file_of_unknown_size_is_never_logged_at_a_guessed_place() {
+    let house = house("unknown-size", NEVER_MS);
+    let (file, place) = house.create_for_append("a");
+    assert_eq!(append(&house.client, place, &file, &[1; 8192], || ()), 0);
+    house.client.around(place, || file.set_len(10_000).unwrap()).unwrap();
+    let seen = || assert_eq!(house.replayed(place), b"", "a record at a guessed place");
+    assert_eq!(append(&house.client, place, &file, &[2; 100], seen), 10_000);
+    let seen = || assert_eq!(house.replayed(place).len(), 10_200, "the size is known again");
+    assert_eq!(append(&house.client, place, &file, &[3; 100], seen), 10_100);
+}
+
+/// A client that was killed in an append left the old size on the board. The next append was logged over the dead one's
+/// bytes, and when its owner was killed as well, was rolled forward there: a torn record and a double one.
+#[test]
+fn an_append_after_a_dead_clients_is_logged_behind_it() {
+    let house = house("dead-append", NEVER_MS);
+    let (file, place) = house.create_for_append("a");
+    append(&house.client, place, &file, &[1; 1000], || ());
+    #[allow(unsafe_code)]
+    // SAFETY: the child attaches and appends by itself, and ends without returning.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let client = attach(&house.socket);
+        let parts = [Bytes::from_slice(&[2; 500])];
+        // SAFETY: ends the child between its record and the kernel's write.
+        #[allow(unsafe_code)]
+        let _ = client.write(place, Place::Append, &parts, || unsafe { libc::_exit(0) }, || Ok(0));
+        unreachable!();
+    }
+    let mut status = 0;
+    #[allow(unsafe_code)]
+    // SAFETY: our own child, and a place for its status.
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((ended, status), (child, 0));
+    let begun = Instant::now();
+    while file.metadata().unwrap().len() < 1500 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "the dead client's append is not finished");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let seen = || assert!(!house.replayed(place).contains(&3), "logged before its place is known");
+    assert_eq!(append(&house.client, place, &file, &[3; 200], seen), 1500);
+    assert_eq!(contents(&file), [vec![1; 1000], vec![2; 500], vec![3; 200]].concat());
+}
+
+/// A write behind the end that came between the record of an append and its system call moved the append away from its record.
+#[test]
+fn a_write_that_makes_the_file_longer_waits_for_an_append() {
+    let house = house("longer", NEVER_MS);
+    let (file, place) = house.create_for_append("a");
+    let plain = File::options().write(true).open(house.directory.path().join("a")).unwrap();
+    std::thread::scope(|scope| {
+        let (begun, begins) = mpsc::channel();
+        let client = &house.client;
+        scope.spawn(move || {
+            begins.recv().unwrap();
+            write_at(client, place, &plain, 100_000, &[2; 10]);
+        });
+        let wait = || {
+            begun.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(file.metadata().unwrap().len(), 0, "the other write did not wait");
+        };
+        assert_eq!(append(client, place, &file, &[1; 1000], wait), 0);
+    });
+    assert_eq!(house.replayed(place), contents(&file));
 }

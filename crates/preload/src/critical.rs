@@ -3,13 +3,30 @@
 //! A handler that writes to a file would wait for the page lock its own thread holds. Nothing in the section may
 //! wait for the program.
 
-use crate::raw;
+use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Runs `work` with all signals blocked.
+use crate::{raw, signals, tls};
+
+/// Runs `work` with the program's signal handlers put off until its end. Sections may lie in one another.
 #[inline]
 pub fn section<R>(work: impl FnOnce() -> R) -> R {
-    let before = raw::block_signals();
-    let result = work();
-    raw::restore_signals(before);
-    result
+    if !signals::wait_for_sections() {
+        let before = raw::block_signals();
+        let result = work();
+        raw::restore_signals(before);
+        return result;
+    }
+    tls::with(|thread| {
+        thread.inside.set(thread.inside.get() + 1);
+        // The handler runs in this thread: the compiler's order is all it takes.
+        compiler_fence(Ordering::SeqCst);
+        let result = work();
+        compiler_fence(Ordering::SeqCst);
+        thread.inside.set(thread.inside.get() - 1);
+        compiler_fence(Ordering::SeqCst);
+        if thread.put_off.get() != 0 && thread.inside.get() == 0 {
+            signals::deliver_put_off(thread);
+        }
+        result
+    })
 }

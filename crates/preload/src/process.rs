@@ -16,7 +16,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, patch, tls};
+use crate::{critical, descriptions, patch, signals, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -76,8 +76,9 @@ pub fn parents_client() -> Option<&'static Client> {
     (word.load(Ordering::Acquire) == ATTACHED && runs_in_parents_memory()).then(attached)
 }
 
+/// Whether this is a child that runs in its parent's memory.
 #[inline]
-fn runs_in_parents_memory() -> bool {
+pub fn runs_in_parents_memory() -> bool {
     // The flag alone does not tell parent from child: `system` waits with it set and may take signals meanwhile.
     tls::with(|thread| thread.spawning.get() != 0) && raw::getpid() != OWN_PID.load(Ordering::Relaxed)
 }
@@ -338,6 +339,9 @@ unsafe extern "C" fn construct(
         raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
+    if patched {
+        signals::take_over();
+    }
     // SAFETY: `PAGE` is null, so nobody reads these yet.
     unsafe {
         *SOCKET_PATH.0.get() = path;

@@ -14,9 +14,9 @@ global_asm!(
     ".globl holdfast_thread",
     ".hidden holdfast_thread",
     ".type holdfast_thread,@object",
-    ".size holdfast_thread,16",
+    ".size holdfast_thread,544",
     "holdfast_thread:",
-    ".zero 16",
+    ".zero 544",
     ".previous",
 );
 
@@ -29,16 +29,33 @@ pub struct Thread {
     pub forking: Cell<u32>,
     /// Write calls that came through the hooks.
     pub writes: Cell<u32>,
-    reserved: u32,
+    /// Above 0 while this thread is inside a critical section.
+    pub inside: Cell<u32>,
+    /// 1 when a signal waits for the section's end.
+    pub put_off: Cell<u32>,
+    /// How many of `queued` are taken.
+    pub queued_count: Cell<u32>,
+    /// The signal mask to go back to then.
+    pub mask_before: Cell<u64>,
+    /// Signals that must keep their order, to be handed to their handlers at the section's end.
+    pub queued: [Cell<Info>; QUEUED_MAX],
 }
 
-const _: () = assert!(size_of::<Thread>() == 16);
+/// More can only come on top of each other before the first of them has blocked all others.
+pub const QUEUED_MAX: usize = 4;
+
+/// What the kernel says about a signal: a `siginfo_t`.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+pub struct Info(pub [u64; 16]);
+
+const _: () = assert!(size_of::<Thread>() == 544);
 
 /// Runs `work` with this thread's block.
 #[inline]
 pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
     let address: *const Thread;
-    // SAFETY: reads the thread pointer and the block's offset from it; the block is 16 zeroed bytes in the static
+    // SAFETY: reads the thread pointer and the block's offset from it; the block is 544 zeroed bytes in the static
     // TLS of this library, which the loader sets up for every thread before it runs.
     unsafe {
         asm!(

@@ -251,8 +251,7 @@ impl Checker<'_> {
         })?;
         if exempt.is_none()
             && !model.has_conflict()
-            && let Some(row) =
-                report.files.iter().find(|row| is_wrongly_kept(row))
+            && let Some(row) = report.files.iter().find(|row| is_wrongly_kept(row))
         {
             return Err(violation(trail, format!("{} is {}: {}", row.path, row.outcome, row.reason)));
         }
@@ -321,8 +320,7 @@ fn violation(trail: &[String], what: String) -> Violation {
 /// The first images of a crash point are the extremes, then all combinations of a few pieces, then random ones.
 fn choose(pending: usize, image: usize, random: &mut Random) -> (Keep, Left) {
     const KEEPS: [Keep; 5] = [Keep::None, Keep::All, Keep::AllButOne, Keep::One, Keep::Any];
-    const LEFTS: [Left; 6] =
-        [Left::Synced, Left::Everything, Left::Names, Left::Bytes, Left::Any, Left::Any];
+    const LEFTS: [Left; 6] = [Left::Synced, Left::Everything, Left::Names, Left::Bytes, Left::Any, Left::Any];
     let any = |random: &mut Random| LEFTS[random.below(LEFTS.len())];
     if pending == 0 {
         let left = match image {

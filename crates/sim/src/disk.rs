@@ -271,12 +271,8 @@ impl DiskState {
         self.inode_mut(from.0).entries.remove(from.1);
         self.inode_mut(to.0).entries.insert(to.1.to_vec(), inode);
         self.touch(inode);
-        let change = NameChange::Move {
-            from: (from.0, from.1.to_vec()),
-            to: (to.0, to.1.to_vec()),
-            inode,
-            replaced,
-        };
+        let change =
+            NameChange::Move { from: (from.0, from.1.to_vec()), to: (to.0, to.1.to_vec()), inode, replaced };
         self.journal.push(change);
         self.notify(from.0, Change::Other);
         self.notify(to.0, Change::Other);

@@ -184,8 +184,11 @@ pub type Seedling = (History, Spread);
 /// Visits all histories of the sets in which sequences have up to `operations` operations.
 pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
     let journals = [Journal::Ordered, Journal::Lagging];
-    let history =
-        |journal, steps: &[Op]| History { journal, pool: TINY, steps: steps.iter().copied().map(step).collect() };
+    let history = |journal, steps: &[Op]| History {
+        journal,
+        pool: TINY,
+        steps: steps.iter().copied().map(step).collect(),
+    };
     let both = |visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread| {
         for journal in journals {
             visit((history(journal, steps), spread));
@@ -204,7 +207,9 @@ pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
         for prefix in &prefixes {
             for op in ALL.iter().filter(|op| op.is_clients() || **op == Op::Expire) {
                 let steps = [&prefix[..], &[*op]].concat();
-                if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A)) || follow(&steps).is_none() {
+                if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A))
+                    || follow(&steps).is_none()
+                {
                     continue;
                 }
                 for other in ALL.iter().filter(|other| pairs(op, other)) {
@@ -228,7 +233,10 @@ pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
 /// against each other only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
     let names = |op: &Op| {
-        matches!(op, Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_))
+        matches!(
+            op,
+            Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
+        )
     };
     (op.is_clients() || other.is_clients()) && !(names(op) && names(other))
 }

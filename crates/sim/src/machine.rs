@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_keeper::disk::{Disk, DiskFile};
-use holdfast_keeper::durable::{Durable, Events, ManagedFile, Newcomer};
+use holdfast_keeper::durable::{Durable, Events, Held, ManagedFile, Newcomer};
 use holdfast_pool::{Layout, Superblock};
 use rustix::fd::AsFd;
 
@@ -217,16 +217,9 @@ impl Machine {
                 })
             })
         };
-        let ending =
-            actors::play(role, task(step.thread, step.op), interruption, next_request, &mut help);
+        let ending = actors::play(role, task(step.thread, step.op), interruption, next_request, &mut help);
         if ending.interrupted && killed && !repaired {
-            actors::play(
-                Role::Extra,
-                Box::new(repair),
-                Interruption::Never,
-                next_request,
-                &mut |_, _| None,
-            );
+            actors::play(Role::Extra, Box::new(repair), Interruption::Never, next_request, &mut |_, _| None);
         }
         parts(|parts| {
             for index in std::mem::take(&mut parts.closing) {
@@ -251,10 +244,8 @@ pub fn trouble() -> Vec<String> {
 /// The next request that a client posted.
 fn next_request() -> Option<Task> {
     let board = RIG.with_borrow(|rig| Arc::clone(&rig.expect("a machine that runs").board));
-    let index = board
-        .requests()
-        .iter()
-        .position(|cell| cell.advance(RequestState::Posted, RequestState::Taken))?;
+    let index =
+        board.requests().iter().position(|cell| cell.advance(RequestState::Posted, RequestState::Taken))?;
     Some(Box::new(move || {
         let cell = &board.requests()[index];
         match answer(cell) {
@@ -319,6 +310,7 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
     let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
     let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
     let newcomer = Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false };
-    durable.take_slot(place, description, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
+    let held = if created { Held::Path(description) } else { Held::Open(description) };
+    durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
     Ok([u64::from(place.0), place.1])
 }

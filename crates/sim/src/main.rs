@@ -83,7 +83,8 @@ impl Args {
     fn work(&self, worker: &mut Worker<'_>) -> anyhow::Result<(bool, u64)> {
         let only = Only { crash: self.crash, image: self.image };
         if let Some(text) = &self.history {
-            let history: History = serde_json::from_str(text).context("--history is not one that was printed")?;
+            let history: History =
+                serde_json::from_str(text).context("--history is not one that was printed")?;
             worker.check(&history, if self.all_steps { 0 } else { history.steps.len() - 1 }, only);
             return Ok((false, 0));
         }

@@ -348,8 +348,7 @@ impl Model {
     pub fn names_synced(&mut self, up_to: u64, with_blank: bool) {
         for index in 0..self.changes.len() {
             let change = &self.changes[index];
-            let blank =
-                matches!(change.naming, Naming::Create(_, file) if !self.files[file].has_bytes);
+            let blank = matches!(change.naming, Naming::Create(_, file) if !self.files[file].has_bytes);
             if change.made.is_some_and(|made| made <= up_to) && !change.sure && (with_blank || !blank) {
                 self.make_sure(index);
             }
@@ -395,8 +394,7 @@ impl Model {
 
     /// Checks what was found after a crash; says what is wrong. `exempt` is a name that somebody else changed.
     pub fn check(&self, found: &Tree, exempt: Option<&[u8]>) -> Result<(), String> {
-        let unsure: Vec<usize> =
-            (0..self.changes.len()).filter(|&index| !self.changes[index].sure).collect();
+        let unsure: Vec<usize> = (0..self.changes.len()).filter(|&index| !self.changes[index].sure).collect();
         let mut nearest = None;
         // The likeliest first: everything happened.
         for mask in (0..1u32 << unsure.len().min(16)).rev() {

@@ -98,7 +98,13 @@ pub enum Keep {
 impl NvmState {
     /// Blank media.
     pub fn new(bytes: u64) -> Self {
-        Self { bytes, volatile: Pages::new(bytes), durable: Pages::new(bytes), pending: Vec::new(), version: 0 }
+        Self {
+            bytes,
+            volatile: Pages::new(bytes),
+            durable: Pages::new(bytes),
+            pending: Vec::new(),
+            version: 0,
+        }
     }
 
     /// How many stores are pending.

@@ -113,14 +113,17 @@ impl fmt::Display for Op {
             Self::Expire => write!(f, "expire"),
             Self::Retire(a) => write!(f, "retire({})", c(a)),
             Self::Fail(a) => write!(f, "next sync of {} fails", c(a)),
-            Self::Outsider(a, waits) => write!(f, "outsider({}, {})", c(a), if *waits { "seen late" } else { "waits" }),
+            Self::Outsider(a, waits) => {
+                write!(f, "outsider({}, {})", c(a), if *waits { "seen late" } else { "waits" })
+            }
         }
     }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = |thread: u8, op: &Op| if op.is_clients() { format!("thread {thread}: ") } else { String::new() };
+        let who =
+            |thread: u8, op: &Op| if op.is_clients() { format!("thread {thread}: ") } else { String::new() };
         write!(f, "{}{}", who(self.thread, &self.op), self.op)?;
         match &self.amid {
             Amid::Nothing => Ok(()),

@@ -137,8 +137,7 @@ fn with_handle<T>(index: FileIndex, with: impl FnOnce(&mut Handle) -> T) -> T {
         parts(|parts| {
             let id = parts.disk.state().lookup(&path(name)).expect("the model's file");
             let file = parts.disk.open_inode(id, true);
-            let handle =
-                Handle { file, reference: None, is_as_born: false, seen_error: AtomicU32::new(0) };
+            let handle = Handle { file, reference: None, is_as_born: false, seen_error: AtomicU32::new(0) };
             parts.handles.insert(index, handle);
         });
     }

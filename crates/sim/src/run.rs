@@ -172,8 +172,10 @@ impl Worker<'_> {
                 this.fail(&history, replay, violation);
             };
             if let Some(step) = played.hangs {
-                let violation =
-                    Violation { what: format!("step {} never ends", step + 1), trail: crate::machine::trouble() };
+                let violation = Violation {
+                    what: format!("step {} never ends", step + 1),
+                    trail: crate::machine::trouble(),
+                };
                 return fail(self, number, 0, violation);
             }
             let effort = Effort { images: 3, ..self.effort };
@@ -211,7 +213,10 @@ impl Worker<'_> {
     pub fn seeds(&mut self, first: u64, count: u64, until: Option<Instant>) -> u64 {
         let mut played = 0;
         let mut seed = first + self.index;
-        while !self.stopped() && seed < first.saturating_add(count) && until.is_none_or(|until| Instant::now() < until) {
+        while !self.stopped()
+            && seed < first.saturating_add(count)
+            && until.is_none_or(|until| Instant::now() < until)
+        {
             self.seed(seed, Only::ALL);
             played += 1;
             seed += self.of;

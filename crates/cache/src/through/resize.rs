@@ -80,7 +80,7 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
-        Ok(self.around_log(file, true, raw)?.unwrap_or_else(|raw| raw()))
+        Ok(self.around_log(file, true, raw, |_| NO_SIZE)?.unwrap_or_else(|raw| raw()))
     }
 
     /// As [`Client::around`], for calls that fill in content from elsewhere (`copy_file_range`, `sendfile`,
@@ -90,15 +90,17 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around_content<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
-        Ok(self.around_log(file, false, raw)?.unwrap_or_else(|raw| raw()))
+        Ok(self.around_log(file, false, raw, |_| NO_SIZE)?.unwrap_or_else(|raw| raw()))
     }
 
-    /// Gives `raw` back unused when the file is left to the kernel.
-    pub(crate) fn around_log<R, F: FnOnce() -> R>(
+    /// Gives `raw` back unused when the file is left to the kernel. `size_after` tells the file's size after the call, or
+    /// [`NO_SIZE`].
+    pub(super) fn around_log<R, F: FnOnce() -> R>(
         &self,
         file: FileRef,
         durable: bool,
         raw: F,
+        size_after: impl FnOnce(&R) -> u64,
     ) -> Result<Result<R, F>, Errno> {
         match self.row(file).state() {
             _ if !self.is_current(file) => return Ok(Err(raw)),
@@ -116,9 +118,10 @@ impl<N: Nvm> Client<N> {
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
             let settled = if has_records { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {
-                // Before the call: whoever dies in it leaves no guess that is wrong.
+                // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 let done = raw();
+                row.size_hint.store(size_after(&done), Ordering::SeqCst);
                 row.note_unlogged();
                 if durable { self.settle(file, true).map(|()| Ok(done)) } else { Ok(Ok(done)) }
             })

@@ -15,6 +15,8 @@ enum Written {
     Done { bytes: usize, offset: u64 },
     /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be settled.
     Misplaced { bytes: usize },
+    /// Nothing happened: nobody knows where an append would go.
+    SizeUnknown,
 }
 
 impl<N: Nvm> Client<N> {
@@ -47,12 +49,6 @@ impl<N: Nvm> Client<N> {
             Entry::Kernel => return Ok(Outcome::Kernel),
             Entry::Stale => return Ok(Outcome::Stale),
         }
-        if matches!(place, Place::Append) && self.row(file).size_hint.load(Ordering::SeqCst) == NO_SIZE {
-            // Where the end is only the kernel knows, and a record must not guess: it would be replayed there.
-            lane.finish(file);
-            drop(lane);
-            return self.write_around(file, place, raw, cursor);
-        }
         let written = self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor);
         lane.finish(file);
         drop(lane);
@@ -66,6 +62,8 @@ impl<N: Nvm> Client<N> {
                 self.settle(file, false)?;
                 Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
             }
+            // A record at a guessed place would be replayed there if a crash came before its cancel.
+            Written::SizeUnknown => self.write_around(file, place, raw, cursor),
         }
     }
 
@@ -82,15 +80,24 @@ impl<N: Nvm> Client<N> {
         cursor: &impl Fn() -> Result<u64, Errno>,
     ) -> Result<Written, Errno> {
         let row = self.row(file);
-        let mut offset = match place {
-            Place::At(offset) => offset,
+        let offset = match place {
+            Place::At(offset) => {
+                // Not while an append is under way, whose record says already where the file ends.
+                if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
+                    self.lock_cursor(row, lane)?;
+                }
+                offset
+            }
             Place::Cursor { known } => {
                 self.lock_cursor(row, lane)?;
                 known.map_or_else(cursor, Ok)?
             }
             Place::Append => {
                 self.lock_cursor(row, lane)?;
-                row.size_hint.load(Ordering::SeqCst)
+                match row.size_hint.load(Ordering::SeqCst) {
+                    NO_SIZE => return Ok(Written::SizeUnknown),
+                    size => size,
+                }
             }
         };
         if offset.checked_add(total).is_none_or(|end| end > i64::MAX as u64) {
@@ -98,13 +105,6 @@ impl<N: Nvm> Client<N> {
             return raw().map(|bytes| Written::Misplaced { bytes });
         }
         lane.lock_pages(file, offset, total)?;
-        // A writer who held these pages may have moved the end: the record would say the wrong place, and a crash before
-        // it is cancelled would put it on top of what that writer was acknowledged.
-        while matches!(place, Place::Append) && row.size_hint.load(Ordering::SeqCst) != offset {
-            lane.unlock_pages(file);
-            offset = row.size_hint.load(Ordering::SeqCst);
-            lane.lock_pages(file, offset, total)?;
-        }
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);
@@ -147,18 +147,15 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) {
             return Ok(Outcome::Stale);
         }
-        let row = self.row(file);
-        let written = self.around_log(file, true, || {
-            let bytes = raw()?;
-            // Writers are kept out: the end of an append is the end of the file.
-            if let (Place::Append, Ok(end)) = (place, cursor()) {
-                row.size_hint.store(end, Ordering::SeqCst);
-            }
-            Ok::<usize, Errno>(bytes)
-        })?;
-        // Left to the kernel meanwhile: its promises are the program's own to ask for.
-        let Ok(bytes) = written else { return Ok(Outcome::Kernel) };
-        let bytes = bytes?;
+        let size_after = |written: &Result<usize, Errno>| match (place, written) {
+            (Place::Append, Ok(_)) => cursor().unwrap_or(NO_SIZE),
+            _ => NO_SIZE,
+        };
+        // Left to the kernel meanwhile: what it promises is the program's own to ask for.
+        let Ok(written) = self.around_log(file, true, &mut raw, size_after)? else {
+            return Ok(Outcome::Kernel);
+        };
+        let bytes = written?;
         let offset = match place {
             Place::At(offset) => offset,
             Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),

@@ -62,6 +62,10 @@ impl Disk for OsDisk {
         File::open(path).map(OsFile)
     }
 
+    fn hold(&self, path: &Path) -> io::Result<OsFile> {
+        Ok(OsFile::from(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
     fn find(&self, path: &[u8]) -> io::Result<OsFile> {
         open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)
     }
@@ -173,6 +177,10 @@ impl DiskFile for OsFile {
 
     fn identity(&self) -> io::Result<Identity> {
         identity::identify(self).map(|(identity, _)| identity)
+    }
+
+    fn identity_on(&self, file_system: [u8; 16]) -> io::Result<Identity> {
+        identity::identify_on(self, file_system)
     }
 
     fn file_system(&self) -> io::Result<[u8; 16]> {

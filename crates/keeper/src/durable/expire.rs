@@ -77,7 +77,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // Only to have the disk do the work of all at once; every file is still synced by itself below,
             // which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            files[0].description.sync_file_system();
+            let row = &self.board.files()[files[0].slot as usize];
+            if let Ok(description) = files[0].description(&row.client_opens) {
+                description.sync_file_system();
+            }
         }
         for file in files {
             match self.sync_file(file, Writers::MayBeIn) {

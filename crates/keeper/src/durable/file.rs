@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use holdfast_cache::Reason;
 
 use super::{IDLE_FILE, locked};
-use crate::disk::DiskFile;
+use crate::disk::{Access, DiskFile};
 
 /// A file with a slot of its own.
 pub struct ManagedFile<F> {
@@ -18,13 +19,23 @@ pub struct ManagedFile<F> {
     /// Generation of the slot's use.
     pub generation: u64,
     pub(crate) dev: u64,
-    /// Our own description, read-only: holds the inode, takes our syncs and sees every write-back error once.
-    pub(crate) description: F,
+    held: Held<F>,
+    /// Our own description, once we have one.
+    opened: OnceLock<F>,
     /// The fence watches it (it is not below an `--exclusive` directory).
     pub(crate) fenced: bool,
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
+}
+
+/// What keeps a file's inode from being used for another file.
+pub enum Held<F> {
+    /// A description, read-only, that takes our syncs and sees every write-back error once.
+    Open(F),
+    /// A hold that no fence sees ([`crate::disk::Disk::hold`]): a description follows when the file is first brought to
+    /// disk, which the journals of databases never are.
+    Path(F),
 }
 
 /// What changes about a managed file.
@@ -42,6 +53,8 @@ pub(crate) struct Meta {
     pub naming: Option<u32>,
     pub bypass: Option<Reason>,
     pub rewrite: bool,
+    /// Failed syncs of clients that are known here.
+    pub client_failures: u32,
     pub failures: u32,
     pub used: Instant,
     /// When to see whether the slot is still needed.
@@ -52,7 +65,7 @@ impl<F> ManagedFile<F> {
     pub(super) fn new(
         (slot, generation): (u32, u64),
         dev: u64,
-        description: F,
+        held: Held<F>,
         fenced: bool,
         path: &Path,
         marks: u64,
@@ -67,11 +80,21 @@ impl<F> ManagedFile<F> {
             naming: None,
             bypass: None,
             rewrite: false,
+            client_failures: 0,
             failures: 0,
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
         };
-        Self { slot, generation, dev, description, fenced, expiring: Mutex::new(()), meta: Mutex::new(meta) }
+        Self {
+            slot,
+            generation,
+            dev,
+            held,
+            opened: OnceLock::new(),
+            fenced,
+            expiring: Mutex::new(()),
+            meta: Mutex::new(meta),
+        }
     }
 
     pub(crate) fn meta(&self) -> MutexGuard<'_, Meta> {
@@ -81,6 +104,26 @@ impl<F> ManagedFile<F> {
 
 impl<F: DiskFile> ManagedFile<F> {
     pub(super) fn links(&self) -> io::Result<u64> {
-        Ok(self.description.stat()?.links)
+        Ok(self.held().stat()?.links)
+    }
+
+    /// What can be looked at and reopened.
+    pub(crate) fn held(&self) -> &F {
+        match &self.held {
+            Held::Open(file) | Held::Path(file) => file,
+        }
+    }
+
+    /// Our own description, opened now if need be. `opens` tells the fence that an open is ours.
+    pub(super) fn description(&self, opens: &AtomicU64) -> io::Result<&F> {
+        if let Held::Open(file) = &self.held {
+            return Ok(file);
+        }
+        if self.opened.get().is_none() {
+            opens.fetch_add(1, Ordering::SeqCst);
+            // Two at once: one description is enough, and each shows the errors that happened before it.
+            let _ = self.opened.set(self.held().reopen(Access::Read)?);
+        }
+        self.opened.get().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }
 }

@@ -73,7 +73,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
         let there = self.disk.find(path.as_os_str().as_bytes()).and_then(|there| there.stat());
-        let ours = file.description.stat();
+        let ours = file.held().stat();
         matches!((there, ours), (Ok(there), Ok(ours)) if (there.dev, there.ino) == (ours.dev, ours.ino))
     }
 

@@ -51,7 +51,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
             row.note_unlogged();
             row.size_hint.store(NO_SIZE, Ordering::SeqCst);
-            if let Ok(stat) = file.description.stat() {
+            if let Ok(stat) = file.held().stat() {
                 row.size_hint.store(stat.size, Ordering::SeqCst);
             }
             file.meta().bypass = None;

@@ -3,19 +3,19 @@
 
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{LaneRow, RequestState, SegmentState, wake};
+use holdfast_board::{LaneRow, NO_SIZE, RequestState, SegmentState, wake};
 use holdfast_media::Nvm;
 
-use super::{Durable, Writers};
 use super::rewrite::roll_forward;
-use crate::disk::{Disk, DiskFile};
+use super::{Durable, Writers};
+use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Repairs everything of `client`, which is dead or has become another program.
     pub fn repair(&self, client: u32) {
         for (index, lane) in self.board.lanes().iter().enumerate() {
             if lane.owner.load(Ordering::SeqCst) == client {
-                self.repair_lane(client, index as u32, lane);
+                self.repair_lane(index as u32, lane);
             }
         }
         self.withdraw_announced(client);
@@ -27,6 +27,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 if let Some(file) = self.file(slot as u64, row.generation.load(Ordering::SeqCst)) {
                     let _ = self.settle(&file, Writers::KeptOut);
                 }
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 row.unlock_exclusive(client);
             }
         }
@@ -39,7 +40,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    fn repair_lane(&self, client: u32, index: u32, lane: &LaneRow) {
+    fn repair_lane(&self, index: u32, lane: &LaneRow) {
         let slot = lane.slot.load(Ordering::SeqCst);
         let seq = lane.seq.load(Ordering::SeqCst);
         let mut segments = Vec::new();
@@ -49,7 +50,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         if seq != 0 && lane.announce.load(Ordering::SeqCst) != 0 {
-            self.finish_operation(client, slot, seq, &segments);
+            self.finish_operation(slot, seq, &segments);
+            if let Some(row) = self.board.files().get(slot as usize) {
+                // It may have made the file longer, and did not live to say so.
+                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+            }
         }
         // After a torn record nothing may be appended behind it: all of the lane's segments are sealed.
         lane.segment.store(0, Ordering::SeqCst);
@@ -76,7 +81,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Rolls an operation forward under the locks its owner still holds. Where that cannot be done, the file is
     /// made durable as it is: the operation was not acknowledged.
-    fn finish_operation(&self, client: u32, slot: u32, seq: u64, segments: &[u32]) {
+    fn finish_operation(&self, slot: u32, seq: u64, segments: &[u32]) {
         let generation =
             self.board.files().get(slot as usize).map_or(0, |row| row.generation.load(Ordering::SeqCst));
         let Some(file) = self.file(u64::from(slot), generation) else { return };
@@ -85,14 +90,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if let Err(error) = rolled {
             let path = file.meta().path.display().to_string();
             self.events.trouble(format!("{path}: cannot finish the write of a dead process: {error}"));
-        }
-        // The next append must not take an old end for the place where its bytes go.
-        if let (Some(row), Ok(stat)) = (self.board.files().get(slot as usize), file.description.stat()) {
-            if row.exclusive.load(Ordering::SeqCst) & 0x7fff_ffff == client {
-                row.size_hint.store(stat.size, Ordering::SeqCst);
-            } else {
-                row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
-            }
         }
     }
 }

@@ -34,7 +34,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A description of a managed file that can be written to, for repair; the fence is told that it is ours.
     pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
         self.board.files()[file.slot as usize].client_opens.fetch_add(1, Ordering::SeqCst);
-        file.description.reopen(Access::Write)
+        file.held().reopen(Access::Write)
     }
 
     /// Whether records of the file may be live, or something of it must still reach the disk.
@@ -58,6 +58,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
     pub fn sync_file(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<Synced> {
         let row = &self.board.files()[file.slot as usize];
+        let description =
+            file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
+        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18).
+        let client_failures = row.sync_failures.load(Ordering::SeqCst);
+        {
+            let mut meta = file.meta();
+            meta.rewrite |= client_failures != meta.client_failures;
+            meta.client_failures = client_failures;
+        }
         if file.meta().rewrite {
             self.rewrite(file, writers).inspect_err(|error| self.sync_failed(file, error))?;
         }
@@ -65,7 +74,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot);
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        file.description.sync().inspect_err(|error| self.sync_failed(file, error))?;
+        description.sync().inspect_err(|error| self.sync_failed(file, error))?;
         file.meta().failures = 0;
         Ok(Synced { settled, unlogged })
     }

@@ -8,7 +8,7 @@ use holdfast_board::{FileState, NO_SIZE};
 use holdfast_media::Nvm;
 use holdfast_pool::{Identity, MARK_CREATED};
 
-use super::{Durable, KEEPER_ID, ManagedFile, locked};
+use super::{Durable, Held, KEEPER_ID, ManagedFile, locked};
 use crate::disk::{Disk, DiskFile};
 
 /// A file that is about to be managed.
@@ -39,15 +39,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Some((slot, self.board.header().counter.add(1)))
     }
 
-    /// Persists the slot of a file and shows the file to the clients. `description` is our own and read-only.
+    /// Persists the slot of a file and shows the file to the clients.
     pub fn take_slot(
         &self,
         (slot, generation): (u32, u64),
-        description: D::File,
+        held: Held<D::File>,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
         let Newcomer { identity, path, created, fenced } = *newcomer;
-        let stat = description.stat().map_err(Refusal)?;
+        let stat = match &held {
+            Held::Open(file) | Held::Path(file) => file.stat().map_err(Refusal)?,
+        };
         if let Some(directory) = path.parent() {
             self.secure_names(directory, created, &stat).map_err(Refusal)?;
         }
@@ -69,10 +71,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Bytes from before us may be unsynced, unless there were none (invariant 9).
         row.unlogged.store(u64::from(!created), Ordering::Relaxed);
         row.unlogged_synced.store(0, Ordering::Relaxed);
+        row.sync_failures.store(0, Ordering::Relaxed);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(FileState::Through);
-        let managed =
-            Arc::new(ManagedFile::new((slot, generation), stat.dev, description, fenced, path, marks));
+        let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
         {
             let mut files = locked(&self.files);
             self.board.insert(slot);
@@ -119,7 +121,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let unused = row.state() == FileState::Through
             && !self.is_dirty(file)
             && !row.needs_real_sync()
-            && !file.description.is_open_for_writing();
+            && file
+                .description(&row.client_opens)
+                .is_ok_and(|description| !description.is_open_for_writing());
         if unused {
             self.release(file);
         }

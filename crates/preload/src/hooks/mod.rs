@@ -19,6 +19,8 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
+use crate::signals;
+
 pub use write::holdfast_seen_writes;
 
 /// A libc function whose entry leads to a hook.
@@ -82,6 +84,7 @@ aliases! {
         __sendmmsg;
     map::mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
         -> *mut c_void = mmap64;
+    signals::sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = __sigaction;
     spawn::fork() -> libc::pid_t = __fork, __libc_fork;
     spawn::clone(function: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void,
         parent_tid: *mut c_void, thread_area: *mut c_void, child_tid: *mut c_void) -> c_int = __clone;
@@ -175,6 +178,7 @@ pub static ENTRIES: &[Entry] = entries! {
     copy::sendfile: c"sendfile" c"sendfile64";
     copy::copy_file_range: c"copy_file_range";
     copy::splice: c"splice";
+    signals::sigaction: c"sigaction" c"__sigaction";
     spawn::execve: c"execve";
     spawn::execveat: c"execveat";
     spawn::fexecve: c"fexecve";

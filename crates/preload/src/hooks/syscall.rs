@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_long, c_uint};
 
 use super::{aio, copy, map, meta, names, open, spawn, sync, truncate, write};
 use crate::raw::{self, call};
-use crate::{descriptions, process};
+use crate::{descriptions, process, signals};
 
 /// `syscall`.
 #[unsafe(no_mangle)]
@@ -43,6 +43,7 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_sendmsg => return copy::sendmsg(int(a), b as _, int(c)) as c_long,
             libc::SYS_mmap => return map::mmap(a as _, b, int(c), int(d), int(e), f as _) as c_long,
             libc::SYS_mremap => return map::mremap(a as _, b, c, int(d), e as _) as c_long,
+            libc::SYS_rt_sigaction => signals::rt_sigaction(int(a), b as _, c as _, d),
             libc::SYS_openat2 => return open::openat2(int(a), b as _, c, d),
             libc::SYS_mprotect => map::mprotect(a as _, b, int(c)),
             libc::SYS_open => open::open(a as _, int(b), unsigned(c)),

@@ -13,7 +13,7 @@ use crate::descriptions::{APPEND, DSYNC};
 use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle};
-use crate::{critical, process, tls};
+use crate::{critical, memory, process, tls};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -106,7 +106,18 @@ impl Call {
         ))
     }
 
+    /// Bytes that cannot be read: the kernel says how far it got, and why not farther.
+    #[cold]
+    fn unreadable(&self, handle: Handle) -> isize {
+        handle.forget_cursor();
+        let done = critical::section(|| handle.client.around(handle.file, || raw::check(self.unsynced())));
+        raw::encode(done.and_then(|result| result))
+    }
+
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
+        if !parts.iter().all(memory::is_readable) {
+            return Some(self.unreadable(handle));
+        }
         let outcome = critical::section(|| {
             let remembered =
                 handle.description.filter(|it| self.want == Want::Cursor && it.remembers_cursor());
@@ -197,7 +208,8 @@ unsafe fn write_parts(
     let call = Call { fd, want, number, arguments, flags, cancel: true };
     let negative = matches!(offset, Some(offset) if offset < 0) && number != libc::SYS_pwritev2;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    if parts.is_null() || count == 0 || count > PARTS_MAX || negative {
+    let unreadable = !memory::is_range_readable(parts.addr(), count.saturating_mul(size_of::<iovec>()));
+    if parts.is_null() || count == 0 || count > PARTS_MAX || negative || unreadable {
         // The kernel knows the right answer.
         return give(call.kernel());
     }

@@ -134,6 +134,10 @@ impl DiskFile for SimFile {
         Ok(Identity { fs_uuid: FS_UUID, handle_type: 1, handle, inode: inode.number })
     }
 
+    fn identity_on(&self, _file_system: [u8; 16]) -> io::Result<Identity> {
+        self.identity()
+    }
+
     fn file_system(&self) -> io::Result<[u8; 16]> {
         Ok(FS_UUID)
     }
@@ -228,6 +232,10 @@ impl Disk for SimDisk {
         self.find(path.as_os_str().as_bytes())
     }
 
+    fn hold(&self, path: &Path) -> io::Result<SimFile> {
+        self.find(path.as_os_str().as_bytes())
+    }
+
     fn find(&self, path: &[u8]) -> io::Result<SimFile> {
         let id = self.state().lookup(path)?;
         Ok(self.open_inode(id, false))
@@ -290,6 +298,9 @@ impl SimDisk {
             }
         });
         let dirty = state.inodes.iter().flatten().filter(|inode| inode.is_dirty()).count();
-        format!("names not on disk: [{}]; files with unsynced bytes: {dirty}", names.collect::<Vec<_>>().join(" "))
+        format!(
+            "names not on disk: [{}]; files with unsynced bytes: {dirty}",
+            names.collect::<Vec<_>>().join(" ")
+        )
     }
 }

@@ -1,0 +1,81 @@
+//! Power cuts at any instant, while everything runs, of a disk with a volatile write cache: what was not flushed is gone, or a
+//! random part of it is there, in any order. Now and then a flush fails before.
+
+use holdfast_e2e::crash::{self, Workload};
+use holdfast_e2e::disk::Kind;
+use holdfast_e2e::workload::many::Crew;
+use holdfast_e2e::workload::operations::operations;
+use holdfast_e2e::workload::redis::Redis;
+use holdfast_e2e::workload::sqlite::{DELETE, WAL};
+
+const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
+
+fn crew(synced: bool) -> Crew {
+    let seed = holdfast_e2e::random::Random::new("crew").next_u64() | 1;
+    Crew { seed, processes: 2, threads: 2, operations: 1_000_000, synced }
+}
+
+fn survives_on_all(workload: &dyn Workload) {
+    for kind in KINDS {
+        crash::survives_forgetful_disk(workload, kind);
+    }
+}
+
+#[test]
+fn operations_survive_on_ext4() {
+    crash::survives_forgetful_disk(&operations(), Kind::Ext4);
+}
+
+#[test]
+fn operations_survive_on_xfs() {
+    crash::survives_forgetful_disk(&operations(), Kind::Xfs);
+}
+
+#[test]
+fn operations_survive_on_btrfs() {
+    crash::survives_forgetful_disk(&operations(), Kind::Btrfs);
+}
+
+#[test]
+fn many_writers_survive() {
+    survives_on_all(&crew(false));
+}
+
+#[test]
+fn sqlite_survives_with_a_rollback_journal() {
+    survives_on_all(&DELETE);
+}
+
+#[test]
+fn sqlite_survives_with_a_write_ahead_log() {
+    survives_on_all(&WAL);
+}
+
+#[test]
+fn redis_survives() {
+    survives_on_all(&Redis);
+}
+
+#[test]
+fn control_without_syncs_loses_data() {
+    for kind in KINDS {
+        crash::control_loses_on_forgetful_disk(&crew(true), kind);
+        crash::control_loses_on_forgetful_disk(&WAL, kind);
+    }
+}
+
+#[test]
+fn control_native_survives() {
+    for kind in KINDS {
+        crash::native_survives_forgetful_disk(&crew(true), kind);
+        crash::native_survives_forgetful_disk(&WAL, kind);
+        crash::native_survives_forgetful_disk(&Redis, kind);
+    }
+}
+
+#[test]
+fn control_native_operations_survive() {
+    for kind in KINDS {
+        crash::native_survives_forgetful_disk(&operations(), kind);
+    }
+}

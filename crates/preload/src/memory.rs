@@ -1,0 +1,65 @@
+//! Whether the program's memory can be read: a bad address must end as `EFAULT`, as in the kernel, and not as our
+//! fault.
+//!
+//! One load per page; where it faults, [`crate::signals`] lets it answer no. Must touch nothing else.
+#![allow(unsafe_code)] // Loads from addresses that may be bad.
+
+use core::arch::global_asm;
+use core::ffi::c_int;
+
+use holdfast_media::Bytes;
+
+use crate::signals;
+
+// rdi: first byte, rsi: last byte.
+global_asm!(
+    ".hidden holdfast_probe",
+    ".globl holdfast_probe",
+    ".hidden holdfast_probe_failed",
+    ".globl holdfast_probe_failed",
+    ".type holdfast_probe,@function",
+    "holdfast_probe:",
+    "2:",
+    "mov al, byte ptr [rdi]",
+    "add rdi, 4096",
+    "cmp rdi, rsi",
+    "jb 2b",
+    "mov al, byte ptr [rsi]",
+    "mov eax, 1",
+    "ret",
+    "holdfast_probe_failed:",
+    "xor eax, eax",
+    "ret",
+    ".size holdfast_probe, . - holdfast_probe",
+);
+
+unsafe extern "C" {
+    fn holdfast_probe(first: usize, last: usize) -> c_int;
+    fn holdfast_probe_failed();
+}
+
+/// Where to go on after a fault at this instruction, if it is one of the probe's.
+pub fn instead_of(instruction: usize) -> Option<usize> {
+    let failed = holdfast_probe_failed as *const () as usize;
+    (holdfast_probe as *const () as usize..failed).contains(&instruction).then_some(failed)
+}
+
+/// Whether all of these bytes can be read. Always true where faults do not come to us.
+#[inline]
+pub fn is_readable(bytes: &Bytes<'_>) -> bool {
+    is_range_readable(bytes.as_ptr() as usize, bytes.len())
+}
+
+/// [`is_readable`] of a range.
+#[inline]
+pub fn is_range_readable(first: usize, bytes: usize) -> bool {
+    if bytes == 0 || !signals::wait_for_sections() {
+        return true;
+    }
+    let Some(last) = first.checked_add(bytes - 1) else { return false };
+    if bytes > isize::MAX as usize {
+        return false;
+    }
+    // SAFETY: loads only, and a load that faults ends the probe.
+    unsafe { holdfast_probe(first, last) != 0 }
+}
