@@ -216,7 +216,11 @@ fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
         let parts = [Bytes::from_slice(&data)];
         let row = &client.board().files()[reference.slot as usize];
         // Who keeps the writers out goes around the log: durable when it returns, not before.
-        let raw_write = || raw(!row.is_exclusive());
+        let around = Cell::new(false);
+        let raw_write = || {
+            around.set(row.is_exclusive());
+            raw(!around.get())
+        };
         match client.write(reference, place, &parts, raw_write, || Ok(cursor.get())) {
             Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
             Ok(Outcome::Kernel) => {
@@ -224,10 +228,12 @@ fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
                 break;
             }
             Ok(Outcome::Absorbed { .. }) => {
-                model(|model| {
-                    let states = model.states(index);
-                    model.synced(index, states);
-                });
+                if around.get() {
+                    model(|model| {
+                        let states = model.states(index);
+                        model.synced(index, states);
+                    });
+                }
                 break;
             }
             Err(_) => break,
