@@ -2,17 +2,45 @@
 
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
+use std::sync::OnceLock;
 
-use rustix::thread::futex::{self, Flags, Timespec};
+use rustix::thread::Timespec;
+use rustix::thread::futex::{self, Flags};
+
+/// See [`simulate_sleep`].
+static SIMULATED: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// From now on every sleep in this process first asks `sleep`: where threads are simulated it lets others of them run
+/// and answers true, and the sleeper looks again; elsewhere it answers false. Only the first call counts.
+pub fn simulate_sleep(sleep: fn() -> bool) {
+    let _ = SIMULATED.set(sleep);
+}
+
+fn is_simulated() -> bool {
+    SIMULATED.get().is_some_and(|sleep| sleep())
+}
 
 /// Sleeps while `word` holds `seen`, at most for `timeout`; may return early for any reason.
 pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
-    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    if is_simulated() {
+        return;
+    }
     // Errors mean «look again»: the value changed, the time is over, or a signal came.
-    let _ = futex::wait(word, Flags::empty(), seen, Some(&timeout));
+    let _ = futex::wait(word, Flags::empty(), seen, Some(&timespec(timeout)));
 }
 
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::empty(), count);
+}
+
+/// Sleeps for `span`, where nobody can wake the sleeper; may return early.
+pub fn pause(span: Duration) {
+    if !is_simulated() {
+        let _ = rustix::thread::nanosleep(&timespec(span));
+    }
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) }
 }

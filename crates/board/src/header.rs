@@ -92,6 +92,11 @@ impl Header {
         self.names.iter().find(|row| row.claim(device))
     }
 
+    /// Counts a change of names on every file system that had one: somebody died who may have made one.
+    pub fn note_all_names(&self) {
+        self.names.iter().filter(|row| row.is_claimed()).for_each(NamesRow::note);
+    }
+
     /// Whether the keeper is alive: one load, no system call.
     #[inline]
     pub fn keeper_alive(&self) -> bool {

@@ -16,7 +16,7 @@ mod requests;
 mod segments;
 
 pub use files::{FileRow, FileState, NO_SIZE};
-pub use futex::{wait, wake};
+pub use futex::{pause, simulate_sleep, wait, wake};
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use locks::{PAGE_BYTES, PageLocks};

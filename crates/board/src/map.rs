@@ -3,10 +3,10 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::thread::Timespec;
 
 use crate::files::FileRow;
 use crate::header::Header;
@@ -117,15 +117,28 @@ impl Board {
         let fd = rustix::fs::memfd_create("holdfast-board", rustix::fs::MemfdFlags::CLOEXEC).map_err(os)?;
         rustix::fs::ftruncate(&fd, plan.bytes() as u64).map_err(os)?;
         let board = Self::map(rustix::fd::AsFd::as_fd(&fd), plan)?;
-        let header = board.header();
+        board.write_plan(&plan, MAGIC);
+        Ok((board, fd))
+    }
+
+    /// Makes this board as it was when it was created; nobody may use it meanwhile.
+    pub fn reset(&self) {
+        let (magic, plan) = (self.header().magic.load(Ordering::Relaxed), self.plan);
+        // SAFETY: the whole mapping; everything in it is atomics or handed over by one, all of which may be zero, and
+        // by the caller's word nobody else is at it.
+        unsafe { core::ptr::write_bytes(self.base.as_ptr(), 0, self.offsets.end) };
+        self.write_plan(&plan, magic);
+    }
+
+    fn write_plan(&self, plan: &Plan, magic: u64) {
+        let header = self.header();
         header.slot_count.store(plan.slot_count, Ordering::Relaxed);
         header.segment_count.store(plan.segment_count, Ordering::Relaxed);
         header.lane_count.store(plan.lane_count, Ordering::Relaxed);
         header.lock_count.store(plan.lock_count, Ordering::Relaxed);
         header.bucket_count.store(plan.bucket_count, Ordering::Relaxed);
         header.request_count.store(plan.request_count, Ordering::Relaxed);
-        header.magic.store(MAGIC, Ordering::Release);
-        Ok((board, fd))
+        header.magic.store(magic, Ordering::Release);
     }
 
     /// Maps a board that the keeper made.
@@ -248,7 +261,7 @@ impl Board {
                     return false;
                 } else {
                     // Nobody wakes us: the announcing lane must not pay for the rare waiter.
-                    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 50_000 });
+                    crate::futex::pause(Duration::from_micros(50));
                 }
             }
         }

@@ -30,7 +30,12 @@ impl NamesRow {
                 }
     }
 
-    /// Counts a change that is done.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.device.load(Ordering::SeqCst) != 0
+    }
+
+    /// Counts a change: before it is made, so that nobody builds on it unseen, and when it is done, so that no sync in
+    /// between covers it.
     pub fn note(&self) {
         self.changed.fetch_add(1, Ordering::SeqCst);
     }

@@ -7,7 +7,7 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, wait, wake};
+use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, wait, wake};
 
 use crate::client::Errno;
 
@@ -26,7 +26,8 @@ pub enum Ask {
     Register = 1,
     /// Second half of `Register`: `args[2]` is 1 when no other description of the file exists.
     Sole = 2,
-    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it.
+    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when the asker keeps the
+    /// file's writers out.
     Settle = 3,
     /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]).
     Bypass = 4,
@@ -152,7 +153,7 @@ fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
             return None;
         }
         // All cells are taken: as many clients wait for answers, one of which is due soon.
-        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 });
+        pause(Duration::from_micros(100));
     }
 }
 

@@ -96,6 +96,8 @@ pub struct Client<N: Nvm = Mapping> {
     pub(crate) layout: Layout,
     pub(crate) uuid: [u8; 16],
     pub(crate) id: u32,
+    /// Where the search for a free lane begins; `None`: it depends on the thread.
+    pub(crate) first_lane: Option<usize>,
 }
 
 impl Client<Mapping> {
@@ -124,7 +126,14 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        Self { nvm, board, layout, uuid, id }
+        Self { nvm, board, layout, uuid, id, first_lane: None }
+    }
+
+    /// The same client, whose operations begin their search for a free lane at a given one: what it does can then be
+    /// repeated exactly.
+    pub fn with_first_lane(mut self, lane: usize) -> Self {
+        self.first_lane = Some(lane);
+        self
     }
 
     /// The board.
@@ -191,9 +200,10 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done before.
-    pub(crate) fn settle(&self, file: FileRef) -> Result<(), Errno> {
-        let args = [u64::from(file.slot), file.generation, 0, 0];
+    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done before. `held` says
+    /// that the caller keeps the file's writers out.
+    pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
+        let args = [u64::from(file.slot), file.generation, u64::from(held), 0];
         ask(&self.board, self.id, Ask::Settle, args, None).map(|_| ())
     }
 
@@ -247,7 +257,9 @@ impl<N: Nvm> Client<N> {
         let is_blank = row.newest_seq.load(Ordering::SeqCst) == file.generation;
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
-        if !row.needs_real_sync() && !is_blank && names_covered == Some(None) {
+        // Who keeps the writers out may be in the middle of a change around the log that is seen already.
+        let is_logged = !row.needs_real_sync() && !row.is_exclusive();
+        if is_logged && !is_blank && names_covered == Some(None) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }

@@ -4,20 +4,19 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentState, wait, wake};
+use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentState, pause, wait, wake};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
-use rustix::thread::Timespec;
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
 
 use crate::client::{Client, Errno, FileRef};
 
-/// Longer payloads fill up a segment and go on in the next; shorter ones leave its rest unused.
-const SPLIT_BYTES_MIN: u64 = 256 << 10;
+/// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones leave its rest unused.
+const SPLIT_FRACTION: u64 = 8;
 /// A cancel record must always fit behind the last record of an operation.
 const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
-/// Payload of a record that has a fresh segment for itself.
-const MEMBER_BYTES_MAX: u64 = SEGMENT_BYTES - SEGMENT_HEADER_BYTES - RECORD_HEADER_BYTES - CANCEL_BYTES;
+/// Bytes of a segment that no payload can have.
+const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
 
 /// May the operation go on?
 pub(crate) enum Entry {
@@ -42,8 +41,15 @@ pub(crate) struct Lane<'a, N: Nvm> {
 }
 
 /// The longest write of this pool that is all there or not at all after a crash, in bytes.
-pub(crate) fn atomic_write_bytes_max(pool_bytes: u64) -> u64 {
-    (pool_bytes / 8).min(GROUP_SEGMENTS_MAX as u64 * MEMBER_BYTES_MAX)
+pub(crate) fn atomic_write_bytes_max(layout: &Layout) -> u64 {
+    // Half of the segments: lanes keep a quarter, and the rest can always become free.
+    let segments = (GROUP_SEGMENTS_MAX as u64).min(u64::from(layout.segment_count) / 2);
+    (layout.pool_bytes / 8).min(segments * member_bytes_max(layout))
+}
+
+/// Payload of a record that has a fresh segment for itself.
+fn member_bytes_max(layout: &Layout) -> u64 {
+    layout.segment_bytes - OVERHEAD_BYTES
 }
 
 impl<N: Nvm> Client<N> {
@@ -57,9 +63,7 @@ impl<N: Nvm> Client<N> {
 
     fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
         let lanes = self.board.lanes();
-        // Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
-        let here = 0u8;
-        let hint = ((core::ptr::from_ref(&here) as usize) >> 20).wrapping_mul(0x9e37_79b1) >> 7;
+        let hint = self.first_lane.unwrap_or_else(hint_of_this_thread);
         let wanted = &self.board.header().lanes_wanted.word;
         loop {
             if !self.keeper_alive() {
@@ -93,7 +97,7 @@ impl<N: Nvm> Lane<'_, N> {
     fn room(&self) -> u64 {
         match self.row.segment.load(Ordering::Relaxed) {
             0 => 0,
-            _ => SEGMENT_BYTES - u64::from(self.row.at.load(Ordering::Relaxed)),
+            _ => self.client.layout.segment_bytes - u64::from(self.row.at.load(Ordering::Relaxed)),
         }
     }
 
@@ -101,8 +105,10 @@ impl<N: Nvm> Lane<'_, N> {
         if record_bytes(bytes) + CANCEL_BYTES <= self.room() {
             return Ok(());
         }
-        let here = if bytes > SPLIT_BYTES_MIN { self.payload_room() } else { 0 };
-        let count = (bytes - here).div_ceil(MEMBER_BYTES_MAX).max(1) as usize;
+        let layout = &self.client.layout;
+        let splits = bytes > layout.segment_bytes / SPLIT_FRACTION;
+        let here = if splits { self.payload_room() } else { 0 };
+        let count = (bytes - here).div_ceil(member_bytes_max(layout)).max(1) as usize;
         self.take_segments(count)?;
         if here == 0 {
             self.next_segment();
@@ -123,7 +129,7 @@ impl<N: Nvm> Lane<'_, N> {
         let freed = &header.segments_freed.word;
         let throttle_ns = header.throttle_ns.get();
         if throttle_ns > 0 {
-            self.stalled(|| sleep_ns(throttle_ns * count as u64));
+            self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
         }
         loop {
             let seen = freed.load(Ordering::SeqCst);
@@ -286,7 +292,8 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Members a payload takes that fills the present segment and goes on in fresh ones.
     fn members(&self, payload: u64) -> u16 {
-        1 + payload.saturating_sub(self.payload_room()).div_ceil(MEMBER_BYTES_MAX) as u16
+        let rest = payload.saturating_sub(self.payload_room());
+        1 + rest.div_ceil(member_bytes_max(&self.client.layout)) as u16
     }
 
     /// Makes only the first `kept` bytes of the record `seq` count, durably, before the program hears of it
@@ -367,15 +374,16 @@ impl<N: Nvm> Drop for Lane<'_, N> {
     }
 }
 
+/// Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
+fn hint_of_this_thread() -> usize {
+    let here = 0u8;
+    ((core::ptr::from_ref(&here) as usize) >> 20).wrapping_mul(0x9e37_79b1) >> 7
+}
+
 fn ring_expirer(board: &holdfast_board::Board) {
     let bell = &board.header().expirer_wake.word;
     bell.fetch_add(1, Ordering::SeqCst);
     wake(bell, 1);
-}
-
-fn sleep_ns(ns: u64) {
-    let span = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
-    let _ = rustix::thread::nanosleep(&span);
 }
 
 fn now_ns() -> u64 {

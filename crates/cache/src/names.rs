@@ -24,7 +24,8 @@ pub enum Removal {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Counts a change of names on a file system that no slot holds: the next sync there is real.
+    /// Counts a change of names on a file system that no slot holds: the next sync there is real. Called before the
+    /// change is made and once more when it is.
     pub fn note_names(&self, device: u64) {
         if let Some(names) = self.board.header().names(device) {
             names.note();
@@ -36,12 +37,12 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call must not be made then.
     pub fn unlinking(&self, file: FileRef, dirfd: i32, path: &CStr) -> Result<Removal, Errno> {
-        if !self.is_current(file) || self.row(file).state() != FileState::Through {
+        if !self.is_current(file) || !self.has_log(file) {
             return Ok(Removal::Counted);
         }
         match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {
             Ok(_) => Ok(Removal::Held),
-            Err(Errno::EAGAIN) => self.settle(file).map(|()| Removal::Counted),
+            Err(Errno::EAGAIN) => self.settle(file, false).map(|()| Removal::Counted),
             Err(Errno::ENAMETOOLONG) => self.bypass(file, Reason::Unreachable).map(|()| Removal::Counted),
             Err(Errno::EOPNOTSUPP) => Ok(Removal::Counted),
             Err(errno) => Err(errno),
@@ -135,10 +136,15 @@ impl<N: Nvm> Client<N> {
         done
     }
 
+    /// Whether records of the file may be live.
+    fn has_log(&self, file: FileRef) -> bool {
+        matches!(self.row(file).state(), FileState::Through | FileState::Failed)
+    }
+
     fn settle_if_live(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if live && self.is_managed(file) { self.settle(file) } else { Ok(()) }
+        if live && self.is_current(file) && self.has_log(file) { self.settle(file, true) } else { Ok(()) }
     }
 
     /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes, else made by the

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use holdfast_pool::{Identity, Ownership};
 
+mod fsync;
 mod os;
 
 pub use os::{OsDisk, OsFile};
@@ -77,6 +78,7 @@ pub trait Disk {
     /// Holds what `path` leads to without opening it: no fence sees it, and nobody is refused because of it. The result
     /// can be looked at and reopened; links are followed.
     fn hold(&self, path: &Path) -> io::Result<Self::File>;
+
     /// Finds what stands at an absolute path. No symbolic link is followed, neither on the way nor at the end, and
     /// nothing is opened: the result can be looked at and reopened.
     fn find(&self, path: &[u8]) -> io::Result<Self::File>;
@@ -108,11 +110,17 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// What the file system says of it.
     fn stat(&self) -> io::Result<Stat>;
 
+    /// Whether its last name is gone.
+    fn is_removed(&self) -> bool {
+        self.stat().is_ok_and(|stat| stat.links == 0)
+    }
+
     /// Who it is; not for what was only found.
     fn identity(&self) -> io::Result<Identity>;
 
     /// As `identity`, for what was only held or found, given its file system's UUID.
     fn identity_on(&self, file_system: [u8; 16]) -> io::Result<Identity>;
+
     /// UUID of the file system it lies on; not for what was only found.
     fn file_system(&self) -> io::Result<[u8; 16]>;
 

@@ -32,6 +32,7 @@ mod slots;
 pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
 pub(crate) use rewrite::replay_live;
+pub use settle::Writers;
 pub use slots::{Newcomer, Refusal};
 
 /// The keeper's name as an owner in the board; no client gets it.

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, SegmentState, wait};
-use holdfast_pool::SEGMENT_BYTES;
 
 use crate::disk::OsFile;
 use crate::durable::{ManagedFile, REMOVED_FILES_MAX, locked};
@@ -94,16 +93,17 @@ impl Expirer<'_> {
     /// Whether enough is logged to go to work before the age limit.
     fn backlog_is_large(&self) -> bool {
         let (sealed, free) = self.count_segments();
-        let total = u64::from(self.keeper.durable.superblock.layout.segment_count);
+        let layout = &self.keeper.durable.superblock.layout;
+        let (total, segment_bytes) = (u64::from(layout.segment_count), layout.segment_bytes);
         let min = match self.keeper.config.batch_bytes_min {
-            0 => total * SEGMENT_BYTES / 8,
+            0 => total * segment_bytes / 8,
             bytes => bytes,
         };
         let max = match self.keeper.config.batch_bytes_max {
-            0 => total * SEGMENT_BYTES / 2,
+            0 => total * segment_bytes / 2,
             bytes => bytes,
         };
-        let backlog = sealed * SEGMENT_BYTES;
+        let backlog = sealed * segment_bytes;
         backlog >= min.min(max) || (sealed > 0 && free * THROTTLE_FREE_FRACTION < total)
     }
 

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, SegmentState};
-use holdfast_pool::SEGMENT_BYTES;
 
 use crate::durable::locked;
 use crate::keeper::Keeper;
@@ -74,7 +73,11 @@ impl Keeper {
             slots: u64::from(self.durable.superblock.layout.slot_count),
             slots_used: managed.len() as u64 + self.durable.set_aside.len() as u64,
             files_dirty: dirty,
-            backlog_bytes: if dirty == 0 { 0 } else { sealed * SEGMENT_BYTES + in_lanes },
+            backlog_bytes: if dirty == 0 {
+                0
+            } else {
+                sealed * self.durable.superblock.layout.segment_bytes + in_lanes
+            },
             errors: locked(&self.notes.errors).iter().cloned().collect(),
             summary: self.summary(dirty == 0),
         }

@@ -4,7 +4,7 @@
 //! records that would be valid: one such is damage in the middle of the log, not a torn tail.
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
 
 use crate::record::{Header, RECORD_HEADER_BYTES, finish_crc, record_bytes};
 
@@ -59,11 +59,11 @@ pub fn scan_segment(
     let Some(generation) = segment_generation(nvm, layout, segment) else {
         return SegmentScan { generation: None, end: start, stop: Stop::Tail };
     };
-    buffer.resize(SEGMENT_BYTES as usize, 0);
+    buffer.resize(layout.segment_bytes as usize, 0);
     nvm.read(layout.segment_offset(segment), buffer);
     let seed = segment_seed(uuid, segment, generation);
     let mut at = start;
-    while u64::from(at) + RECORD_HEADER_BYTES <= SEGMENT_BYTES {
+    while u64::from(at) + RECORD_HEADER_BYTES <= layout.segment_bytes {
         let Some((header, payload)) = record_at(buffer, at, generation, seed) else {
             let stop = match valid_after(buffer, at, generation, seed) {
                 Some(valid_at) => Stop::Damaged { valid_at },
@@ -90,7 +90,7 @@ fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Hea
 }
 
 fn valid_after(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
-    (at + RECORD_HEADER_BYTES as u32..SEGMENT_BYTES as u32)
+    (at + RECORD_HEADER_BYTES as u32..segment.len() as u32)
         .step_by(RECORD_HEADER_BYTES as usize)
         .find(|&candidate| record_at(segment, candidate, generation, seed).is_some())
 }

@@ -35,6 +35,8 @@ pub struct Layout {
     pub slot_count: u32,
     /// Number of segments.
     pub segment_count: u32,
+    /// Bytes of a segment: [`SEGMENT_BYTES`], but in simulations.
+    pub segment_bytes: u64,
 }
 
 /// A size no pool can have.
@@ -49,10 +51,19 @@ impl Layout {
             return Err(LayoutError(pool_bytes));
         }
         let slot_count = (pool_bytes / POOL_BYTES_PER_SLOT).clamp(SLOT_COUNT_MIN, SLOT_COUNT_MAX);
-        let mut layout = Self { pool_bytes, slot_count: slot_count as u32, segment_count: 0 };
+        let slot_count = slot_count as u32;
+        let mut layout = Self { pool_bytes, slot_count, segment_count: 0, segment_bytes: SEGMENT_BYTES };
         let room = pool_bytes - layout.offset(Zone::Segments);
         layout.segment_count = u32::try_from(room / SEGMENT_BYTES).unwrap_or(u32::MAX);
         Ok(layout)
+    }
+
+    /// A geometry no pool on media has: small enough that a simulator reaches every corner of it. `segment_bytes` is a
+    /// power of two of at least a page.
+    pub fn miniature(slot_count: u32, segment_count: u32, segment_bytes: u64) -> Self {
+        let mut layout = Self { pool_bytes: 0, slot_count, segment_count, segment_bytes };
+        layout.pool_bytes = layout.offset(Zone::Segments) + u64::from(segment_count) * segment_bytes;
+        layout
     }
 
     /// The first byte of a zone.
@@ -62,14 +73,14 @@ impl Layout {
             Zone::Words => PAGE_BYTES,
             Zone::Slots => 2 * PAGE_BYTES,
             Zone::Segments => (self.offset(Zone::Slots) + u64::from(self.slot_count) * SLOT_BYTES)
-                .next_multiple_of(SEGMENT_BYTES),
+                .next_multiple_of(self.segment_bytes),
         }
     }
 
     /// The first byte of a segment.
     pub fn segment_offset(&self, segment: u32) -> u64 {
         assert!(segment < self.segment_count, "segment out of range");
-        self.offset(Zone::Segments) + u64::from(segment) * SEGMENT_BYTES
+        self.offset(Zone::Segments) + u64::from(segment) * self.segment_bytes
     }
 
     /// The first byte of a slot.

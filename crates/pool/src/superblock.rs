@@ -91,7 +91,7 @@ pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u
     let mut raw = Raw {
         magic: MAGIC,
         version: U32::new(VERSION),
-        segment_bytes: U32::new(SEGMENT_BYTES as u32),
+        segment_bytes: U32::new(layout.segment_bytes as u32),
         uuid,
         pool_bytes: U64::new(layout.pool_bytes),
         slot_count: U32::new(layout.slot_count),

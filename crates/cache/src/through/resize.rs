@@ -80,7 +80,7 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.around_log(file, true, raw, |_| NO_SIZE)
+        Ok(self.around_log(file, true, raw, |_| NO_SIZE)?.unwrap_or_else(|raw| raw()))
     }
 
     /// As [`Client::around`], for calls that fill in content from elsewhere (`copy_file_range`, `sendfile`,
@@ -90,19 +90,24 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
     pub fn around_content<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.around_log(file, false, raw, |_| NO_SIZE)
+        Ok(self.around_log(file, false, raw, |_| NO_SIZE)?.unwrap_or_else(|raw| raw()))
     }
 
-    /// `size_after` tells the file's size after the call, or [`NO_SIZE`].
-    pub(super) fn around_log<R>(
+    /// Gives `raw` back unused when the file is left to the kernel. `size_after` tells the file's size after the call, or
+    /// [`NO_SIZE`].
+    pub(super) fn around_log<R, F: FnOnce() -> R>(
         &self,
         file: FileRef,
         durable: bool,
-        raw: impl FnOnce() -> R,
+        raw: F,
         size_after: impl FnOnce(&R) -> u64,
-    ) -> Result<R, Errno> {
-        if !self.is_current(file) || self.row(file).state() != FileState::Through {
-            return Ok(raw());
+    ) -> Result<Result<R, F>, Errno> {
+        match self.row(file).state() {
+            _ if !self.is_current(file) => return Ok(Err(raw)),
+            FileState::Through => {}
+            // Its records cannot be expired, and a replay would cover what the call does (invariant 5).
+            FileState::Failed => return Err(Errno::EIO),
+            _ => return Ok(Err(raw)),
         }
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
@@ -111,17 +116,17 @@ impl<N: Nvm> Client<N> {
         let result = if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-            let settled = if has_records { self.settle(file) } else { Ok(()) };
+            let settled = if has_records { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {
                 // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 let done = raw();
                 row.size_hint.store(size_after(&done), Ordering::SeqCst);
                 row.note_unlogged();
-                if durable { self.settle(file).map(|()| done) } else { Ok(done) }
+                if durable { self.settle(file, true).map(|()| Ok(done)) } else { Ok(Ok(done)) }
             })
         } else {
-            Ok(raw())
+            Ok(Err(raw))
         };
         row.unlock_exclusive(self.id);
         result

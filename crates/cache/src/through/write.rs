@@ -39,7 +39,7 @@ impl<N: Nvm> Client<N> {
         if total == 0 {
             return Ok(Outcome::Kernel);
         }
-        if total as u64 > atomic_write_bytes_max(self.layout.pool_bytes) {
+        if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
         }
         // Step 0: space before any lock.
@@ -59,7 +59,7 @@ impl<N: Nvm> Client<N> {
             Written::Done { bytes, offset } => Ok(Outcome::Absorbed { bytes, offset }),
             Written::Misplaced { bytes } => {
                 // Invariant 5, in the rare race with a foreign append: on disk and expired before it counts.
-                self.settle(file)?;
+                self.settle(file, false)?;
                 Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
             }
             // A record at a guessed place would be replayed there if a crash came before its cancel.
@@ -151,7 +151,11 @@ impl<N: Nvm> Client<N> {
             (Place::Append, Ok(_)) => cursor().unwrap_or(NO_SIZE),
             _ => NO_SIZE,
         };
-        let bytes = self.around_log(file, true, &mut raw, size_after)??;
+        // Left to the kernel meanwhile: what it promises is the program's own to ask for.
+        let Ok(written) = self.around_log(file, true, &mut raw, size_after)? else {
+            return Ok(Outcome::Kernel);
+        };
+        let bytes = written?;
         let offset = match place {
             Place::At(offset) => offset,
             Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),

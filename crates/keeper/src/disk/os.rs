@@ -175,6 +175,15 @@ impl DiskFile for OsFile {
         })
     }
 
+    /// A file system that was shut down tells nothing of its files any more; then the kernel's own table of names does.
+    fn is_removed(&self) -> bool {
+        match self.stat() {
+            Ok(stat) => stat.links == 0,
+            Err(_) => std::fs::read_link(self.magic_path())
+                .is_ok_and(|path| path.as_os_str().as_bytes().ends_with(b" (deleted)")),
+        }
+    }
+
     fn identity(&self) -> io::Result<Identity> {
         identity::identify(self).map(|(identity, _)| identity)
     }
@@ -196,7 +205,7 @@ impl DiskFile for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_all()
+        super::fsync::fsync(&self.0)
     }
 
     fn sync_file_system(&self) {

@@ -14,7 +14,7 @@ use holdfast_board::{FileState, SegmentState, wake};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
-use super::settle::Synced;
+use super::settle::{Synced, Writers};
 use super::{Durable, KEEPER_ID, ManagedFile, locked};
 use crate::disk::{Disk, DiskFile};
 
@@ -83,7 +83,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         for file in files {
-            match self.sync_file(file) {
+            match self.sync_file(file, Writers::MayBeIn) {
                 Ok(covered) => synced.push((Arc::clone(file), covered)),
                 Err(_) => clean = false,
             }

@@ -49,6 +49,8 @@ pub(crate) struct Meta {
     pub unlinking: Option<PathBuf>,
     /// The client that announced it.
     pub removing: Option<u32>,
+    /// The client that announced a new name last.
+    pub naming: Option<u32>,
     pub bypass: Option<Reason>,
     pub rewrite: bool,
     /// Failed syncs of clients that are known here.
@@ -75,6 +77,7 @@ impl<F> ManagedFile<F> {
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
             unlinking: None,
             removing: None,
+            naming: None,
             bypass: None,
             rewrite: false,
             client_failures: 0,

@@ -11,12 +11,12 @@ use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_VOID};
 
 use super::{Durable, ManagedFile, REMOVED_FILES_MAX, locked};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Stat};
 
 /// A slot holds two names; a third may be written only once the directory holds what the oldest said.
 const NAMES_PER_SLOT: u32 = 2;
-/// After this long every file system we manage has committed a new directory by itself (the slowest, btrfs and
-/// xfs, do so every 30 seconds).
+/// After this long every file system we manage has committed a new name by itself (the slowest, btrfs and xfs, do so
+/// every 30 seconds).
 const DIRECTORY_COMMITTED_S: i64 = 120;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -55,13 +55,31 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// A client died: a removal that it announced and did not make is not made any more.
-    pub fn withdraw_removals(&self, client: u32) {
+    /// A client died: a removal or a name that it announced and did not make is not made any more.
+    pub fn withdraw_announced(&self, client: u32) {
         for file in self.managed() {
-            let announced = file.meta().removing == Some(client);
-            if announced && !matches!(file.links(), Ok(0)) {
+            let (removes, names, path) = {
+                let mut meta = file.meta();
+                let names = meta.naming == Some(client);
+                meta.naming = meta.naming.filter(|_| !names);
+                (meta.removing == Some(client), names, meta.path.clone())
+            };
+            let not_removed = removes && !file.held().is_removed();
+            if not_removed || names && !self.stands_at(&file, &path) {
                 self.withdraw_name(&file);
             }
+        }
+    }
+
+    fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
+        let there = match self.disk.find(path.as_os_str().as_bytes()) {
+            Ok(there) => there.stat(),
+            Err(error) => return error.kind() != io::ErrorKind::NotFound,
+        };
+        // A file system that was shut down tells nothing of its files: then nothing speaks against the name.
+        match (there, file.held().stat()) {
+            (Ok(there), Ok(ours)) => (there.dev, there.ino) == (ours.dev, ours.ino),
+            _ => true,
         }
     }
 
@@ -78,11 +96,30 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let hints = self.slots().hints(file.slot);
         if let [newest, older, ..] = hints.as_slice() {
             let stands = if newest.kind == HintKind::Unlink { &newest.path } else { &older.path };
+            // Into both copies: no file may ever be built at a name that it never got.
+            self.slots().push_hint(file.slot, HintKind::Name, stands);
             self.slots().push_hint(file.slot, HintKind::Name, stands);
             let mut meta = file.meta();
             meta.path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
             (meta.unlinking, meta.removing) = (None, None);
         }
+    }
+
+    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to build it anew.
+    pub(super) fn secure_names(&self, directory: &Path, created: bool, stat: &Stat) -> io::Result<()> {
+        if created {
+            self.secure_directory(directory)?;
+        } else if self.is_recent(stat) {
+            // Somebody made it a moment ago and let go of it, or died: no slot says so, and the crash may take it.
+            self.sync_directories([&directory.to_owned()])?;
+        }
+        self.cover_names(directory, stat.dev)
+    }
+
+    /// Whether the file system may not have committed by itself what was made then.
+    fn is_recent(&self, stat: &Stat) -> bool {
+        let now = self.disk.now_unix_s() as i64;
+        stat.born_unix_s.is_none_or(|born| now.saturating_sub(born) < DIRECTORY_COMMITTED_S)
     }
 
     /// Makes sure that the directory in which a name is about to matter is itself on disk: recovery can make a
@@ -96,8 +133,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         };
         let stat = open.stat()?;
         if !locked(&self.directories).contains(&(stat.dev, stat.ino)) {
-            let now = self.disk.now_unix_s() as i64;
-            if stat.born_unix_s.is_none_or(|born| now.saturating_sub(born) < DIRECTORY_COMMITTED_S) {
+            if self.is_recent(&stat) {
                 self.syncs.fetch_add(1, Ordering::Relaxed);
                 open.sync()?;
             }
@@ -141,7 +177,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if meta.marks & MARK_VOID != 0 {
             return true;
         }
-        if meta.unlinking.is_none() || !matches!(file.links(), Ok(0)) {
+        if meta.unlinking.is_none() || !file.held().is_removed() {
             return false;
         }
         meta.marks |= MARK_VOID;

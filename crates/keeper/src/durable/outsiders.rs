@@ -8,7 +8,7 @@ use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CONFLICT;
 
-use super::{Durable, KEEPER_ID, ManagedFile};
+use super::{Durable, KEEPER_ID, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -20,21 +20,33 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             meta.marks |= MARK_CONFLICT;
             self.slots().set_marks(file.slot, meta.marks);
         }
-        self.bypass(file, Reason::Outsider)?;
+        // A sync that fails orders a rewrite, after which the next one may succeed.
+        self.bypass(file, Reason::Outsider).or_else(|_| self.bypass(file, Reason::Outsider))?;
+        self.clear_conflict(file);
+        Ok(())
+    }
+
+    fn clear_conflict(&self, file: &ManagedFile<D::File>) {
         let mut meta = file.meta();
         if meta.marks & MARK_CONFLICT != 0 {
             meta.marks &= !MARK_CONFLICT;
             self.slots().set_marks(file.slot, meta.marks);
         }
-        Ok(())
     }
 
     /// No outsider can write the file any more.
     pub fn outsider_left(&self, file: &ManagedFile<D::File>) {
-        if file.meta().bypass != Some(Reason::Outsider) || !self.board.lock_file(file.slot, KEEPER_ID) {
+        let conflict = file.meta().marks & MARK_CONFLICT != 0;
+        let concerned = conflict || file.meta().bypass == Some(Reason::Outsider);
+        if !concerned || !self.board.lock_file(file.slot, KEEPER_ID) {
             return;
         }
         let row = &self.board.files()[file.slot as usize];
+        // It could not be settled when the outsider came. What was live then may cover what the outsider wrote, and the
+        // mark stays until none of it is.
+        if conflict && self.settle(file, Writers::KeptOut).is_ok() {
+            self.clear_conflict(file);
+        }
         if row.state() == FileState::Bypassed {
             // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
             row.note_unlogged();

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use holdfast_board::{LaneRow, NO_SIZE, RequestState, SegmentState, wake};
 use holdfast_media::Nvm;
 
-use super::Durable;
 use super::rewrite::roll_forward;
+use super::{Durable, Writers};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -18,12 +18,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.repair_lane(index as u32, lane);
             }
         }
-        self.withdraw_removals(client);
+        self.withdraw_announced(client);
+        // It may have changed names and died before it counted that.
+        self.board.header().note_all_names();
         for (slot, row) in self.board.files().iter().enumerate() {
             // A call around the log may have been under way: what it did is made durable before others go on.
             if row.exclusive.load(Ordering::SeqCst) & 0x7fff_ffff == client {
                 if let Some(file) = self.file(slot as u64, row.generation.load(Ordering::SeqCst)) {
-                    let _ = self.settle(&file);
+                    let _ = self.settle(&file, Writers::KeptOut);
                 }
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 row.unlock_exclusive(client);

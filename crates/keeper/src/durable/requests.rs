@@ -7,7 +7,7 @@ use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::HintKind;
 
-use super::Durable;
+use super::{Durable, Writers};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -24,17 +24,22 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         match ask {
             Ask::Settle => {
                 self.board.header().settles.add(1);
-                self.settle(&file).map_err(|_| Errno::EIO)?;
+                let writers = if args[2] == 1 { Writers::KeptOut } else { Writers::MayBeIn };
+                self.settle(&file, writers).map_err(|_| Errno::EIO)?;
             }
             Ask::Bypass => self.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
             Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
             Ask::Unlinking | Ask::Naming => {
-                if self.board.files()[file.slot as usize].state() != FileState::Through {
+                let state = self.board.files()[file.slot as usize].state();
+                if !matches!(state, FileState::Through | FileState::Failed) {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 let stored = match path() {
                     Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
-                    Some(path) => self.push_name(&file, HintKind::Name, &path),
+                    Some(path) => {
+                        file.meta().naming = Some(client);
+                        self.push_name(&file, HintKind::Name, &path)
+                    }
                     None => return Err(Errno::ENAMETOOLONG),
                 };
                 // A new name that cannot be held is no fault of the disk: its directory may be missing or elsewhere.

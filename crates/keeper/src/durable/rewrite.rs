@@ -6,7 +6,7 @@
 use std::io;
 
 use crate::disk::DiskFile;
-use holdfast_log::{Header, Kind, scan_segment};
+use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment};
 use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock};
 
@@ -92,12 +92,20 @@ pub(super) fn roll_forward<F: DiskFile>(
 ) -> io::Result<bool> {
     let (mut found, mut cancelled) = (Vec::new(), false);
     let mut buffer = Vec::new();
+    // Its writer may have died before its fence: what follows from a record must not outlive it (invariant 1).
+    let persist = |record: &Record<'_>| {
+        let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
+        nvm.flush(offset, record_bytes(record.payload.len() as u64));
+        nvm.fence();
+    };
     for &segment in segments {
         scan_segment(nvm, &superblock.layout, &superblock.uuid, segment, &mut buffer, |record| {
             let header = record.header;
             if header.kind == Kind::Cancel && header.file_offset == seq {
+                persist(&record);
                 cancelled = true;
             } else if header.seq == seq {
+                persist(&record);
                 found.push(Found { header, payload: record.payload.to_vec() });
             }
         });

@@ -14,6 +14,16 @@ use crate::disk::{Access, Disk, DiskFile};
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
 const FAILURES_MAX: u32 = 5;
 
+/// Whether somebody keeps a file's writers out. Who asks for a settle often does, and waits for it: locking the file once
+/// more would wait for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// Nobody does.
+    MayBeIn,
+    /// Who asks does.
+    KeptOut,
+}
+
 /// What a successful sync of a file covered.
 pub struct Synced {
     settled: u64,
@@ -35,8 +45,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
-    pub fn settle(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let synced = self.sync_file(file)?;
+    pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
+        let synced = self.sync_file(file, writers)?;
         if file.meta().marks & MARK_CREATED != 0 {
             let directories = file.meta().directories.clone();
             self.sync_directories(&directories)?;
@@ -46,7 +56,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
-    pub fn sync_file(&self, file: &ManagedFile<D::File>) -> io::Result<Synced> {
+    pub fn sync_file(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<Synced> {
         let row = &self.board.files()[file.slot as usize];
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
@@ -58,7 +68,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             meta.client_failures = client_failures;
         }
         if file.meta().rewrite {
-            self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
+            self.rewrite(file, writers).inspect_err(|error| self.sync_failed(file, error))?;
         }
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
@@ -106,14 +116,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Writes the live records of a file to it again: a failed sync may have dropped the pages (history 18).
-    fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
+    fn rewrite(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
+        if writers == Writers::MayBeIn && !self.board.lock_file(file.slot, KEEPER_ID) {
             return Err(io::Error::other("the keeper is stopping"));
         }
         let result = replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
             self.open_for_writing(file)
         });
-        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        if writers == Writers::MayBeIn {
+            self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        }
         result?;
         file.meta().rewrite = false;
         Ok(())
@@ -125,7 +137,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Err(io::Error::other("the keeper is stopping"));
         }
         let row = &self.board.files()[file.slot as usize];
-        let result = if row.state() == FileState::Through { self.settle(file) } else { Ok(()) };
+        let result = match row.state() {
+            FileState::Through => self.settle(file, Writers::KeptOut),
+            _ => Ok(()),
+        };
         if result.is_ok() {
             if row.state() == FileState::Through {
                 row.set_state(FileState::Bypassed);

@@ -50,9 +50,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let stat = match &held {
             Held::Open(file) | Held::Path(file) => file.stat().map_err(Refusal)?,
         };
-        if let (true, Some(directory)) = (created, path.parent()) {
-            self.secure_directory(directory).map_err(Refusal)?;
-            self.cover_names(directory, stat.dev).map_err(Refusal)?;
+        if let Some(directory) = path.parent() {
+            self.secure_names(directory, created, &stat).map_err(Refusal)?;
         }
         let marks = if created { MARK_CREATED } else { 0 };
         self.slots().take(

@@ -164,7 +164,7 @@ pub(super) fn scan(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Scan {
     let segments = source.layout().segment_count;
-    let total = u64::from(segments) * SEGMENT_BYTES;
+    let total = u64::from(segments) * source.layout().segment_bytes;
     let mut all = if segments <= SEGMENTS_ALONE_MAX {
         scan_alone(source, states)
     } else {
@@ -193,7 +193,7 @@ fn scan_together(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Scan {
     let segments = source.layout().segment_count;
-    let total = u64::from(segments) * SEGMENT_BYTES;
+    let total = u64::from(segments) * source.layout().segment_bytes;
     let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
     let mut all = Scan::default();
     std::thread::scope(|scope| {
@@ -209,7 +209,7 @@ fn scan_together(
                             return part;
                         }
                         scan_one(source, states, segment, &mut buffer, &mut part);
-                        done.fetch_add(SEGMENT_BYTES, Relaxed);
+                        done.fetch_add(source.layout().segment_bytes, Relaxed);
                     }
                 })
             })
@@ -240,7 +240,7 @@ fn scan_one(
         part.visit(states, &record);
     });
     match found.generation {
-        Some(_) => part.scanned_bytes += SEGMENT_BYTES,
+        Some(_) => part.scanned_bytes += layout.segment_bytes,
         None if nvm.load_u64(layout.segment_offset(segment)) != 0 => {
             part.damage(format!(
                 "segment {segment}, byte 0: its generation is damaged, nothing in it can be read"

@@ -31,7 +31,7 @@ fn refuse(errno: Errno) -> isize {
     -(errno.0 as isize)
 }
 
-/// Counts a change of names that was made and that no slot holds.
+/// Counts a change of names that no slot holds: before it is made and once more when it is.
 fn count(client: &Client, found: Option<Found>) {
     if let Some(found) = found {
         client.note_names(found.device);
@@ -45,6 +45,7 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
     // SAFETY: the program's path.
     let found = unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) };
     let Some(file) = found.and_then(|found| found.file) else {
+        count(client, found);
         let result = kernel();
         if result == 0 {
             count(client, found);
@@ -57,6 +58,9 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
         Ok(removal) => removal,
         Err(errno) => return refuse(errno),
     };
+    if removal == Removal::Counted {
+        count(client, found);
+    }
     let result = kernel();
     if result == 0 && removal == Removal::Counted {
         count(client, found);
@@ -197,6 +201,7 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
             find(client, new_dirfd, new, libc::AT_SYMLINK_NOFOLLOW),
         )
     };
+    count(client, moved);
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
     let (from, to) = (moved.and_then(|found| found.file), target.and_then(|found| found.file));
     if from.is_none() && to.is_none() {

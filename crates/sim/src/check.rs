@@ -1,0 +1,342 @@
+//! From a snapshot to verdicts: images of NVM and disk are drawn, recovery runs on them, and the oracle looks at what it
+//! made of the files.
+
+use std::fmt;
+
+use holdfast_keeper::recovery::{FileReport, RecoverOptions, Recovered, Report, recover_on};
+use holdfast_pool::Superblock;
+
+use crate::disk::{DiskState, Left, SimDisk};
+use crate::machine::{Machine, Service};
+use crate::model::{Model, Tree};
+use crate::nvm::{Keep, NvmState, SimNvm};
+use crate::op::{Op, Step};
+use crate::random::Random;
+use crate::stage::{self, Snapshot};
+
+/// Seconds between a power cut and the next start.
+const LATER_S: u64 = 1000;
+/// Pieces up to which all combinations are drawn.
+const ALL_COMBINATIONS_MAX: usize = 3;
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Histories played.
+    pub histories: u64,
+    /// Moments at which the power failed.
+    pub crash_points: u64,
+    /// Images of NVM and disk that were recovered and checked.
+    pub images: u64,
+    /// Of them, those that a crash inside recovery left.
+    pub images_inside_recovery: u64,
+    /// Runs of recovery.
+    pub recoveries: u64,
+    /// Of the images, those in which somebody changed a file before recovery.
+    pub tampered: u64,
+    /// Of the images, those that went on to serve programs, and crashed again.
+    pub afterlives: u64,
+}
+
+impl Counts {
+    /// Adds what another thread counted.
+    pub fn add(&mut self, other: &Self) {
+        self.histories += other.histories;
+        self.crash_points += other.crash_points;
+        self.images += other.images;
+        self.images_inside_recovery += other.images_inside_recovery;
+        self.recoveries += other.recoveries;
+        self.tampered += other.tampered;
+        self.afterlives += other.afterlives;
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which promise is broken, and how.
+    pub what: String,
+    /// How it came about.
+    pub trail: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)
+    }
+}
+
+/// How thoroughly images are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Images drawn at each crash point, when not all combinations are.
+    pub images: usize,
+    /// One image in so many is crashed again inside recovery.
+    pub inside_one_in: usize,
+    /// One image in so many serves programs afterwards.
+    pub afterlife_one_in: usize,
+    /// In one image in so many somebody changes a file before recovery.
+    pub tamper_one_in: usize,
+}
+
+/// Checks images of one pool.
+pub struct Checker<'a> {
+    /// The pool's superblock.
+    pub superblock: &'a Superblock,
+    /// How thoroughly.
+    pub effort: Effort,
+    /// Counted so far.
+    pub counts: Counts,
+}
+
+/// What recovery made of an image.
+pub struct Outcome {
+    /// What a server of the pool needs.
+    pub recovered: Recovered,
+    /// NVM afterwards.
+    pub nvm: NvmState,
+    /// Disk afterwards.
+    pub disk: DiskState,
+}
+
+struct Image {
+    nvm: NvmState,
+    disk: DiskState,
+    /// A name that somebody changed, and what stands there.
+    tampered: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Checker<'_> {
+    /// How many images a snapshot has.
+    pub fn images_of(&self, snapshot: &Snapshot) -> usize {
+        let pending = snapshot.nvm.pending();
+        if pending == 0 {
+            self.effort.images.min(3)
+        } else if pending <= ALL_COMBINATIONS_MAX {
+            self.effort.images.max(1 << pending)
+        } else {
+            self.effort.images
+        }
+    }
+
+    /// Draws one image of a snapshot and checks it.
+    pub fn check(&mut self, snapshot: &Snapshot, image: usize, seed: &[u64]) -> Result<Outcome, Violation> {
+        let mut random = Random::of(&[seed, &[image as u64]].concat());
+        let (keep, left) = choose(snapshot.nvm.pending(), image, &mut random);
+        let nvm = snapshot.nvm.crash(keep, &mut random);
+        let mut trail = vec![
+            format!("crash before or after: {:?}", snapshot.kind),
+            format!("NVM keeps {keep:?}: {}", snapshot.nvm.difference(&nvm)),
+            format!("disk keeps {left:?}: {}", SimDisk::new(snapshot.disk.clone()).describe()),
+        ];
+        let mut disk = snapshot.disk.crash(left, LATER_S, &mut random);
+        let tampered = if random.one_in(self.effort.tamper_one_in) {
+            self.counts.tampered += 1;
+            disk.tamper(&mut random)
+        } else {
+            None
+        };
+        if let Some((name, _)) = &tampered {
+            trail.push(format!("somebody changes {}", String::from_utf8_lossy(name)));
+        }
+        let depth = if random.one_in(self.effort.inside_one_in) { 2 } else { 0 };
+        let with_afterlife = tampered.is_none() && random.one_in(self.effort.afterlife_one_in);
+        let image = Image { nvm, disk, tampered };
+        let result = self.recover(&image, &snapshot.model, depth, &mut random, &mut trail)?;
+        if with_afterlife && result.recovered.set_aside_slots.is_empty() {
+            self.afterlife(&result, &mut random, &mut trail)?;
+        }
+        Ok(result)
+    }
+
+    fn run(&mut self, image: &Image, trail: &[String]) -> Result<(Outcome, Report, Tree), Violation> {
+        let (nvm, disk) = (SimNvm::new(image.nvm.clone()), SimDisk::new(image.disk.clone()));
+        self.counts.recoveries += 1;
+        stage::attach(&nvm, &disk);
+        let done = recover_on(&nvm, self.superblock, &disk, &RecoverOptions::default());
+        let (recovered, report) =
+            done.map_err(|error| violation(trail, format!("recovery refuses the pool: {error}")))?;
+        let (nvm, disk) = (nvm.state().clone(), disk.state().clone());
+        // What is in the page cache only does not count.
+        let left = disk.crash(Left::Synced, 0, &mut Random::new(0)).tree();
+        Ok((Outcome { recovered, nvm, disk }, report, left))
+    }
+
+    fn recover(
+        &mut self,
+        image: &Image,
+        model: &Model,
+        depth: usize,
+        random: &mut Random,
+        trail: &mut Vec<String>,
+    ) -> Result<Outcome, Violation> {
+        self.counts.images += 1;
+        if depth > 0 {
+            // The recorder looks at what the run below works on.
+            stage::record_next();
+        }
+        let outcome = self.run(image, trail);
+        let inside = stage::recorded();
+        let (result, report, found) = outcome?;
+        self.judge(image, model, &report, &found, trail)?;
+        // Recovering again, after a power cut right behind the first time, gives the same files.
+        let again = Image {
+            nvm: result.nvm.crash(Keep::None, random),
+            disk: result.disk.crash(Left::Synced, 1, random),
+            tampered: image.tampered.clone(),
+        };
+        trail.push("recovery runs a second time".to_owned());
+        let (_, report, second) = self.run(&again, trail)?;
+        self.judge(&again, model, &report, &second, trail)?;
+        if second != found {
+            return Err(violation(trail, "recovering twice gives other files".to_owned()));
+        }
+        trail.pop();
+        for snapshot in inside {
+            if !random.one_in(3) {
+                continue;
+            }
+            let (keep, left) = choose(snapshot.nvm.pending(), random.below(8), random);
+            let nvm = snapshot.nvm.crash(keep, random);
+            trail.push(format!(
+                "crash inside recovery, before or after {:?}; NVM keeps {keep:?} ({}), disk {left:?}",
+                snapshot.kind,
+                snapshot.nvm.difference(&nvm)
+            ));
+            let mut disk = snapshot.disk.crash(left, LATER_S, random);
+            let mut tampered = image.tampered.clone();
+            if tampered.is_none() && random.one_in(self.effort.tamper_one_in) {
+                tampered = disk.tamper(random);
+                trail.extend(
+                    tampered
+                        .iter()
+                        .map(|(name, _)| format!("somebody changes {}", String::from_utf8_lossy(name))),
+                );
+            }
+            self.counts.images_inside_recovery += 1;
+            let length = trail.len();
+            self.recover(&Image { nvm, disk, tampered }, model, depth - 1, random, trail)?;
+            trail.truncate(length - 1);
+        }
+        Ok(result)
+    }
+
+    fn judge(
+        &self,
+        image: &Image,
+        model: &Model,
+        report: &Report,
+        found: &Tree,
+        trail: &[String],
+    ) -> Result<(), Violation> {
+        if !report.damaged.is_empty() {
+            return Err(violation(trail, format!("recovery calls the pool damaged: {:?}", report.damaged)));
+        }
+        let exempt = image.tampered.as_ref().map(|(name, _)| &name[..]);
+        if let Some((name, bytes)) = &image.tampered
+            && found.get(name) != Some(bytes)
+        {
+            return Err(violation(
+                trail,
+                format!("{}: recovery changed what somebody else wrote", String::from_utf8_lossy(name)),
+            ));
+        }
+        model.check(found, exempt).map_err(|wrong| {
+            let rows: Vec<String> = report
+                .files
+                .iter()
+                .map(|row| format!("{}: {} ({} records; {})", row.path, row.outcome, row.records, row.reason))
+                .collect();
+            violation(trail, format!("{wrong}; recovery says: {rows:?}"))
+        })?;
+        if exempt.is_none()
+            && !model.has_conflict()
+            && let Some(row) = report.files.iter().find(|row| is_wrongly_kept(row))
+        {
+            return Err(violation(trail, format!("{} is {}: {}", row.path, row.outcome, row.reason)));
+        }
+        Ok(())
+    }
+
+    /// Serves programs from a recovered pool, crashes, and recovers again.
+    fn afterlife(
+        &mut self,
+        result: &Outcome,
+        random: &mut Random,
+        trail: &mut Vec<String>,
+    ) -> Result<(), Violation> {
+        self.counts.afterlives += 1;
+        let machine = Machine::start(
+            result.nvm.crash(Keep::All, random),
+            result.disk.crash(Left::Everything, 1, random),
+            *self.superblock,
+            Service::of(&result.recovered),
+        );
+        let name = b'a' + random.below(2) as u8;
+        let steps = [
+            Op::Create(name),
+            Op::Write(name, 16 * random.below(3) as u32, 40),
+            Op::Append(name, 10 + random.below(300) as u32),
+        ];
+        for op in &steps[..1 + random.below(steps.len())] {
+            machine.step(&Step::alone(0, *op));
+            trail.push(format!("afterwards: {op}"));
+        }
+        let (nvm, disk) = machine.state();
+        let model = stage::model(|model| model.clone());
+        let image = Image {
+            nvm: nvm.crash(Keep::None, random),
+            disk: disk.crash(Left::Any, LATER_S, random),
+            tampered: None,
+        };
+        trail.push("and another crash".to_owned());
+        self.recover(&image, &model, 0, random, trail).map(|_| ())
+    }
+}
+
+impl Service {
+    /// Serves what was recovered.
+    pub fn of(recovered: &Recovered) -> Self {
+        Self {
+            counter_start: recovered.counter_start,
+            pinned_segments: recovered.pinned_segments.clone(),
+            set_aside_slots: recovered.set_aside_slots.clone(),
+        }
+    }
+}
+
+/// Whether a person is asked to decide without need. What was renamed over while it got its first records is kept too:
+/// nothing is lost or changed by that.
+fn is_wrongly_kept(row: &FileReport) -> bool {
+    matches!(&row.outcome[..], "set aside" | "failed")
+        && !row.reason.starts_with("another file stands")
+        && !row.reason.starts_with("an earlier recovery")
+}
+
+fn violation(trail: &[String], what: String) -> Violation {
+    Violation { what, trail: trail.to_vec() }
+}
+
+/// The first images of a crash point are the extremes, then all combinations of a few pieces, then random ones.
+fn choose(pending: usize, image: usize, random: &mut Random) -> (Keep, Left) {
+    const KEEPS: [Keep; 5] = [Keep::None, Keep::All, Keep::AllButOne, Keep::One, Keep::Any];
+    const LEFTS: [Left; 6] = [Left::Synced, Left::Everything, Left::Names, Left::Bytes, Left::Any, Left::Any];
+    let any = |random: &mut Random| LEFTS[random.below(LEFTS.len())];
+    if pending == 0 {
+        let left = match image {
+            0 => Left::Synced,
+            1 => Left::Everything,
+            _ => any(random),
+        };
+        return (Keep::None, left);
+    }
+    if pending <= ALL_COMBINATIONS_MAX && image < 1 << pending {
+        return (Keep::Mask(image as u64), any(random));
+    }
+    match image {
+        0 => (Keep::None, Left::Synced),
+        1 => (Keep::All, any(random)),
+        2 => (Keep::AllButOne, any(random)),
+        _ => (KEEPS[random.below(KEEPS.len())], any(random)),
+    }
+}

@@ -1,0 +1,501 @@
+//! A simulated file system: what programs see, what is durable, and everything in between that a power cut may leave.
+//!
+//! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its versions since the last
+//! sync, sizes lag independently of blocks, and changes of names are durable in the order of a journal that every sync
+//! commits ([`Journal::Ordered`]), or each by itself as its directory is synced ([`Journal::Lagging`]). A sync may fail
+//! once: it drops the dirty pages, and every description of the file hears of it once. Inode numbers are reused at once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use holdfast_keeper::disk::{Change, Notice};
+use holdfast_pool::Ownership;
+
+use crate::random::Random;
+
+mod crash;
+mod file;
+
+pub use crash::Left;
+pub use file::SimFile;
+
+/// Unit in which file contents reach the disk, in bytes.
+pub const BLOCK_BYTES: usize = 256;
+/// The device number of the file system.
+pub const DEVICE: u64 = 9;
+const FS_UUID: [u8; 16] = [7; 16];
+const ROOT: u32 = 0;
+
+type Block = Option<Arc<[u8; BLOCK_BYTES]>>;
+
+/// How the file system makes changes of names durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Journal {
+    /// In order, all of them with every sync (ext4, xfs).
+    Ordered,
+    /// Each by itself, with the sync of its directory only (what POSIX promises).
+    Lagging,
+}
+
+/// Contents of a file; beyond the size everything is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Content {
+    size: u64,
+    blocks: Vec<Block>,
+}
+
+impl Content {
+    fn block(&self, index: usize) -> &Block {
+        self.blocks.get(index).unwrap_or(&None)
+    }
+
+    fn set_block(&mut self, index: usize, block: Block) {
+        if self.blocks.len() <= index {
+            self.blocks.resize(index + 1, None);
+        }
+        self.blocks[index] = block;
+    }
+
+    /// Cuts off what lies beyond the size.
+    fn trim(&mut self) {
+        let whole = (self.size as usize).div_ceil(BLOCK_BYTES);
+        self.blocks.truncate(whole);
+        let rest = self.size as usize % BLOCK_BYTES;
+        if rest > 0
+            && let Some(Some(last)) = self.blocks.get_mut(whole - 1)
+            && last[rest..].iter().any(|&byte| byte != 0)
+        {
+            Arc::make_mut(last)[rest..].fill(0);
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size as usize];
+        for (part, block) in bytes.chunks_mut(BLOCK_BYTES).zip(&self.blocks) {
+            if let Some(block) = block {
+                part.copy_from_slice(&block[..part.len()]);
+            }
+        }
+        bytes
+    }
+}
+
+/// A file or directory.
+#[derive(Clone, Debug)]
+struct Inode {
+    number: u64,
+    generation: u32,
+    is_directory: bool,
+    links: u64,
+    opens: u32,
+    writers: u32,
+    ownership: Ownership,
+    ctime_unix_s: i64,
+    born_unix_s: i64,
+    /// What programs see.
+    cached: Content,
+    /// What a power cut certainly leaves, if the inode has a name then.
+    durable: Content,
+    /// Blocks and sizes since the last sync, each of which may be on disk.
+    versions: Vec<(u32, Block)>,
+    sizes: Vec<u64>,
+    /// Entries of a directory.
+    entries: BTreeMap<Vec<u8>, u32>,
+    durable_entries: BTreeMap<Vec<u8>, u32>,
+    /// Failed syncs so far; every description tells each once.
+    errors: u64,
+    fails_next: bool,
+}
+
+impl Inode {
+    fn is_dirty(&self) -> bool {
+        !self.versions.is_empty() || !self.sizes.is_empty()
+    }
+}
+
+/// A change of names that is not durable yet.
+#[derive(Clone, Debug)]
+enum NameChange {
+    Add { directory: u32, name: Vec<u8>, inode: u32 },
+    Remove { directory: u32, name: Vec<u8>, inode: u32 },
+    Move { from: (u32, Vec<u8>), to: (u32, Vec<u8>), inode: u32, replaced: Option<u32> },
+}
+
+/// The whole file system at one moment.
+#[derive(Clone, Debug)]
+pub struct DiskState {
+    inodes: Vec<Option<Arc<Inode>>>,
+    journal: Vec<NameChange>,
+    ordering: Journal,
+    free_numbers: Vec<u64>,
+    next_number: u64,
+    next_generation: u32,
+    /// The clock, in seconds since 1970.
+    pub now_unix_s: u64,
+    watches: Vec<u32>,
+    notices: Vec<Notice>,
+    random: Random,
+    /// Changes with everything that changes what a crash may leave.
+    pub version: u64,
+}
+
+/// A file system that several handles share.
+#[derive(Clone)]
+pub struct SimDisk {
+    state: Arc<Mutex<DiskState>>,
+}
+
+fn not_found() -> io::Error {
+    io::Error::from(io::ErrorKind::NotFound)
+}
+
+impl DiskState {
+    /// A file system with one empty directory `/d`, made long ago.
+    pub fn new(ordering: Journal, now_unix_s: u64, seed: u64) -> Self {
+        let mut state = Self {
+            inodes: Vec::new(),
+            journal: Vec::new(),
+            ordering,
+            free_numbers: Vec::new(),
+            next_number: 2,
+            next_generation: 1,
+            now_unix_s,
+            watches: Vec::new(),
+            notices: Vec::new(),
+            random: Random::new(seed),
+            version: 0,
+        };
+        let root = state.make(true, 0o755);
+        let directory = state.make(true, 0o755);
+        for id in [root, directory] {
+            state.inode_mut(id).born_unix_s = 1;
+        }
+        state.inode_mut(root).entries.insert(b"d".to_vec(), directory);
+        state.inode_mut(root).durable_entries.insert(b"d".to_vec(), directory);
+        state
+    }
+
+    fn inode(&self, id: u32) -> &Inode {
+        self.inodes[id as usize].as_ref().expect("an inode in use")
+    }
+
+    fn inode_mut(&mut self, id: u32) -> &mut Inode {
+        Arc::make_mut(self.inodes[id as usize].as_mut().expect("an inode in use"))
+    }
+
+    fn make(&mut self, is_directory: bool, mode: u32) -> u32 {
+        let number = self.free_numbers.pop().unwrap_or_else(|| {
+            self.next_number += 1;
+            self.next_number - 1
+        });
+        self.next_generation += 1;
+        let id = self.inodes.len() as u32;
+        let now = self.now_unix_s as i64;
+        self.inodes.push(Some(Arc::new(Inode {
+            number,
+            generation: self.next_generation,
+            is_directory,
+            links: 1,
+            opens: 0,
+            writers: 0,
+            ownership: Ownership { mode, owner: 0, group: 0 },
+            ctime_unix_s: now,
+            born_unix_s: now,
+            cached: Content::default(),
+            durable: Content::default(),
+            versions: Vec::new(),
+            sizes: Vec::new(),
+            entries: BTreeMap::new(),
+            durable_entries: BTreeMap::new(),
+            errors: 0,
+            fails_next: false,
+        })));
+        self.version += 1;
+        id
+    }
+
+    /// The inode at an absolute path.
+    pub(crate) fn lookup(&self, path: &[u8]) -> io::Result<u32> {
+        let mut at = ROOT;
+        for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+            at = *self.inode(at).entries.get(part).ok_or_else(not_found)?;
+        }
+        Ok(at)
+    }
+
+    fn parent<'a>(&self, path: &'a [u8]) -> io::Result<(u32, &'a [u8])> {
+        let at = path.iter().rposition(|&byte| byte == b'/').ok_or_else(not_found)?;
+        Ok((self.lookup(&path[..at])?, &path[at + 1..]))
+    }
+
+    fn notify(&mut self, directory: u32, change: Change) {
+        if self.watches.contains(&directory) {
+            self.notices.push(Notice { watch: Some(directory as i32), change });
+        }
+    }
+
+    fn touch(&mut self, id: u32) {
+        let now = self.now_unix_s as i64;
+        self.inode_mut(id).ctime_unix_s = now;
+        self.version += 1;
+    }
+
+    pub(crate) fn add(&mut self, directory: u32, name: &[u8], mode: u32) -> io::Result<u32> {
+        if self.inode(directory).entries.contains_key(name) {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        let inode = self.make(false, mode);
+        self.inode_mut(directory).entries.insert(name.to_vec(), inode);
+        self.journal.push(NameChange::Add { directory, name: name.to_vec(), inode });
+        self.notify(directory, Change::Created(name.to_vec()));
+        Ok(inode)
+    }
+
+    pub(crate) fn remove(&mut self, directory: u32, name: &[u8]) -> io::Result<()> {
+        let inode = self.inode_mut(directory).entries.remove(name).ok_or_else(not_found)?;
+        self.inode_mut(inode).links -= 1;
+        self.touch(inode);
+        self.journal.push(NameChange::Remove { directory, name: name.to_vec(), inode });
+        self.notify(directory, Change::Removed(name.to_vec()));
+        self.reclaim(inode);
+        Ok(())
+    }
+
+    pub(crate) fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), replace: bool) -> io::Result<()> {
+        let inode = *self.inode(from.0).entries.get(from.1).ok_or_else(not_found)?;
+        let replaced = self.inode(to.0).entries.get(to.1).copied();
+        if replaced.is_some() && !replace {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        self.inode_mut(from.0).entries.remove(from.1);
+        self.inode_mut(to.0).entries.insert(to.1.to_vec(), inode);
+        self.touch(inode);
+        let change =
+            NameChange::Move { from: (from.0, from.1.to_vec()), to: (to.0, to.1.to_vec()), inode, replaced };
+        self.journal.push(change);
+        self.notify(from.0, Change::Other);
+        self.notify(to.0, Change::Other);
+        if let Some(replaced) = replaced {
+            self.inode_mut(replaced).links -= 1;
+            self.touch(replaced);
+            self.reclaim(replaced);
+        }
+        Ok(())
+    }
+
+    /// Gives an inode's number back when nothing holds it any more.
+    fn reclaim(&mut self, id: u32) {
+        let inode = self.inode(id);
+        if inode.links == 0 && inode.opens == 0 {
+            let number = inode.number;
+            self.free_numbers.push(number);
+        }
+    }
+
+    pub(crate) fn write(&mut self, id: u32, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset as usize + done;
+            let (index, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+            let step = (BLOCK_BYTES - from).min(bytes.len() - done);
+            let inode = self.inode_mut(id);
+            let mut block = inode.cached.block(index).clone().unwrap_or_else(|| Arc::new([0; BLOCK_BYTES]));
+            Arc::make_mut(&mut block)[from..from + step].copy_from_slice(&bytes[done..done + step]);
+            inode.cached.set_block(index, Some(Arc::clone(&block)));
+            inode.versions.push((index as u32, Some(block)));
+            done += step;
+        }
+        let end = offset + bytes.len() as u64;
+        let inode = self.inode_mut(id);
+        if inode.cached.size < end {
+            inode.cached.size = end;
+            inode.sizes.push(end);
+        }
+        self.touch(id);
+    }
+
+    pub(crate) fn set_size(&mut self, id: u32, size: u64) {
+        let inode = self.inode_mut(id);
+        let before = inode.cached.blocks.clone();
+        inode.cached.size = size;
+        inode.cached.trim();
+        for (index, old) in before.iter().enumerate() {
+            let new = inode.cached.block(index).clone();
+            if new != *old {
+                inode.versions.push((index as u32, new));
+            }
+        }
+        inode.sizes.push(size);
+        self.touch(id);
+    }
+
+    pub(crate) fn punch(&mut self, id: u32, offset: u64, bytes: u64) {
+        let end = (offset + bytes).min(self.inode(id).cached.size);
+        let size = self.inode(id).cached.size;
+        if offset < end {
+            self.write(id, offset, &vec![0; (end - offset) as usize]);
+        }
+        debug_assert_eq!(self.inode(id).cached.size, size);
+    }
+
+    /// Syncs a file; `seen` counts the errors its description has told.
+    fn sync_file(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
+        if self.inode(id).fails_next {
+            self.drop_dirty(id);
+        }
+        let inode = self.inode_mut(id);
+        if inode.errors > *seen {
+            *seen = inode.errors;
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        inode.durable = inode.cached.clone();
+        inode.versions.clear();
+        inode.sizes.clear();
+        if self.ordering == Journal::Ordered {
+            self.commit(|_| true);
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    /// What the kernel does when it cannot write dirty pages: some got to the disk, none stays dirty, and those that
+    /// are evicted read as the disk has them.
+    fn drop_dirty(&mut self, id: u32) {
+        let mut random = self.random.clone();
+        let inode = self.inode_mut(id);
+        inode.fails_next = false;
+        inode.errors += 1;
+        let blocks: Vec<u32> = inode.versions.drain(..).map(|(block, _)| block).collect();
+        let size = inode.cached.size;
+        inode.sizes.clear();
+        // The size is metadata: the journal has it.
+        inode.durable.size = size;
+        inode.durable.trim();
+        for block in blocks {
+            let index = block as usize;
+            let cached = inode.cached.block(index).clone();
+            match random.below(3) {
+                0 => inode.durable.set_block(index, cached),
+                1 => {
+                    let old = inode.durable.block(index).clone();
+                    inode.cached.set_block(index, old);
+                }
+                _ => {}
+            }
+        }
+        inode.durable.trim();
+        inode.cached.trim();
+        self.random = random;
+        self.version += 1;
+    }
+
+    fn sync_directory(&mut self, id: u32) {
+        match self.ordering {
+            Journal::Ordered => self.commit(|_| true),
+            Journal::Lagging => self.commit(|change| match change {
+                NameChange::Add { directory, .. } | NameChange::Remove { directory, .. } => *directory == id,
+                NameChange::Move { from, to, .. } => from.0 == id || to.0 == id,
+            }),
+        }
+        self.version += 1;
+    }
+
+    /// Makes changes of names durable, and the earlier ones they need.
+    fn commit(&mut self, wanted: impl Fn(&NameChange) -> bool) {
+        let journal = std::mem::take(&mut self.journal);
+        let mut chosen: Vec<bool> = journal.iter().map(&wanted).collect();
+        for index in (0..journal.len()).rev() {
+            if chosen[index] {
+                for earlier in 0..index {
+                    chosen[earlier] |= self.depends(&journal[index], &journal[earlier]);
+                }
+            }
+        }
+        for (change, chosen) in journal.into_iter().zip(chosen) {
+            if chosen {
+                self.make_durable(&change);
+            } else {
+                self.journal.push(change);
+            }
+        }
+    }
+
+    /// Whether a change of names can be on disk only after an earlier one: same name, same inode, or the same inode
+    /// number under a new generation.
+    fn depends(&self, later: &NameChange, earlier: &NameChange) -> bool {
+        let names = |change: &NameChange| match change {
+            NameChange::Add { directory, name, .. } | NameChange::Remove { directory, name, .. } => {
+                vec![(*directory, name.clone())]
+            }
+            NameChange::Move { from, to, .. } => vec![from.clone(), to.clone()],
+        };
+        let numbers = |change: &NameChange| match change {
+            NameChange::Add { inode, .. } | NameChange::Remove { inode, .. } => {
+                vec![self.inode(*inode).number]
+            }
+            NameChange::Move { inode, replaced, .. } => {
+                let mut numbers = vec![self.inode(*inode).number];
+                numbers.extend(replaced.map(|id| self.inode(id).number));
+                numbers
+            }
+        };
+        let (names_later, numbers_later) = (names(later), numbers(later));
+        names(earlier).iter().any(|name| names_later.contains(name))
+            || numbers(earlier).iter().any(|number| numbers_later.contains(number))
+    }
+
+    fn make_durable(&mut self, change: &NameChange) {
+        match change {
+            NameChange::Add { directory, name, inode } => {
+                self.inode_mut(*directory).durable_entries.insert(name.clone(), *inode);
+            }
+            NameChange::Remove { directory, name, .. } => {
+                self.inode_mut(*directory).durable_entries.remove(name);
+            }
+            NameChange::Move { from, to, inode, .. } => {
+                self.inode_mut(from.0).durable_entries.remove(&from.1);
+                self.inode_mut(to.0).durable_entries.insert(to.1.clone(), *inode);
+            }
+        }
+    }
+
+    /// The files of the directory `/d` as programs see them.
+    pub fn tree(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let directory = self.lookup(b"/d").expect("/d is never removed");
+        let entries = &self.inode(directory).entries;
+        entries.iter().map(|(name, &id)| (name.clone(), self.inode(id).cached.bytes())).collect()
+    }
+
+    /// A path of an inode.
+    pub(crate) fn path_of(&self, id: u32) -> Option<Vec<u8>> {
+        let directory = self.lookup(b"/d").ok()?;
+        let (name, _) = self.inode(directory).entries.iter().find(|(_, entry)| **entry == id)?;
+        Some([b"/d/", &name[..]].concat())
+    }
+
+    /// Has the next sync of a file fail.
+    pub fn fail_next_sync(&mut self, id: u32) {
+        self.inode_mut(id).fails_next = true;
+    }
+}
+
+impl SimDisk {
+    /// A file system in this state.
+    pub fn new(state: DiskState) -> Self {
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Whether a sync of anything commits all earlier changes of names.
+    pub fn is_ordered(&self) -> bool {
+        self.state().ordering == Journal::Ordered
+    }
+
+    /// The state, to look at or replace.
+    pub fn state(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,169 @@
+//! What a power cut leaves of a file system.
+
+use super::{Content, DiskState, Journal, NameChange};
+use crate::random::Random;
+
+/// How much of what was not synced a power cut leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Synced,
+    /// Everything.
+    Everything,
+    /// All changes of names, no bytes.
+    Names,
+    /// All bytes, no change of names.
+    Bytes,
+    /// Any of it.
+    Any,
+}
+
+impl DiskState {
+    /// What is left after a power cut, mounted again `later_s` seconds later.
+    pub fn crash(&self, left: Left, later_s: u64, random: &mut Random) -> Self {
+        let mut next = self.clone();
+        let journal = std::mem::take(&mut next.journal);
+        let mut lost: Vec<&NameChange> = Vec::new();
+        let cut = random.below(journal.len() + 1);
+        for (index, change) in journal.iter().enumerate() {
+            let chosen = match left {
+                Left::Synced | Left::Bytes => false,
+                Left::Everything | Left::Names => true,
+                Left::Any if self.ordering == Journal::Ordered => index < cut,
+                Left::Any => random.one_in(2),
+            };
+            if chosen && !lost.iter().any(|earlier| self.depends(change, earlier)) {
+                next.make_durable(change);
+            } else {
+                lost.push(change);
+            }
+        }
+        let mut links = vec![0u64; next.inodes.len()];
+        for inode in next.inodes.iter().flatten().filter(|inode| inode.is_directory) {
+            for &id in inode.durable_entries.values() {
+                links[id as usize] += 1;
+            }
+        }
+        links[super::ROOT as usize] = 1;
+        next.free_numbers.clear();
+        for (id, links) in links.into_iter().enumerate() {
+            let Some(inode) = &next.inodes[id] else { continue };
+            if links == 0 {
+                if !next.free_numbers.contains(&inode.number) {
+                    next.free_numbers.push(inode.number);
+                }
+                next.inodes[id] = None;
+            } else {
+                next.settle_inode(id as u32, links, left, random);
+            }
+        }
+        let used: Vec<u64> = next.inodes.iter().flatten().map(|inode| inode.number).collect();
+        next.free_numbers.retain(|number| !used.contains(number));
+        next.now_unix_s += later_s;
+        next.watches.clear();
+        next.notices.clear();
+        next.random = Random::new(random.draw());
+        next.version = 0;
+        next
+    }
+
+    /// Somebody changes a file some time after the mount: its bytes, or another file in its place. Gives its name and
+    /// what it holds now.
+    pub fn tamper(&mut self, random: &mut Random) -> Option<(Vec<u8>, Vec<u8>)> {
+        let directory = self.lookup(b"/d").ok()?;
+        let names: Vec<Vec<u8>> = self.inode(directory).entries.keys().cloned().collect();
+        let name = names.get(random.below(names.len()))?.clone();
+        // Recovery's own temporary files are nobody's.
+        if name.len() != 1 {
+            return None;
+        }
+        let before = self.now_unix_s;
+        self.now_unix_s -= 500;
+        if random.one_in(2) {
+            self.remove(directory, &name).ok()?;
+            self.add(directory, &name, 0o644).ok()?;
+        }
+        let id = self.inode(directory).entries[&name];
+        self.write(id, 3, b"somebody else's bytes");
+        self.sync_everything();
+        self.now_unix_s = before;
+        let bytes = self.inode(id).cached.bytes();
+        Some((name, bytes))
+    }
+
+    fn sync_everything(&mut self) {
+        self.commit(|_| true);
+        for id in 0..self.inodes.len() as u32 {
+            if self.inodes[id as usize].as_ref().is_some_and(|inode| inode.is_dirty()) {
+                let inode = self.inode_mut(id);
+                inode.durable = inode.cached.clone();
+                inode.versions.clear();
+                inode.sizes.clear();
+            }
+        }
+    }
+
+    fn settle_inode(&mut self, id: u32, links: u64, left: Left, random: &mut Random) {
+        let is_touched = {
+            let inode = self.inode(id);
+            inode.is_directory
+                || inode.is_dirty()
+                || inode.opens > 0
+                || inode.links != links
+                || inode.errors > 0
+                || inode.cached != inode.durable
+        };
+        if !is_touched {
+            return;
+        }
+        let inode = self.inode_mut(id);
+        let content = match left {
+            Left::Synced | Left::Names => inode.durable.clone(),
+            Left::Everything | Left::Bytes if inode.is_dirty() => inode.newest(),
+            Left::Everything | Left::Bytes => inode.durable.clone(),
+            Left::Any => inode.any(random),
+        };
+        inode.links = links;
+        inode.opens = 0;
+        inode.writers = 0;
+        inode.cached = content.clone();
+        inode.durable = content;
+        inode.versions.clear();
+        inode.sizes.clear();
+        inode.entries = inode.durable_entries.clone();
+        inode.errors = 0;
+        inode.fails_next = false;
+    }
+}
+
+impl super::Inode {
+    /// The disk has got everything that is dirty.
+    fn newest(&self) -> Content {
+        let mut content = self.durable.clone();
+        for (block, version) in &self.versions {
+            content.set_block(*block as usize, version.clone());
+        }
+        content.size = self.sizes.last().copied().unwrap_or(content.size);
+        content.trim();
+        content
+    }
+
+    /// The disk has got some version of each block, and some size.
+    fn any(&self, random: &mut Random) -> Content {
+        let mut content = self.durable.clone();
+        let mut blocks: Vec<u32> = self.versions.iter().map(|(block, _)| *block).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        for block in blocks {
+            let versions: Vec<_> = self.versions.iter().filter(|(of, _)| *of == block).collect();
+            if let Some((_, version)) = versions.get(random.below(versions.len() + 1)) {
+                content.set_block(block as usize, version.clone());
+            }
+        }
+        if let Some(size) = self.sizes.get(random.below(self.sizes.len() + 1)) {
+            content.size = *size;
+        }
+        content.trim();
+        content
+    }
+}

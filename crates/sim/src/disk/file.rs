@@ -1,0 +1,306 @@
+//! Descriptions of simulated files, and the two traits by which the keeper and recovery use them.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_keeper::disk::{Access, Disk, DiskFile, Notice, Stat};
+use holdfast_pool::{Identity, Ownership};
+
+use super::{DEVICE, FS_UUID, NameChange, SimDisk, not_found};
+use crate::stage::{self, Kind};
+
+/// An open description.
+pub struct SimFile {
+    disk: SimDisk,
+    /// The inode.
+    pub id: u32,
+    writes: bool,
+    /// Errors told so far.
+    seen: Arc<AtomicU64>,
+}
+
+impl SimDisk {
+    /// Opens an inode.
+    pub fn open_inode(&self, id: u32, writes: bool) -> SimFile {
+        let mut state = self.state();
+        let inode = state.inode_mut(id);
+        inode.opens += 1;
+        inode.writers += u32::from(writes);
+        let seen = Arc::new(AtomicU64::new(inode.errors));
+        drop(state);
+        SimFile { disk: self.clone(), id, writes, seen }
+    }
+
+    /// A program's `open` of a new file.
+    pub fn create(&self, path: &[u8]) -> io::Result<SimFile> {
+        stage::point(Kind::Disk);
+        let id = {
+            let mut state = self.state();
+            let (directory, name) = state.parent(path)?;
+            state.add(directory, name, 0o644)?
+        };
+        Ok(self.open_inode(id, true))
+    }
+
+    /// A program's `unlink`.
+    pub fn unlink(&self, path: &[u8]) -> io::Result<()> {
+        let mut state = self.state();
+        let (directory, name) = state.parent(path)?;
+        state.remove(directory, name)
+    }
+
+    /// A program's `rename`.
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let mut state = self.state();
+        let (from, to) = (state.parent(from)?, state.parent(to)?);
+        state.rename(from, to, true)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut state = self.disk.state();
+        // After a power cut nothing is open, and the file may be gone.
+        if state.inodes.get(self.id as usize).is_some_and(Option::is_some) && state.inode(self.id).opens > 0 {
+            let inode = state.inode_mut(self.id);
+            inode.opens -= 1;
+            inode.writers = inode.writers.saturating_sub(u32::from(self.writes));
+            state.reclaim(self.id);
+        }
+    }
+}
+
+impl SimFile {
+    fn name(&self, name: &[u8]) -> (u32, Vec<u8>) {
+        (self.id, name.to_vec())
+    }
+
+    /// `pwrite` of a program: no point of the stage, the caller has them.
+    pub fn pwrite(&self, bytes: &[u8], offset: u64) {
+        self.disk.state().write(self.id, offset, bytes);
+    }
+
+    /// `ftruncate` of a program.
+    pub fn truncate(&self, bytes: u64) {
+        self.disk.state().set_size(self.id, bytes);
+    }
+
+    /// `fallocate(FALLOC_FL_PUNCH_HOLE)` of a program.
+    pub fn punch_hole(&self, offset: u64, bytes: u64) {
+        self.disk.state().punch(self.id, offset, bytes);
+    }
+
+    /// What programs read from it.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.disk.state().inode(self.id).cached.bytes()
+    }
+
+    /// Its size.
+    pub fn size(&self) -> u64 {
+        self.disk.state().inode(self.id).cached.size
+    }
+
+    /// Its device and inode number.
+    pub fn key(&self) -> (u64, u64) {
+        (DEVICE, self.disk.state().inode(self.id).number)
+    }
+}
+
+impl DiskFile for SimFile {
+    fn stat(&self) -> io::Result<Stat> {
+        let state = self.disk.state();
+        let inode = state.inode(self.id);
+        Ok(Stat {
+            dev: DEVICE,
+            ino: inode.number,
+            is_file: !inode.is_directory,
+            links: inode.links,
+            size: inode.cached.size,
+            ownership: inode.ownership,
+            ctime_unix_s: inode.ctime_unix_s,
+            born_unix_s: Some(inode.born_unix_s),
+        })
+    }
+
+    fn identity(&self) -> io::Result<Identity> {
+        let state = self.disk.state();
+        let inode = state.inode(self.id);
+        let mut handle = inode.number.to_le_bytes().to_vec();
+        handle.extend(inode.generation.to_le_bytes());
+        Ok(Identity { fs_uuid: FS_UUID, handle_type: 1, handle, inode: inode.number })
+    }
+
+    fn identity_on(&self, _file_system: [u8; 16]) -> io::Result<Identity> {
+        self.identity()
+    }
+
+    fn file_system(&self) -> io::Result<[u8; 16]> {
+        Ok(FS_UUID)
+    }
+
+    fn reopen(&self, access: Access) -> io::Result<Self> {
+        Ok(self.disk.open_inode(self.id, access == Access::Write))
+    }
+
+    fn is_open_for_writing(&self) -> bool {
+        self.disk.state().inode(self.id).writers > 0
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let is_directory = self.disk.state().inode(self.id).is_directory;
+        stage::point(if is_directory { Kind::Disk } else { Kind::FileSync });
+        let result = {
+            let mut state = self.disk.state();
+            if is_directory {
+                state.sync_directory(self.id);
+                Ok(())
+            } else {
+                let mut seen = self.seen.load(Ordering::Relaxed);
+                let result = state.sync_file(self.id, &mut seen);
+                self.seen.store(seen, Ordering::Relaxed);
+                result
+            }
+        };
+        stage::point(if is_directory { Kind::Disk } else { Kind::FileSync });
+        result
+    }
+
+    fn sync_file_system(&self) {}
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        self.disk.state().write(self.id, offset, bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        self.disk.state().set_size(self.id, bytes);
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        self.disk.state().punch(self.id, offset, bytes);
+        Ok(())
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        let mut other = self.disk.open_inode(self.id, self.writes);
+        other.seen = Arc::clone(&self.seen);
+        Ok(other)
+    }
+
+    fn begin_write_back(&self, _range: &Range<u64>) {}
+
+    fn set_ownership(&self, ownership: Ownership) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.inode_mut(self.id).ownership = ownership;
+        Ok(())
+    }
+
+    fn create(&self, name: &[u8]) -> io::Result<Self> {
+        stage::point(Kind::Disk);
+        let id = self.disk.state().add(self.id, name, 0o600)?;
+        Ok(self.disk.open_inode(id, true))
+    }
+
+    fn make_directory(&self, _name: &[u8]) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::AlreadyExists))
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        let (from, to) = (self.name(from), self.name(to));
+        self.disk.state().rename((from.0, &from.1), (to.0, &to.1), false)
+    }
+
+    fn remove(&self, name: &[u8]) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        self.disk.state().remove(self.id, name)
+    }
+}
+
+impl Disk for SimDisk {
+    type File = SimFile;
+
+    fn open(&self, path: &Path) -> io::Result<SimFile> {
+        self.find(path.as_os_str().as_bytes())
+    }
+
+    fn hold(&self, path: &Path) -> io::Result<SimFile> {
+        self.find(path.as_os_str().as_bytes())
+    }
+
+    fn find(&self, path: &[u8]) -> io::Result<SimFile> {
+        let id = self.state().lookup(path)?;
+        Ok(self.open_inode(id, false))
+    }
+
+    fn find_directory(&self, path: &[u8]) -> io::Result<SimFile> {
+        let id = self.state().lookup(path)?;
+        if !self.state().inode(id).is_directory {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        Ok(self.open_inode(id, false))
+    }
+
+    fn find_by_identity(&self, _beside: &SimFile, identity: &Identity) -> io::Result<(SimFile, Vec<u8>)> {
+        let state = self.state();
+        let is_it = |id: u32| {
+            let inode = state.inode(id);
+            let handle = [&inode.number.to_le_bytes()[..], &inode.generation.to_le_bytes()[..]].concat();
+            handle == identity.handle
+        };
+        let directory = state.lookup(b"/d")?;
+        let found = state.inode(directory).entries.iter().find(|(_, id)| is_it(**id));
+        let (name, &id) = found.ok_or_else(not_found)?;
+        let path = [b"/d/", &name[..]].concat();
+        drop(state);
+        Ok((self.open_inode(id, false), path))
+    }
+
+    fn now_unix_s(&self) -> u64 {
+        self.state().now_unix_s
+    }
+
+    fn watch(&self, directory: &Path) -> Option<i32> {
+        let mut state = self.state();
+        let id = state.lookup(directory.as_os_str().as_bytes()).ok()?;
+        if !state.watches.contains(&id) {
+            state.watches.push(id);
+        }
+        Some(id as i32)
+    }
+
+    fn unwatch(&self, watch: i32) {
+        self.state().watches.retain(|&id| id as i32 != watch);
+    }
+
+    fn take_notices(&self) -> Vec<Notice> {
+        std::mem::take(&mut self.state().notices)
+    }
+}
+
+impl SimDisk {
+    /// In words, what of a file system is not durable.
+    pub fn describe(&self) -> String {
+        let state = self.state();
+        let names = state.journal.iter().map(|change| match change {
+            NameChange::Add { name, .. } => format!("+{}", String::from_utf8_lossy(name)),
+            NameChange::Remove { name, .. } => format!("-{}", String::from_utf8_lossy(name)),
+            NameChange::Move { from, to, .. } => {
+                format!("{}->{}", String::from_utf8_lossy(&from.1), String::from_utf8_lossy(&to.1))
+            }
+        });
+        let dirty = state.inodes.iter().flatten().filter(|inode| inode.is_dirty()).count();
+        format!(
+            "names not on disk: [{}]; files with unsynced bytes: {dirty}",
+            names.collect::<Vec<_>>().join(" ")
+        )
+    }
+}

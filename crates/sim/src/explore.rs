@@ -1,0 +1,323 @@
+//! Which histories are played: all short ones of four sets, and seeded long ones.
+//!
+//! Sets (every one on both orderings of the file system's journal; only crash points of the last step are checked,
+//! because those of earlier steps are the last ones of a shorter history in the set):
+//!
+//! - *sequences*: all sequences of the [`CORE`] operations on two files, up to the given length, one after the other.
+//!   The first file that is named is `a`; thread 0 works on `a`, thread 1 on `b`.
+//! - *all operations*: all sequences of all operations ([`ALL`]), up to three.
+//! - *pairs*: two operations at once, after up to two core operations: each client operation, and the keeper's round,
+//!   interrupted at each of its points by each operation of the other thread.
+//! - *kills*: each client operation, after up to two core operations, killed at each of its points; then nothing,
+//!   another write, or the keeper's round; and killed with another write waiting for what it held.
+
+use crate::disk::Journal;
+use crate::history::{History, TINY};
+use crate::op::{Amid, Name, Op, Step};
+use crate::random::Random;
+
+const A: Name = b'a';
+const B: Name = b'b';
+
+/// The operations of long sequences.
+pub const CORE: [Op; 10] = [
+    Op::Put(A, 0, 40),
+    Op::Put(B, 0, 40),
+    Op::Truncate(A, 20),
+    Op::Truncate(B, 20),
+    Op::Unlink(A),
+    Op::Unlink(B),
+    Op::Rename(A, B),
+    Op::Rename(B, A),
+    Op::Expire,
+    Op::SyncDirectory,
+];
+
+/// All operations, on the first file where one is enough.
+pub const ALL: [Op; 28] = [
+    Op::Put(A, 0, 40),
+    Op::Put(B, 0, 40),
+    Op::Put(A, 300, 500),
+    Op::Put(A, 10, 5000),
+    Op::Create(A),
+    Op::Create(B),
+    Op::Append(A, 30),
+    Op::Append(A, 500),
+    Op::Short(A, 10, 60, 25),
+    Op::Short(A, 10, 500, 350),
+    Op::Short(A, 10, 60, 0),
+    Op::Truncate(A, 20),
+    Op::TruncateRefused(A, 5),
+    Op::Punch(A, 8, 16),
+    Op::Around(A, 10, 30),
+    Op::Sync(A),
+    Op::SyncDirectory,
+    Op::Rename(A, B),
+    Op::Rename(B, A),
+    Op::RenameRefused(A, B),
+    Op::Unlink(A),
+    Op::UnlinkRefused(A),
+    Op::Bypass(A),
+    Op::Expire,
+    Op::Retire(A),
+    Op::Fail(A),
+    Op::Outsider(A, false),
+    Op::Outsider(A, true),
+];
+
+/// What a history in a set begins as; its interruptions are found by playing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// As it is.
+    None,
+    /// The last step is interrupted by this at each of its points.
+    Other(u8, Op),
+    /// The last step's process is killed at each of its points; then this happens.
+    Killed(Option<Op>),
+    /// The same, and this begins before the repair.
+    KilledAmid(u8, Op),
+}
+
+/// The names that exist after some operations, and whether `a` or `b` was named first.
+fn follow(operations: &[Op]) -> Option<[bool; 2]> {
+    let mut there = [false; 2];
+    let at = |name: &Name| usize::from(*name == B);
+    for op in operations {
+        match op {
+            Op::Put(name, ..) => there[at(name)] = true,
+            Op::Create(name) if !there[at(name)] => there[at(name)] = true,
+            Op::Create(_) => return None,
+            Op::Rename(from, to) => {
+                if !there[at(from)] {
+                    return None;
+                }
+                there[at(from)] = false;
+                there[at(to)] = true;
+            }
+            Op::Unlink(name) => {
+                if !there[at(name)] {
+                    return None;
+                }
+                there[at(name)] = false;
+            }
+            Op::Write(name, ..)
+            | Op::Append(name, _)
+            | Op::Short(name, ..)
+            | Op::Truncate(name, _)
+            | Op::TruncateRefused(name, _)
+            | Op::Punch(name, ..)
+            | Op::Around(name, ..)
+            | Op::Sync(name)
+            | Op::RenameRefused(name, _)
+            | Op::UnlinkRefused(name)
+            | Op::Bypass(name)
+            | Op::Retire(name)
+            | Op::Fail(name)
+            | Op::Outsider(name, _) => {
+                if !there[at(name)] {
+                    return None;
+                }
+            }
+            Op::Expire | Op::SyncDirectory => {}
+        }
+    }
+    Some(there)
+}
+
+fn name_of(op: &Op) -> Option<Name> {
+    match op {
+        Op::Create(name)
+        | Op::Put(name, ..)
+        | Op::Write(name, ..)
+        | Op::Append(name, _)
+        | Op::Short(name, ..)
+        | Op::Truncate(name, _)
+        | Op::TruncateRefused(name, _)
+        | Op::Punch(name, ..)
+        | Op::Around(name, ..)
+        | Op::Sync(name)
+        | Op::Rename(name, _)
+        | Op::RenameRefused(name, _)
+        | Op::Unlink(name)
+        | Op::UnlinkRefused(name)
+        | Op::Bypass(name)
+        | Op::Retire(name)
+        | Op::Fail(name)
+        | Op::Outsider(name, _) => Some(*name),
+        Op::Expire | Op::SyncDirectory => None,
+    }
+}
+
+fn step(op: Op) -> Step {
+    Step::alone(u8::from(name_of(&op) == Some(B)), op)
+}
+
+/// Visits all possible sequences of `length` operations, up to exchanging the files.
+fn sequences(alphabet: &[Op], length: usize, visit: &mut dyn FnMut(&[Op])) {
+    fn grow(alphabet: &[Op], length: usize, so_far: &mut Vec<Op>, visit: &mut dyn FnMut(&[Op])) {
+        if so_far.len() == length {
+            return visit(so_far);
+        }
+        for op in alphabet {
+            // Before there is a file nothing happens, and the first one is `a`.
+            let first = so_far.is_empty();
+            if first && !matches!(op, Op::Put(A, ..) | Op::Create(A)) {
+                continue;
+            }
+            // Two rounds of the keeper, or syncs, in a row are one.
+            if matches!(op, Op::Expire | Op::SyncDirectory) && so_far.last() == Some(op) {
+                continue;
+            }
+            so_far.push(*op);
+            if follow(so_far).is_some() {
+                grow(alphabet, length, so_far, visit);
+            }
+            so_far.pop();
+        }
+    }
+    grow(alphabet, length, &mut Vec::new(), visit);
+}
+
+/// A history of a set, before its interruptions are spread out.
+pub type Seedling = (History, Spread);
+
+/// Visits all histories of the sets in which sequences have up to `operations` operations.
+pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
+    let journals = [Journal::Ordered, Journal::Lagging];
+    let history = |journal, steps: &[Op]| History {
+        journal,
+        pool: TINY,
+        steps: steps.iter().copied().map(step).collect(),
+    };
+    let both = |visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread| {
+        for journal in journals {
+            visit((history(journal, steps), spread));
+        }
+    };
+    for length in 1..=operations.min(3) {
+        sequences(&ALL, length, &mut |steps| both(visit, steps, Spread::None));
+    }
+    for length in 0..=2usize.min(operations.saturating_sub(2)) {
+        let mut prefixes = Vec::new();
+        if length == 0 {
+            prefixes.push(Vec::new());
+        } else {
+            sequences(&CORE, length, &mut |steps| prefixes.push(steps.to_vec()));
+        }
+        for prefix in &prefixes {
+            for op in ALL.iter().filter(|op| op.is_clients() || **op == Op::Expire) {
+                let steps = [&prefix[..], &[*op]].concat();
+                if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A))
+                    || follow(&steps).is_none()
+                {
+                    continue;
+                }
+                for other in ALL.iter().filter(|other| pairs(op, other)) {
+                    both(visit, &steps, Spread::Other(1 - step(*op).thread, *other));
+                }
+                if op.is_clients() {
+                    for then in [None, Some(Op::Put(A, 20, 40)), Some(Op::Expire)] {
+                        both(visit, &steps, Spread::Killed(then));
+                    }
+                    both(visit, &steps, Spread::KilledAmid(1, Op::Put(A, 20, 40)));
+                }
+            }
+        }
+    }
+    for length in 4..=operations {
+        sequences(&CORE, length, &mut |steps| both(visit, steps, Spread::None));
+    }
+}
+
+/// Whether two operations are tried at once: not two of the keeper's own, and not two changes of names, whose order
+/// against each other only the kernel knows.
+fn pairs(op: &Op, other: &Op) -> bool {
+    let names = |op: &Op| {
+        matches!(
+            op,
+            Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
+        )
+    };
+    (op.is_clients() || other.is_clients()) && !(names(op) && names(other))
+}
+
+/// The interruptions of a history whose last step has `points` points.
+pub fn spread(history: &History, spread: Spread, points: usize) -> Vec<History> {
+    let last = history.steps.len() - 1;
+    (1..=points)
+        .map(|at| {
+            let mut history = history.clone();
+            match spread {
+                Spread::None => {}
+                Spread::Other(thread, op) => history.steps[last].amid = Amid::Other(at, thread, op),
+                Spread::KilledAmid(thread, op) => {
+                    history.steps[last].amid = Amid::KilledAmid(at, thread, op);
+                }
+                Spread::Killed(then) => {
+                    history.steps[last].amid = Amid::Killed(at);
+                    history.steps.extend(then.map(|op| Step::alone(1, op)));
+                }
+            }
+            history
+        })
+        .collect()
+}
+
+/// A long history.
+pub fn seeded(seed: u64) -> History {
+    let mut random = Random::of(&[seed, 1]);
+    let journal = if random.one_in(3) { Journal::Lagging } else { Journal::Ordered };
+    let pool = [TINY, (4, 8, 1024), (6, 12, 512), (16, 16, 2048)][random.below(4)];
+    let count = 5 + random.below(40);
+    let names = 2 + random.below(4);
+    let mut steps: Vec<Step> = Vec::new();
+    for _ in 0..count {
+        let thread = random.below(2) as u8;
+        let op = draw(&mut random, names, pool.2);
+        let amid = match random.below(12) {
+            0..=2 => Amid::Other(1 + random.below(24), 1 - thread, draw(&mut random, names, pool.2)),
+            3 if op.is_clients() => Amid::Killed(1 + random.below(20)),
+            4 if op.is_clients() => {
+                Amid::KilledAmid(1 + random.below(20), 1 - thread, draw(&mut random, names, pool.2))
+            }
+            _ => Amid::Nothing,
+        };
+        let amid = match amid {
+            Amid::Other(_, _, other) | Amid::KilledAmid(_, _, other) if !pairs(&op, &other) => Amid::Nothing,
+            amid => amid,
+        };
+        steps.push(Step { thread, op, amid });
+    }
+    History { journal, pool, steps }
+}
+
+fn draw(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
+    let name = A + random.below(names) as u8;
+    let other = A + random.below(names) as u8;
+    let at = random.below(600) as u32;
+    let small = 1 + random.below(120) as u32;
+    let large = 1 + random.below(segment_bytes as usize * 2) as u32;
+    match random.below(40) {
+        0..=9 => Op::Put(name, at, small),
+        10..=12 => Op::Put(name, at, large),
+        13 => Op::Put(name, at, 8000),
+        14..=16 => Op::Append(name, if random.one_in(3) { large } else { small }),
+        17 => Op::Short(name, at, small + 1, random.below(small as usize) as u32),
+        18 => Op::Short(name, at, large + 1, random.below(large as usize) as u32),
+        19..=20 => Op::Truncate(name, at),
+        21 => Op::TruncateRefused(name, at),
+        22 => Op::Punch(name, at, small),
+        23 => Op::Around(name, at, small),
+        24..=25 => Op::Sync(name),
+        26..=27 => Op::SyncDirectory,
+        28..=29 if name != other => Op::Rename(name, other),
+        30 if name != other => Op::RenameRefused(name, other),
+        31..=32 => Op::Unlink(name),
+        33 => Op::UnlinkRefused(name),
+        34 => Op::Retire(name),
+        35 => Op::Fail(name),
+        36 => Op::Outsider(name, random.one_in(2)),
+        37 if random.one_in(4) => Op::Bypass(name),
+        _ => Op::Expire,
+    }
+}

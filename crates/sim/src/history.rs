@@ -1,0 +1,124 @@
+//! A history: a machine of a given shape, and the steps it makes. The same history always plays the same way.
+
+use std::fmt;
+
+use holdfast_pool::{Layout, Superblock};
+use serde::{Deserialize, Serialize};
+
+use crate::check::Outcome;
+use crate::disk::{DiskState, Journal, Left};
+use crate::machine::{Machine, Service, blank_pool, epoch_unix_s};
+use crate::nvm::Keep;
+use crate::op::Step;
+use crate::random::Random;
+use crate::stage::{self, Snapshot};
+
+/// Slots, segments and bytes of a segment of the pool that short histories play on: three small records fill a segment.
+pub const TINY: (u32, u32, u64) = (4, 8, 512);
+
+/// What happens to a machine until the power fails.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct History {
+    /// How the file system orders changes of names.
+    pub journal: Journal,
+    /// Slots, segments and bytes of a segment.
+    pub pool: (u32, u32, u64),
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+/// How a history was played.
+pub struct Played {
+    /// The moments at which the power may fail.
+    pub snapshots: Vec<Snapshot>,
+    /// Points of the last step.
+    pub points: usize,
+    /// Whether the last step was interrupted as it says.
+    pub interrupted: bool,
+    /// The step at which nobody got on any more.
+    pub hangs: Option<usize>,
+    /// The first step that had nothing to be done to.
+    pub impossible: Option<usize>,
+}
+
+impl History {
+    /// The geometry of its pool.
+    pub fn layout(&self) -> Layout {
+        Layout::miniature(self.pool.0, self.pool.1, self.pool.2)
+    }
+
+    /// Its pool before the first step.
+    pub fn superblock(&self) -> Superblock {
+        blank_pool(&self.layout()).1
+    }
+
+    /// Plays it from an empty machine; snapshots are taken from step `from` on.
+    pub fn play(&self, from: usize) -> Played {
+        let (nvm, superblock) = blank_pool(&self.layout());
+        let disk = DiskState::new(self.journal, epoch_unix_s(), 7);
+        let service = Service { counter_start: 1, pinned_segments: Vec::new(), set_aside_slots: Vec::new() };
+        let machine = Machine::start(nvm, disk, superblock, service);
+        self.play_on(&machine, from)
+    }
+
+    /// Plays it from an empty machine, with all snapshots.
+    pub fn play_all(&self) -> Played {
+        self.play(0)
+    }
+
+    /// Plays it on what recovery left, with all snapshots.
+    pub fn play_after(&self, left: &Outcome, superblock: Superblock) -> Played {
+        let random = &mut Random::new(0);
+        let nvm = left.nvm.crash(Keep::All, random);
+        let disk = left.disk.crash(Left::Everything, 1, random);
+        let machine = Machine::start(nvm, disk, superblock, Service::of(&left.recovered));
+        self.play_on(&machine, 0)
+    }
+
+    /// Plays it on a machine.
+    fn play_on(&self, machine: &Machine, from: usize) -> Played {
+        let mut played =
+            Played { snapshots: Vec::new(), points: 0, interrupted: false, hangs: None, impossible: None };
+        for (index, step) in self.steps.iter().enumerate() {
+            if index == from {
+                machine.record();
+            }
+            match machine.step(step) {
+                None => {
+                    played.impossible = Some(index);
+                    break;
+                }
+                Some(ending) => {
+                    (played.points, played.interrupted) = (ending.points, ending.interrupted);
+                    if ending.hangs {
+                        played.hangs = Some(index);
+                        break;
+                    }
+                }
+            }
+        }
+        played.snapshots = stage::recorded();
+        played
+    }
+
+    /// Numbers that stand for it, to draw images by.
+    pub fn seed(&self) -> u64 {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let parts: Vec<u64> = text.as_bytes().chunks(8).map(|part| crc32c::crc32c(part).into()).collect();
+        Random::of(&parts).draw()
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "pool of {} slots and {} segments of {} bytes, names {:?}",
+            self.pool.0, self.pool.1, self.pool.2, self.journal
+        )?;
+        for (index, step) in self.steps.iter().enumerate() {
+            writeln!(f, "  {}. {step}", index + 1)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,316 @@
+//! One machine: NVM and disk on one power cord, two processes with the real client code, and the keeper's real durable
+//! steps. It does what histories say; what must be true afterwards it tells the model.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState};
+use holdfast_cache::{Ask, Client, Errno, Reason};
+use holdfast_keeper::disk::{Disk, DiskFile};
+use holdfast_keeper::durable::{Durable, Events, Held, ManagedFile, Newcomer};
+use holdfast_pool::{Layout, Superblock};
+use rustix::fd::AsFd;
+
+use crate::actors::{self, Ending, Interruption, Task};
+use crate::disk::{DiskState, SimDisk, SimFile};
+use crate::model::{FileIndex, Model};
+use crate::nvm::{NvmState, SimNvm};
+use crate::op::{Amid, Op, Step};
+use crate::program;
+use crate::stage::{self, Kind, Role};
+
+/// The processor of the keeper; clients have those of their numbers.
+const KEEPER_CPU: u32 = 0;
+pub(crate) const UUID: [u8; 16] = *b"simulated pool!!";
+
+/// What lasts longer than a history: memory that killed clients may never let go of.
+struct Rig {
+    layout: Layout,
+    board: Arc<Board>,
+    nvm: SimNvm,
+    clients: [Client<SimNvm>; 2],
+}
+
+/// What a program knows of an open file.
+pub(crate) struct Handle {
+    pub file: SimFile,
+    pub reference: Option<holdfast_cache::FileRef>,
+    /// Created by this program and not changed since.
+    pub is_as_born: bool,
+    pub seen_error: std::sync::atomic::AtomicU32,
+}
+
+/// A history's own part of the machine.
+pub(crate) struct Parts {
+    pub disk: SimDisk,
+    pub durable: Rc<Durable<SimNvm, SimDisk>>,
+    pub handles: BTreeMap<FileIndex, Handle>,
+    /// What each thread has under way.
+    pub under_way: [Option<program::UnderWay>; 2],
+    /// Files without a name, whose descriptors are closed when the step is over.
+    pub closing: Vec<FileIndex>,
+    /// Numbers the payloads, so that no two look alike.
+    pub next_payload: u8,
+}
+
+thread_local! {
+    static RIGS: RefCell<Vec<&'static Rig>> = const { RefCell::new(Vec::new()) };
+    static RIG: RefCell<Option<&'static Rig>> = const { RefCell::new(None) };
+    static PARTS: RefCell<Option<Parts>> = const { RefCell::new(None) };
+    static TROUBLE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Listener;
+
+impl Events<SimFile> for Listener {
+    fn trouble(&self, message: String) {
+        TROUBLE.with_borrow_mut(|trouble| trouble.push(message));
+    }
+
+    fn bypassed(&self, _path: &Path, _reason: Reason) {}
+
+    fn released(&self, _file: &ManagedFile<SimFile>) {}
+}
+
+/// Seconds since 1970 when this process began, which is what the simulated clocks begin with: records carry real times.
+pub fn epoch_unix_s() -> u64 {
+    static EPOCH: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *EPOCH.get_or_init(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()))
+}
+
+fn rig_of(layout: Layout) -> &'static Rig {
+    RIGS.with_borrow_mut(|rigs| {
+        if let Some(rig) = rigs.iter().find(|rig| rig.layout == layout) {
+            return *rig;
+        }
+        holdfast_board::simulate_sleep(stage::sleep);
+        let plan = Plan::new(layout.slot_count, layout.segment_count);
+        let (board, fd) = Board::create(plan).expect("memory for a board");
+        let nvm = SimNvm::new(NvmState::new(layout.pool_bytes));
+        let client = |id: u32| {
+            let board = Board::open(fd.as_fd(), layout.slot_count, layout.segment_count).expect("a board");
+            Client::new(nvm.on_cpu(id), board, layout, UUID, id).with_first_lane(id as usize)
+        };
+        let clients = [client(1), client(2)];
+        let rig: &'static Rig = Box::leak(Box::new(Rig { layout, board: Arc::new(board), nvm, clients }));
+        rigs.push(rig);
+        rig
+    })
+}
+
+/// Lets `with` use the machine's parts; nothing in it may reach a point of the stage.
+pub(crate) fn parts<T>(with: impl FnOnce(&mut Parts) -> T) -> T {
+    PARTS.with_borrow_mut(|parts| with(parts.as_mut().expect("a machine that runs")))
+}
+
+/// The process of a thread.
+pub(crate) fn client(thread: u8) -> &'static Client<SimNvm> {
+    RIG.with_borrow(|rig| &rig.expect("a machine that runs").clients[usize::from(thread)])
+}
+
+pub(crate) fn durable() -> Rc<Durable<SimNvm, SimDisk>> {
+    parts(|parts| Rc::clone(&parts.durable))
+}
+
+/// The path of a name.
+pub(crate) fn path(name: u8) -> [u8; 4] {
+    [b'/', b'd', b'/', name]
+}
+
+/// A machine that runs; there is one at a time in every thread of the simulator.
+pub struct Machine {
+    nvm: SimNvm,
+    disk: SimDisk,
+}
+
+/// An empty pool.
+pub fn blank_pool(layout: &Layout) -> (NvmState, Superblock) {
+    let nvm = SimNvm::new(NvmState::new(layout.pool_bytes));
+    let superblock = holdfast_pool::format(&nvm, layout, UUID, 1);
+    let state = nvm.state().crash(crate::nvm::Keep::All, &mut crate::random::Random::new(0));
+    (state, superblock)
+}
+
+/// How a pool is put into service.
+pub struct Service {
+    /// The counter's first free number.
+    pub counter_start: u64,
+    /// Segments that must not be reused.
+    pub pinned_segments: Vec<u32>,
+    /// Slots that must not be used.
+    pub set_aside_slots: Vec<u32>,
+}
+
+impl Machine {
+    /// Starts the keeper on a recovered pool; nothing of the model but the files' contents is known.
+    pub fn start(nvm: NvmState, disk: DiskState, superblock: Superblock, service: Service) -> Self {
+        let rig = rig_of(superblock.layout);
+        RIG.set(Some(rig));
+        // The parts of the history before are let go of while their disk is still there.
+        PARTS.take();
+        rig.board.reset();
+        rig.board.header().keeper.word.store(1, Ordering::SeqCst);
+        rig.board.header().counter.set(service.counter_start);
+        for &segment in &service.pinned_segments {
+            rig.board.segments()[segment as usize].set_state(holdfast_board::SegmentState::Pinned);
+        }
+        *rig.nvm.state() = nvm;
+        stage::model(|model| *model = Model::of(&disk.tree()));
+        let disk = SimDisk::new(disk);
+        let durable = Durable::new(
+            (rig.nvm.on_cpu(KEEPER_CPU), superblock),
+            Arc::clone(&rig.board),
+            disk.clone(),
+            service.set_aside_slots,
+            Arc::new(Listener),
+        );
+        PARTS.set(Some(Parts {
+            disk: disk.clone(),
+            durable: Rc::new(durable),
+            handles: BTreeMap::new(),
+            under_way: [None; 2],
+            closing: Vec::new(),
+            next_payload: 0,
+        }));
+        TROUBLE.take();
+        Self { nvm: rig.nvm.clone(), disk }
+    }
+
+    /// From now on snapshots are taken.
+    pub fn record(&self) {
+        stage::record(&self.nvm, &self.disk);
+    }
+
+    /// Makes a step. Gives the ending, or `None` when there was nothing to do it to.
+    pub fn step(&self, step: &Step) -> Option<Ending> {
+        if !program::is_possible(step.op) {
+            return None;
+        }
+        let task = |thread: u8, op: Op| -> Task { Box::new(move || program::perform(thread, op)) };
+        let (interruption, killed) = match step.amid {
+            Amid::Nothing => (Interruption::Never, false),
+            Amid::Other(at, thread, op) => (Interruption::Other(at, task(thread, op)), false),
+            Amid::Killed(at) => (Interruption::Killed(at), true),
+            Amid::KilledAmid(at, thread, op) => (Interruption::KilledAmid(at, task(thread, op)), true),
+        };
+        let role = if step.op.is_clients() { Role::Client } else { Role::Keeper };
+        let thread = step.thread;
+        let repair = move || {
+            durable().repair(u32::from(thread) + 1);
+            program::died(thread);
+        };
+        let mut repaired = false;
+        let mut help = |call: usize, interrupted: bool| -> Option<Task> {
+            if killed && interrupted && !repaired {
+                repaired = true;
+                return Some(Box::new(repair));
+            }
+            // Space may be short, or a sync may have failed.
+            (call < 8).then(|| -> Task {
+                Box::new(|| {
+                    durable().expire_all();
+                })
+            })
+        };
+        let ending = actors::play(role, task(step.thread, step.op), interruption, next_request, &mut help);
+        if ending.interrupted && killed && !repaired {
+            actors::play(Role::Extra, Box::new(repair), Interruption::Never, next_request, &mut |_, _| None);
+        }
+        parts(|parts| {
+            for index in std::mem::take(&mut parts.closing) {
+                parts.handles.remove(&index);
+            }
+        });
+        stage::point(Kind::Step);
+        Some(ending)
+    }
+
+    /// What the machine has now.
+    pub fn state(&self) -> (NvmState, DiskState) {
+        (self.nvm.state().clone(), self.disk.state().clone())
+    }
+}
+
+/// What the keeper reported since the machine started.
+pub fn trouble() -> Vec<String> {
+    TROUBLE.with_borrow(Clone::clone)
+}
+
+/// The next request that a client posted.
+fn next_request() -> Option<Task> {
+    let board = RIG.with_borrow(|rig| Arc::clone(&rig.expect("a machine that runs").board));
+    let index =
+        board.requests().iter().position(|cell| cell.advance(RequestState::Posted, RequestState::Taken))?;
+    Some(Box::new(move || {
+        let cell = &board.requests()[index];
+        match answer(cell) {
+            Ok(reply) => {
+                cell.reply[0].store(reply[0], Ordering::Relaxed);
+                cell.reply[1].store(reply[1], Ordering::Relaxed);
+                cell.result.store(0, Ordering::Relaxed);
+            }
+            Err(errno) => cell.result.store(errno.0, Ordering::Relaxed),
+        }
+        cell.set_state(RequestState::Done);
+    }))
+}
+
+/// As the keeper's request server, where descriptors and paths are simulated ones.
+fn answer(cell: &RequestCell) -> Result<[u64; 2], Errno> {
+    let args = [0, 1, 2, 3].map(|index| cell.args[index].load(Ordering::Relaxed));
+    let ask = Ask::from_u32(cell.kind.load(Ordering::Relaxed)).ok_or(Errno::EINVAL)?;
+    let durable = durable();
+    match ask {
+        Ask::Register | Ask::Sole => register(&durable, args[0] as u32, args[1] == 1),
+        Ask::SyncDirectory => {
+            let directory = Path::new("/d");
+            if args[1] == 0 && durable.absorb_directory_sync(directory).is_some() {
+                return Ok([0, 0]);
+            }
+            durable.sync_directory(directory).map(|()| [0, 0])
+        }
+        _ => {
+            let client = cell.client.load(Ordering::Relaxed);
+            let path = || String::from_utf8(cell.path()).ok().map(Into::into);
+            durable.answer(client, ask, args, path)
+        }
+    }
+}
+
+fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Result<[u64; 2], Errno> {
+    let (key, path) = parts(|parts| {
+        let handle = parts.handles.values().find(|handle| handle.file.id == inode);
+        let key = handle.map(|handle| handle.file.key());
+        let state = parts.disk.state();
+        let path = state.path_of(inode);
+        (key, path)
+    });
+    let ((dev, ino), Some(path)) = (key.ok_or(Errno::EOPNOTSUPP)?, path) else {
+        return Err(Errno::EOPNOTSUPP);
+    };
+    if let Some(slot) = durable.board.find(dev, ino) {
+        let row = &durable.board.files()[slot as usize];
+        if row.state() != FileState::Free {
+            return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
+        }
+    }
+    let place = match durable.free_slot(|_| false) {
+        Some(place) => place,
+        None => {
+            durable.free_slots();
+            durable.free_slot(|_| false).ok_or(Errno::EOPNOTSUPP)?
+        }
+    };
+    let path = String::from_utf8(path).map_err(|_| Errno::EOPNOTSUPP)?;
+    let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
+    let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
+    let newcomer = Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false };
+    let held = if created { Held::Path(description) } else { Held::Open(description) };
+    durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
+    Ok([u64::from(place.0), place.1])
+}

@@ -1,0 +1,137 @@
+//! What can happen in a history.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A file's name: a letter.
+pub type Name = u8;
+
+/// One thing that a program, the keeper or somebody else does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Op {
+    /// A program creates a file.
+    Create(Name),
+    /// A program writes bytes at an offset, into a new file if there is none.
+    Put(Name, u32, u32),
+    /// A program writes bytes at an offset.
+    Write(Name, u32, u32),
+    /// A program appends bytes.
+    Append(Name, u32),
+    /// A write of which the kernel takes only the first bytes (none: it refuses it).
+    Short(Name, u32, u32, u32),
+    /// A program sets the size.
+    Truncate(Name, u32),
+    /// The kernel refuses to set the size.
+    TruncateRefused(Name, u32),
+    /// A program punches a hole.
+    Punch(Name, u32, u32),
+    /// A program changes a file in a way that no record can hold.
+    Around(Name, u32, u32),
+    /// A program syncs a file.
+    Sync(Name),
+    /// A program syncs the directory.
+    SyncDirectory,
+    /// A program renames a file, perhaps over another.
+    Rename(Name, Name),
+    /// The kernel refuses to rename.
+    RenameRefused(Name, Name),
+    /// A program removes a file.
+    Unlink(Name),
+    /// The kernel refuses to remove a file.
+    UnlinkRefused(Name),
+    /// A program has the file mapped: it is left to the kernel.
+    Bypass(Name),
+    /// The keeper's round: syncs, expires, frees.
+    Expire,
+    /// The program closes a file, and the keeper takes its slot back.
+    Retire(Name),
+    /// The next sync of the file fails.
+    Fail(Name),
+    /// An outsider opens the file, writes and syncs it, and leaves. With the flag it did not wait for the keeper.
+    Outsider(Name, bool),
+}
+
+impl Op {
+    /// Whether a program's thread does it.
+    pub fn is_clients(self) -> bool {
+        !matches!(self, Self::Expire | Self::Retire(_) | Self::Fail(_) | Self::Outsider(..))
+    }
+}
+
+/// What else happens while an operation is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Amid {
+    /// Nothing.
+    Nothing,
+    /// At a point (from 1 on) thread or keeper is interrupted by this.
+    Other(usize, u8, Op),
+    /// At a point its process is killed.
+    Killed(usize),
+    /// At a point its process is killed, and this begins before the keeper hears of it.
+    KilledAmid(usize, u8, Op),
+}
+
+/// A step of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Step {
+    /// The thread, for what programs do.
+    pub thread: u8,
+    /// What happens.
+    pub op: Op,
+    /// And what amid it.
+    pub amid: Amid,
+}
+
+impl Step {
+    /// A step that nothing disturbs.
+    pub fn alone(thread: u8, op: Op) -> Self {
+        Self { thread, op, amid: Amid::Nothing }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = |name: &Name| char::from(*name);
+        match self {
+            Self::Create(a) => write!(f, "create({})", c(a)),
+            Self::Put(a, at, bytes) => write!(f, "put({}, at {at}, {bytes})", c(a)),
+            Self::Write(a, at, bytes) => write!(f, "write({}, at {at}, {bytes})", c(a)),
+            Self::Append(a, bytes) => write!(f, "append({}, {bytes})", c(a)),
+            Self::Short(a, at, bytes, kept) => write!(f, "write({}, at {at}, {bytes}) of {kept}", c(a)),
+            Self::Truncate(a, size) => write!(f, "truncate({}, {size})", c(a)),
+            Self::TruncateRefused(a, size) => write!(f, "refused truncate({}, {size})", c(a)),
+            Self::Punch(a, at, bytes) => write!(f, "punch({}, at {at}, {bytes})", c(a)),
+            Self::Around(a, at, bytes) => write!(f, "around({}, at {at}, {bytes})", c(a)),
+            Self::Sync(a) => write!(f, "sync({})", c(a)),
+            Self::SyncDirectory => write!(f, "sync directory"),
+            Self::Rename(a, b) => write!(f, "rename({}, {})", c(a), c(b)),
+            Self::RenameRefused(a, b) => write!(f, "refused rename({}, {})", c(a), c(b)),
+            Self::Unlink(a) => write!(f, "unlink({})", c(a)),
+            Self::UnlinkRefused(a) => write!(f, "refused unlink({})", c(a)),
+            Self::Bypass(a) => write!(f, "bypass({})", c(a)),
+            Self::Expire => write!(f, "expire"),
+            Self::Retire(a) => write!(f, "retire({})", c(a)),
+            Self::Fail(a) => write!(f, "next sync of {} fails", c(a)),
+            Self::Outsider(a, waits) => {
+                write!(f, "outsider({}, {})", c(a), if *waits { "seen late" } else { "waits" })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who =
+            |thread: u8, op: &Op| if op.is_clients() { format!("thread {thread}: ") } else { String::new() };
+        write!(f, "{}{}", who(self.thread, &self.op), self.op)?;
+        match &self.amid {
+            Amid::Nothing => Ok(()),
+            Amid::Other(at, thread, op) => write!(f, ", at its point {at} {}{op}", who(*thread, op)),
+            Amid::Killed(at) => write!(f, ", killed at its point {at}"),
+            Amid::KilledAmid(at, thread, op) => {
+                write!(f, ", killed at its point {at}, then {}{op} before the repair", who(*thread, op))
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Running many histories on several threads, and one history again.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use crate::check::{Checker, Counts, Effort, Outcome, Violation};
+use crate::explore::{Spread, exhaustive, seeded, spread};
+use crate::history::History;
+use crate::random::Random;
+
+thread_local! {
+    static PLAYING: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The arguments that play again what this thread is playing; for panics.
+pub fn playing() -> String {
+    PLAYING.with_borrow(Clone::clone)
+}
+
+/// What a failure is, and how it is played again.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What is broken.
+    pub violation: Violation,
+    /// The history.
+    pub history: String,
+    /// The arguments that play it again.
+    pub replay: String,
+}
+
+/// One image of one crash point, of one history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Only {
+    /// The crash point; of a seeded history in all its lives.
+    pub crash: Option<usize>,
+    /// The image.
+    pub image: Option<usize>,
+}
+
+impl Only {
+    /// Everything.
+    pub const ALL: Self = Self { crash: None, image: None };
+
+    fn crash(&self, crash: usize) -> bool {
+        self.crash.is_none_or(|only| only == crash)
+    }
+
+    fn image(&self, image: usize) -> bool {
+        self.image.is_none_or(|only| only == image)
+    }
+}
+
+/// What the threads of a run share.
+#[derive(Default)]
+pub struct Shared {
+    /// Set to stop.
+    pub stop: AtomicBool,
+    /// Histories begun, for progress.
+    pub histories: AtomicU64,
+    /// Images checked, for progress.
+    pub images: AtomicU64,
+}
+
+/// A thread's part of a run.
+pub struct Worker<'a> {
+    /// Which histories are this thread's: every `of`th, from `index` on.
+    pub index: u64,
+    /// How many threads there are.
+    pub of: u64,
+    /// How thoroughly.
+    pub effort: Effort,
+    /// With the others.
+    pub shared: &'a Shared,
+    /// Where failures go.
+    pub failures: Sender<Failure>,
+    /// Counted so far.
+    pub counts: Counts,
+}
+
+impl Worker<'_> {
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    /// Plays this thread's part of the exhaustive sets; returns whether it is complete.
+    pub fn exhaustive(&mut self, operations: usize) -> bool {
+        let mut number = 0;
+        exhaustive(operations, &mut |(history, how)| {
+            number += 1;
+            if number % self.of != self.index || self.stopped() {
+                return;
+            }
+            if how == Spread::None {
+                self.short(&history);
+                return;
+            }
+            let points = history.play(history.steps.len()).points;
+            for history in spread(&history, how, points) {
+                if !self.stopped() {
+                    self.short(&history);
+                }
+            }
+        });
+        !self.stopped()
+    }
+
+    /// Plays a short history and checks the crash points of its last step.
+    pub fn short(&mut self, history: &History) {
+        self.check(history, history.steps.len() - 1, Only::ALL);
+    }
+
+    fn fail(&self, history: &History, replay: String, violation: Violation) {
+        let _ = self.failures.send(Failure { violation, history: history.to_string(), replay });
+    }
+
+    /// Plays a history and checks images of the crash points of its steps from `from` on.
+    pub fn check(&mut self, history: &History, from: usize, only: Only) {
+        self.counts.histories += 1;
+        self.shared.histories.fetch_add(1, Ordering::Relaxed);
+        let replay = || format!("--history '{}'", serde_json::to_string(history).unwrap_or_default());
+        PLAYING.set(replay());
+        let played = history.play(from);
+        if let Some(step) = played.hangs {
+            let violation =
+                Violation { what: format!("step {} never ends", step + 1), trail: crate::machine::trouble() };
+            return self.fail(history, replay(), violation);
+        }
+        let seed = history.seed();
+        let superblock = history.superblock();
+        let mut checker = Checker { superblock: &superblock, effort: self.effort, counts: Counts::default() };
+        for (crash, snapshot) in played.snapshots.iter().enumerate().filter(|(crash, _)| only.crash(*crash)) {
+            checker.counts.crash_points += 1;
+            for image in (0..checker.images_of(snapshot)).filter(|image| only.image(*image)) {
+                if let Err(violation) = checker.check(snapshot, image, &[seed, crash as u64]) {
+                    let replay = format!("{} --crash {crash} --image {image}", replay());
+                    self.fail(history, replay, violation);
+                    self.add(&checker.counts);
+                    return;
+                }
+            }
+        }
+        self.add(&checker.counts);
+    }
+
+    fn add(&mut self, counts: &Counts) {
+        self.counts.add(counts);
+        self.shared.images.fetch_add(counts.images, Ordering::Relaxed);
+    }
+
+    /// Plays the lives of a seed: a long history, a crash, recovery, another long history on what is left, and so on.
+    pub fn seed(&mut self, seed: u64, only: Only) {
+        PLAYING.set(format!("--seed {seed}"));
+        let mut random = Random::of(&[seed, 2]);
+        let lives = 1 + random.below(3);
+        let mut next: Option<Outcome> = None;
+        let first = seeded(seed);
+        let superblock = first.superblock();
+        let mut number = 0;
+        for life in 0..lives {
+            let mut history = seeded(seed.wrapping_add(life as u64 * 0x1_0000_0000));
+            (history.pool, history.journal) = (first.pool, first.journal);
+            self.counts.histories += 1;
+            self.shared.histories.fetch_add(1, Ordering::Relaxed);
+            let played = match next.take() {
+                None => history.play_all(),
+                Some(outcome) => history.play_after(&outcome, superblock),
+            };
+            let fail = |this: &Self, crash: usize, image: usize, violation| {
+                let replay = format!("--seed {seed} --crash {crash} --image {image}");
+                this.fail(&history, replay, violation);
+            };
+            if let Some(step) = played.hangs {
+                let violation = Violation {
+                    what: format!("step {} never ends", step + 1),
+                    trail: crate::machine::trouble(),
+                };
+                return fail(self, number, 0, violation);
+            }
+            let effort = Effort { images: 3, ..self.effort };
+            let mut checker = Checker { superblock: &superblock, effort, counts: Counts::default() };
+            let last = played.snapshots.len().saturating_sub(1);
+            let chosen = last.saturating_sub(random.below(last + 1) / 4);
+            for (index, snapshot) in played.snapshots.iter().enumerate() {
+                let crash = number + index;
+                for image in 0..checker.images_of(snapshot) {
+                    let goes_on = index == chosen && image == 0 && life + 1 < lives;
+                    if !(goes_on || only.crash(crash) && only.image(image)) {
+                        continue;
+                    }
+                    match checker.check(snapshot, image, &[seed, crash as u64]) {
+                        Ok(outcome) if goes_on => next = Some(outcome),
+                        Ok(_) => {}
+                        Err(violation) => {
+                            fail(self, crash, image, violation);
+                            self.add(&checker.counts);
+                            return;
+                        }
+                    }
+                }
+            }
+            checker.counts.crash_points += played.snapshots.len() as u64;
+            number += played.snapshots.len();
+            self.add(&checker.counts);
+            if next.is_none() {
+                break;
+            }
+        }
+    }
+
+    /// Plays this thread's seeds from `first` on: `count` of them, or until the time is over. Returns how many.
+    pub fn seeds(&mut self, first: u64, count: u64, until: Option<Instant>) -> u64 {
+        let mut played = 0;
+        let mut seed = first + self.index;
+        while !self.stopped()
+            && seed < first.saturating_add(count)
+            && until.is_none_or(|until| Instant::now() < until)
+        {
+            self.seed(seed, Only::ALL);
+            played += 1;
+            seed += self.of;
+        }
+        played
+    }
+}

@@ -1,0 +1,156 @@
+//! Histories that once lost data or hung, each under the name of what it did, and a short run of everything.
+
+use std::sync::mpsc::channel;
+
+use holdfast_sim::check::{Counts, Effort};
+use holdfast_sim::disk::Journal;
+use holdfast_sim::history::{History, TINY};
+use holdfast_sim::op::{Amid, Op, Step};
+use holdfast_sim::run::{Only, Shared, Worker};
+
+const A: u8 = b'a';
+const B: u8 = b'b';
+
+fn run(work: impl FnOnce(&mut Worker<'_>)) -> Counts {
+    let shared = Shared::default();
+    let (failures, heard) = channel();
+    let effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 8, tamper_one_in: 8 };
+    let mut worker = Worker { index: 0, of: 1, effort, shared: &shared, failures, counts: Counts::default() };
+    work(&mut worker);
+    let counts = worker.counts;
+    drop(worker);
+    let failures: Vec<String> = heard
+        .iter()
+        .map(|failure| format!("{}\n{}{:#?}", failure.violation, failure.history, failure.violation.trail))
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    counts
+}
+
+/// Plays steps on both kinds of file systems and checks every crash point.
+fn check(steps: &[Step]) {
+    for journal in [Journal::Ordered, Journal::Lagging] {
+        let history = History { journal, pool: TINY, steps: steps.to_vec() };
+        let counts = run(|worker| worker.check(&history, 0, Only::ALL));
+        assert!(counts.images > 0, "nothing was checked");
+    }
+}
+
+/// The last step of `steps`, interrupted at each of its first points.
+fn check_amid(steps: &[Step], amid: impl Fn(usize) -> Amid) {
+    for at in 1..=24 {
+        let mut steps = steps.to_vec();
+        if let Some(last) = steps.last_mut() {
+            last.amid = amid(at);
+        }
+        check(&steps);
+    }
+}
+
+fn alone(op: Op) -> Step {
+    Step::alone(0, op)
+}
+
+/// An append took the end of the file from the board while another writer was moving it. Its record named a place that
+/// the other one's bytes had by then; a crash before it was cancelled put it on top of them.
+#[test]
+fn an_append_that_meets_a_growing_file_is_never_replayed_onto_acknowledged_bytes() {
+    check_amid(&[alone(Op::Put(A, 0, 40))], |at| Amid::Other(at, 1, Op::Append(A, 30)));
+}
+
+/// After a call around the log nobody knew the size, and an append's record named offset 0.
+#[test]
+fn an_append_after_a_call_around_the_log_is_never_replayed_at_the_start() {
+    check(&[alone(Op::Put(A, 0, 40)), alone(Op::Around(A, 10, 60)), alone(Op::Append(A, 30))]);
+}
+
+/// Touched by one process, written by another: no slot said that the file was new, and no directory had its name.
+#[test]
+fn a_file_that_somebody_made_and_let_go_survives_its_first_write() {
+    check(&[alone(Op::Create(A)), alone(Op::Retire(A)), Step::alone(1, Op::Write(A, 0, 40))]);
+    for at in 1..=3 {
+        let killed = Step { thread: 0, op: Op::Put(A, 0, 40), amid: Amid::Killed(at) };
+        check(&[killed, Step::alone(1, Op::Put(A, 20, 40))]);
+    }
+}
+
+/// A writer was killed between its stores and its fence. The keeper wrote the record to the file, where everybody saw
+/// it; then the power failed, and the record was not there. The same with a cancel record.
+#[test]
+fn what_is_rolled_forward_for_a_dead_writer_is_durable_before_it_is_seen() {
+    check_amid(&[alone(Op::Put(A, 0, 40))], Amid::Killed);
+    check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Short(A, 10, 60, 25))], Amid::Killed);
+}
+
+/// A refused rename left the name it had announced in the slot; a file that the crash took was built anew there.
+#[test]
+fn no_file_is_built_at_a_name_it_never_got() {
+    check_amid(&[alone(Op::Put(A, 0, 40))], |at| Amid::Other(at, 1, Op::RenameRefused(A, B)));
+}
+
+/// A process died before the rename it had announced. The slot kept two names, and the removal of the one that stood was
+/// not taken for the removal of the last: recovery asked a person.
+#[test]
+fn a_rename_that_its_process_did_not_live_to_make_is_withdrawn() {
+    for at in 1..=3 {
+        let killed = Step { thread: 0, op: Op::Rename(A, B), amid: Amid::Killed(at) };
+        let after = [Step::alone(1, Op::Put(A, 20, 40)), Step::alone(1, Op::Unlink(A))];
+        check(&[&[alone(Op::Put(A, 0, 40)), killed][..], &after[..]].concat());
+    }
+}
+
+/// A name was given away and taken by a new file before the change was counted: the crash brought the old file back to
+/// where the new one's records belonged.
+#[test]
+fn a_new_file_at_a_name_that_was_just_given_away_survives() {
+    check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Rename(A, B))], |at| {
+        Amid::Other(at, 1, Op::Put(A, 0, 40))
+    });
+}
+
+/// With a failed sync behind it, a file has to be written again before the next one. Who kept its writers out waited for
+/// that, and that waited for them: for ever.
+#[test]
+fn a_rewrite_does_not_wait_for_who_waits_for_it() {
+    for op in [Op::Around(A, 10, 30), Op::Rename(A, B), Op::Bypass(A), Op::Outsider(A, true)] {
+        let fails =
+            [alone(Op::Put(A, 0, 40)), alone(Op::Fail(A)), alone(Op::Expire), alone(Op::Put(A, 5, 40))];
+        check(&[&fails[..], &[alone(op)]].concat());
+    }
+}
+
+/// A write too large for the log to a file that is left to the kernel was called durable, though only the page cache had
+/// it.
+#[test]
+fn a_large_write_to_a_bypassed_file_is_not_called_durable() {
+    check(&[alone(Op::Put(A, 0, 40)), alone(Op::Bypass(A)), alone(Op::Put(A, 10, 5000))]);
+}
+
+/// A sync was absorbed while another thread's call around the log had changed the file and was not done.
+#[test]
+fn a_sync_amid_a_call_around_the_log_is_real() {
+    check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Around(A, 10, 30))], |at| {
+        Amid::Other(at, 1, Op::Sync(A))
+    });
+}
+
+/// The conflict mark of an outsider that came while the disk failed stayed for good.
+#[test]
+fn a_conflict_ends_when_the_outsider_is_settled_at_the_second_try() {
+    check(&[
+        alone(Op::Put(A, 0, 40)),
+        alone(Op::Fail(A)),
+        alone(Op::Outsider(A, true)),
+        alone(Op::Put(A, 5, 40)),
+    ]);
+}
+
+/// A few thousand images of each kind; the whole sets and long runs are the program's.
+#[test]
+fn short_histories_and_seeds_keep_every_promise() {
+    let counts = run(|worker| {
+        assert!(worker.exhaustive(1));
+        worker.seeds(1, 100, None);
+    });
+    assert!(counts.images > 10_000 && counts.images_inside_recovery > 1000 && counts.tampered > 100);
+}
