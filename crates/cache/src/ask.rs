@@ -7,7 +7,7 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, wait, wake};
+use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, wait, wake};
 
 use crate::client::Errno;
 
@@ -152,7 +152,7 @@ fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
             return None;
         }
         // All cells are taken: as many clients wait for answers, one of which is due soon.
-        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 });
+        pause(Duration::from_micros(100));
     }
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn ask(
         if cell.state() == RequestState::Done {
             break;
         }
-        core::hint::spin_loop();
+        spin_loop();
     }
     loop {
         let seen = cell.state.load(Ordering::Acquire);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, SegmentState, wait, wake};
+use holdfast_board::{FileState, SegmentState, wait};
 use holdfast_pool::{MARK_CREATED, MARK_VOID, SEGMENT_BYTES};
 
 use crate::files::{ManagedFile, Synced};
@@ -64,14 +64,9 @@ impl Expirer<'_> {
             }
             if !self.anything_dirty() {
                 due = None;
-                // Writers look at this word after they raised a file's newest seq; we look at the files after
-                // we set it: one of us sees the other.
-                let idle = &header.expirer_idle.word;
-                idle.store(1, Ordering::SeqCst);
-                if !self.anything_dirty() && bell.load(Ordering::SeqCst) == seen {
-                    wait(idle, 1, self.idle_files().unwrap_or(IDLE));
-                }
-                idle.store(0, Ordering::SeqCst);
+                // Files that were settled one by one left dead segments behind; whoever waits for them rang.
+                keeper.free_segments();
+                header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
             }
@@ -258,34 +253,12 @@ impl Keeper {
 
     /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
     pub(crate) fn free_segments(&self) {
-        // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
-        let sealed: Vec<_> =
-            self.board.segments().iter().filter(|row| row.state() == SegmentState::Sealed).collect();
-        let rows = self.board.files();
-        let expired = |slot: u32| match rows[slot as usize].state() {
-            FileState::Free | FileState::Orphan => u64::MAX,
-            _ => rows[slot as usize].expired_seq.load(Ordering::SeqCst),
-        };
-        let lowest = rows
-            .iter()
-            .filter(|row| {
-                !matches!(row.state(), FileState::Free | FileState::Orphan)
-                    && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
-            })
-            .map(|row| row.expired_seq.load(Ordering::SeqCst))
-            .min();
-        let mut freed = false;
-        for row in sealed {
-            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) {
-                row.set_state(SegmentState::Free);
-                freed = true;
-            }
-        }
-        if freed {
-            let word = &self.board.header().segments_freed.word;
-            word.fetch_add(1, Ordering::SeqCst);
-            wake(word, u32::MAX);
-        }
+        self.board.free_dead_segments();
+    }
+
+    /// Makes the expirer look, whether it sleeps with or without a limit.
+    pub(crate) fn ring_expirer(&self) {
+        self.board.header().ring_expirer();
     }
 
     /// Makes slots free for new files: everything is settled and unused slots are given back.
@@ -305,15 +278,6 @@ impl Keeper {
             done = self.drain_signal.wait(done).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         done.1
-    }
-
-    /// Makes the expirer look, whether it sleeps with or without a limit.
-    pub(crate) fn ring_expirer(&self) {
-        let header = self.board.header();
-        header.expirer_wake.word.fetch_add(1, Ordering::SeqCst);
-        wake(&header.expirer_wake.word, u32::MAX);
-        header.expirer_idle.word.store(0, Ordering::SeqCst);
-        wake(&header.expirer_idle.word, u32::MAX);
     }
 }
 

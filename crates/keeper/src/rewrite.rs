@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use holdfast_log::{Header, Kind, scan_segment};
+use holdfast_log::{Header, Kind, scan_segment, whole_write};
 use holdfast_media::Mapping;
 use holdfast_pool::{Slots, Superblock};
 use rustix::fs::FallocateFlags;
@@ -97,27 +97,14 @@ pub(crate) fn roll_forward(
     seq: u64,
     open: &mut dyn FnMut() -> io::Result<File>,
 ) -> io::Result<bool> {
-    let (mut found, mut cancelled) = (Vec::new(), false);
-    let mut buffer = Vec::new();
-    for &segment in segments {
-        scan_segment(nvm, &superblock.layout, &superblock.uuid, segment, &mut buffer, |record| {
-            let header = record.header;
-            if header.kind == Kind::Cancel && header.file_offset == seq {
-                cancelled = true;
-            } else if header.seq == seq {
-                found.push(Found { header, payload: record.payload.to_vec() });
-            }
-        });
-    }
-    found.sort_by_key(|record| record.header.group_index);
-    match found.first() {
-        Some(first) if !cancelled && found.len() == usize::from(first.header.group_count) => {}
-        _ => return Ok(false),
+    let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq);
+    if members.is_empty() {
+        return Ok(false);
     }
     let file = open()?;
     let mut written = 0;
-    for record in &found {
-        apply(&file, &record.header, &record.payload, None, &mut written)?;
+    for (header, payload) in &members {
+        apply(&file, header, payload, None, &mut written)?;
     }
     Ok(true)
 }

@@ -10,4 +10,4 @@ mod scan;
 
 pub use append::{Draft, Tail, append};
 pub use record::{Header, Kind, RECORD_HEADER_BYTES, record_bytes};
-pub use scan::{Record, SegmentScan, Stop, scan_segment};
+pub use scan::{Record, SegmentScan, Stop, scan_segment, whole_write};

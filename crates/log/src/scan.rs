@@ -6,7 +6,7 @@
 use holdfast_media::Nvm;
 use holdfast_pool::{Layout, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
 
-use crate::record::{Header, RECORD_HEADER_BYTES, finish_crc, record_bytes};
+use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
 
 /// A valid record in a segment.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,30 @@ pub fn scan_segment(
         at += record_bytes(u64::from(header.payload_bytes)) as u32;
     }
     SegmentScan { generation: Some(generation), end: at, stop: Stop::Full }
+}
+
+/// The members of the write (or other change) with `seq`, in order, if all of them are in `segments` and no cancel
+/// record names it; else nothing. What a dead client's operation left is told by this.
+pub fn whole_write(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    uuid: &[u8; 16],
+    segments: &[u32],
+    seq: u64,
+) -> Vec<(Header, Vec<u8>)> {
+    let (mut members, mut cancelled, mut buffer) = (Vec::new(), false, Vec::new());
+    for &segment in segments {
+        scan_segment(nvm, layout, uuid, segment, &mut buffer, |record| {
+            if record.header.kind == Kind::Cancel && record.header.file_offset == seq {
+                cancelled = true;
+            } else if record.header.seq == seq {
+                members.push((record.header, record.payload.to_vec()));
+            }
+        });
+    }
+    members.sort_by_key(|(header, _)| header.group_index);
+    let count = members.first().map_or(0, |(header, _)| usize::from(header.group_count));
+    if cancelled || members.len() != count { Vec::new() } else { members }
 }
 
 fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Header, &[u8])> {

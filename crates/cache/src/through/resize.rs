@@ -106,8 +106,9 @@ impl<N: Nvm> Client<N> {
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
             let settled = if has_records { self.settle(file) } else { Ok(()) };
             settled.and_then(|()| {
-                let done = raw();
+                // Before the call, which may know better.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                let done = raw();
                 row.note_unlogged();
                 if durable { self.settle(file).map(|()| done) } else { Ok(done) }
             })

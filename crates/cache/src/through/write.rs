@@ -15,6 +15,8 @@ enum Written {
     Done { bytes: usize, offset: u64 },
     /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be settled.
     Misplaced { bytes: usize },
+    /// Nothing was done: nobody knows where the file ends, so no record can say where an append goes.
+    Unplaced,
 }
 
 impl<N: Nvm> Client<N> {
@@ -60,6 +62,7 @@ impl<N: Nvm> Client<N> {
                 self.settle(file)?;
                 Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
             }
+            Written::Unplaced => self.write_around(file, place, raw, cursor),
         }
     }
 
@@ -85,7 +88,8 @@ impl<N: Nvm> Client<N> {
             Place::Append => {
                 self.lock_cursor(row, lane)?;
                 match row.size_hint.load(Ordering::SeqCst) {
-                    NO_SIZE => 0,
+                    // A record with a guessed place would be replayed there if the program died before its cancel.
+                    NO_SIZE => return Ok(Written::Unplaced),
                     size => size,
                 }
             }
@@ -126,7 +130,8 @@ impl<N: Nvm> Client<N> {
         if locked { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// A write too large for the log: settled before (invariant 5) and on disk when it returns.
+    /// A write too large for the log, or an append to an unknown end: settled before (invariant 5) and on disk when it
+    /// returns.
     fn write_around(
         &self,
         file: FileRef,
@@ -137,7 +142,14 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) {
             return Ok(Outcome::Stale);
         }
-        let bytes = self.around(file, &mut raw)??;
+        let append = || {
+            let result = raw();
+            if let (Place::Append, Ok(1..), Ok(end)) = (place, &result, cursor()) {
+                self.row(file).size_hint.store(end, Ordering::SeqCst);
+            }
+            result
+        };
+        let bytes = self.around(file, append)??;
         let offset = match place {
             Place::At(offset) => offset,
             Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),
