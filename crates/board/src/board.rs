@@ -18,7 +18,7 @@ const LANES_MAX: u32 = 64;
 const LOCKS: u32 = 16_384;
 const REQUESTS: u32 = 64;
 /// Looks at a lane before letting time pass: about as long as an operation takes.
-const SPINS: u32 = if cfg!(shuttle) { 0 } else { 1000 };
+const SPINS: u32 = if cfg!(shuttle) { 1 } else { 1000 };
 
 /// Why a board cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

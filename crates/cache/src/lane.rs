@@ -6,7 +6,7 @@ use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentState, pause, wait, wake};
+use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, pause, wait, wake};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
@@ -149,10 +149,13 @@ impl<N: Nvm> Lane<'_, N> {
         if throttle_ns > 0 {
             self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
         }
-        let mut enough = true;
+        let mut fell_short = false;
         loop {
             let seen = freed.load(Ordering::SeqCst);
-            if enough {
+            // After the first try nothing is taken that would have to be given back: two that wait for several
+            // segments each would wake one another without end.
+            let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
+            if !fell_short || rows.iter().filter(is_free).take(count).count() == count {
                 for (segment, row) in rows.iter().enumerate() {
                     if self.more_count == count {
                         break;
@@ -166,15 +169,13 @@ impl<N: Nvm> Lane<'_, N> {
                     return Ok(());
                 }
                 self.give_back();
+                fell_short = true;
             }
             if !self.client.keeper_alive() {
                 return Err(Errno::EIO);
             }
             header.ring_expirer();
             self.stalled(|| wait(freed, seen, LOOK_AGAIN));
-            // From now on nothing is taken that would have to be given back: two that wait for several segments
-            // each would wake one another without end.
-            enough = rows.iter().filter(|row| row.state() == SegmentState::Free).take(count).count() == count;
         }
     }
 

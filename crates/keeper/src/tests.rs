@@ -326,7 +326,7 @@ fn a_writer_out_of_space_gets_dead_segments_though_nothing_is_dirty() {
         }
     }
     let begun = Instant::now();
-    write_at(&house.client, place, &file, 0, &vec![1; (2 << 20) - 4096]);
+    write_at(&house.client, place, &file, 0, &vec![1; 3 << 20]);
     assert!(begun.elapsed() < Duration::from_secs(1), "waited {:?}", begun.elapsed());
 }
 

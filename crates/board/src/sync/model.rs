@@ -168,6 +168,14 @@ pub fn step() -> bool {
 pub fn choose() {
     if !mine(|thread| thread.dead) {
         drain();
+        turn();
+    }
+}
+
+/// The same, where nothing can be done before others have done something.
+fn give_way() {
+    if !mine(|thread| thread.dead) {
+        drain();
         shuttle::thread::yield_now();
     }
 }
@@ -319,12 +327,12 @@ pub fn fence(order: Ordering) {
 
 /// A turn for the others.
 pub fn spin_loop() {
-    choose();
+    give_way();
 }
 
 /// A turn for the others: time is not modelled.
 pub fn pause(_: Duration) {
-    choose();
+    give_way();
 }
 
 /// Sleeps while `word` holds `seen`, until woken.
@@ -334,7 +342,7 @@ pub fn wait(word: &AtomicU32, seen: u32, _: Duration) {
     }
     drain();
     if rules().early_returns {
-        shuttle::thread::yield_now();
+        give_way();
         return;
     }
     let key = Arc::as_ptr(&word.0.0).addr();
