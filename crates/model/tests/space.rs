@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use holdfast_board::model::{Memory, Mutation, Rules, spawn};
-use holdfast_board::{Board, pause, wait};
+use holdfast_board::{Board, SegmentState, pause, wait};
 use holdfast_model::{House, caught, explore, schedules};
 
 const BUFFERED: Rules = Rules { memory: Memory::Buffered, early_returns: false, mutation: None };
@@ -114,6 +114,27 @@ fn whoever_waits_for_a_lane_is_woken() {
 #[test]
 fn whoever_waits_for_several_segments_is_woken() {
     explore(schedules(2500), || writers_and_expirer(BUFFERED, 2, 3, &[&[GROUP], &[GROUP]]));
+}
+
+/// One segment is free; who wants two takes it and must give it back. Who wants one, and looked in between, is woken:
+/// the others become free only when it is done.
+#[test]
+fn a_segment_given_back_wakes_who_waits_for_it() {
+    explore(schedules(2500), || {
+        let house = House::new(BUFFERED, 2, 3);
+        let late = [1, 2].map(|segment| &house.board.segments()[segment]);
+        late.map(|row| row.set_state(SegmentState::Pinned));
+        let writer = |id: u32, bytes| {
+            let house = house.clone();
+            spawn(move || house.write(&house.client(id), u64::from(id) * 8192, id as u8, bytes).unwrap())
+        };
+        let (two, one) = (writer(1, GROUP), writer(2, FULL));
+        one.join().unwrap();
+        late.map(|row| row.set_state(SegmentState::Free));
+        house.board.header().announce_free_segments();
+        two.join().unwrap();
+        check_idle(&house.board);
+    });
 }
 
 /// The checker itself: a wake-up that is lost for sure is reported.

@@ -132,8 +132,9 @@ pub fn live<R>(steps: u64, life: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-/// Starts a thread; at its end its stores are visible.
+/// Starts a thread. What its starter did, and at its end what it did, is visible.
 pub fn spawn<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> shuttle::thread::JoinHandle<R> {
+    drain();
     shuttle::thread::spawn(move || {
         let result = body();
         drain();
