@@ -189,6 +189,7 @@ impl<N: Nvm> Lane<'_, N> {
             self.client.board.segments()[segment as usize].set_state(SegmentState::Free);
         }
         self.more_count = self.more_used;
+        self.client.board.header().announce_free_segments();
     }
 
     fn stalled(&self, sleep: impl FnOnce()) {
