@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod range;
 mod record;
 mod scan;
 

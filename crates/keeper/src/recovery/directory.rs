@@ -12,8 +12,20 @@ pub(super) fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     if path.first() != Some(&b'/') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is not absolute"));
     }
+    if !is_plain(path) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "its path has empty parts, or . or .. among them",
+        ));
+    }
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+}
+
+/// Whether an absolute path has the one form in which the keeper stores it. Another form of it could be taken for
+/// another file, or lead out of where it seems to lead.
+fn is_plain(path: &[u8]) -> bool {
+    path == b"/" || path[1..].split(|&byte| byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
 }
 
 /// The directory part and the last name of an absolute path, if it has both.
@@ -91,5 +103,13 @@ mod tests {
         assert!(open_beneath(b"/proc/self/status", OFlags::RDONLY).is_err());
         assert!(open_beneath(b"proc/version", OFlags::RDONLY).is_err());
         assert!(open_beneath(b"/proc/version", OFlags::RDONLY).is_ok());
+    }
+
+    #[test]
+    fn a_path_has_one_form() {
+        for path in ["/proc/../proc/version", "/proc/./version", "/proc//version", "/proc/", "//proc"] {
+            assert!(open_beneath(path.as_bytes(), OFlags::RDONLY).is_err(), "{path}");
+        }
+        assert!(open_beneath(b"/", OFlags::RDONLY).is_ok());
     }
 }

@@ -164,6 +164,11 @@ fn by_handle(path: &[u8], identity: &Identity) -> Option<SameFile> {
         return None;
     }
     let fd = open_by_identity(&mount, identity).ok()?;
+    // The kernel does not compare all of a handle: ext4 takes a generation of zero for any.
+    let (found, _) = identify(&fd).ok()?;
+    if (found.handle_type, &found.handle) != (identity.handle_type, &identity.handle) {
+        return None;
+    }
     let stat = fstat(&fd).ok()?;
     // An inode without a name only waits for its last descriptor to be closed: that file is gone.
     if stat.st_nlink == 0 || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
