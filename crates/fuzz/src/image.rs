@@ -200,14 +200,15 @@ fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: u
             break;
         }
     }
-    if choices.once_in(40) {
-        // Headers that claim all the rest of the segment, as far as it goes: checking each would take for ever.
-        while at + 128 < SEGMENT_BYTES {
-            let mut liar = record(choices, slots, generation, seed, at as u32, &[]);
+    if choices.once_in(60) {
+        // Headers that claim all the rest of the segment: checking each byte by byte would take for ever.
+        let mut liars = choices.upto(SEGMENT_BYTES / 64);
+        let mut liar = record(choices, slots, generation, seed, at as u32, &[]);
+        liar[0] ^= 1;
+        while liars > 0 && at + 128 < SEGMENT_BYTES {
             put32(&mut liar, 8, (SEGMENT_BYTES - at - 64) as u32);
-            liar[0] ^= 1;
             ram.put(base + at, &liar);
-            at += 64;
+            (at, liars) = (at + 64, liars - 1);
         }
     }
 }
