@@ -60,6 +60,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             time: Duration::from_secs(args.seconds),
             current,
             keep: args.keep,
+            quiet: false,
         });
     }
     let targets = args.target.map_or(Target::ALL.to_vec(), |target| vec![target]);
@@ -78,7 +79,10 @@ fn run(args: Args) -> anyhow::Result<()> {
             std::fs::create_dir_all(keep)?;
         }
         let time = Duration::from_secs(share.max(1));
-        supervise(&std::env::current_exe()?, &Work { target: *target, seed, time, current, keep })?;
+        supervise(
+            &std::env::current_exe()?,
+            &Work { target: *target, seed, time, current, keep, quiet: false },
+        )?;
     }
     Ok(())
 }

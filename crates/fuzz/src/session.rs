@@ -57,6 +57,8 @@ pub struct Work {
     pub current: PathBuf,
     /// Where inputs with outcomes that the corpus does not have are put, if anywhere.
     pub keep: Option<PathBuf>,
+    /// Print nothing but what broke.
+    pub quiet: bool,
 }
 
 /// Feeds inputs in this process until the time is over.
@@ -134,6 +136,9 @@ pub fn supervise(program: &Path, work: &Work) -> anyhow::Result<()> {
     command.args(["--seconds", &work.time.as_secs().to_string()]).arg("--current").arg(&work.current);
     if let Some(keep) = &work.keep {
         command.arg("--keep").arg(keep);
+    }
+    if work.quiet {
+        command.stdout(Stdio::null());
     }
     let status = command.stdin(Stdio::null()).status().context("the working process cannot be started")?;
     if status.success() {

@@ -143,8 +143,8 @@ fn recover_in(choices: &mut Choices<'_>, yard: &mut Yard, pool: &PathBuf) -> any
     if choices.once_in(4) {
         let bytes = std::fs::read(pool)?;
         let options = RecoverOptions { dry_run: true, ..RecoverOptions::default() };
-        outcomes
-            .push(format!("dry run: {}", summary(&recover(pool, &options, &mut |_, _, _| ())).join("; ")));
+        let looked = recover(pool, &options, &mut |_, _, _| ());
+        outcomes.push(format!("dry run: {}", if looked.is_ok() { "report" } else { "refused" }));
         anyhow::ensure!(std::fs::read(pool)? == bytes, "a dry run changed the pool");
         anyhow::ensure!(yard.look()? == before, "a dry run changed files");
     }

@@ -37,7 +37,7 @@ fn new_inputs_break_nothing() {
     let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     for target in Target::ALL {
         let current = scratch.path().join(target.name());
-        let work = Work { target, seed, time: Duration::from_secs(2), current, keep: None };
+        let work = Work { target, seed, time: Duration::from_secs(2), current, keep: None, quiet: true };
         if let Err(error) = supervise(Path::new(env!("CARGO_BIN_EXE_holdfast-fuzz")), &work) {
             panic!("{error:#}");
         }
