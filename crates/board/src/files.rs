@@ -1,9 +1,9 @@
 //! File rows: what all clients must agree on about one file. Row and on-media slot have the same index.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-use crate::locks::{lock_word, unlock_word};
+use crate::locks::{WAITERS, lock_word, unlock_word};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 
 /// `size_hint` when nothing is known.
 pub const NO_SIZE: u64 = u64::MAX;
@@ -100,16 +100,21 @@ impl FileRow {
         self.exclusive.load(Ordering::SeqCst) != 0
     }
 
+    /// Whether `who` keeps writers out.
+    pub fn is_held_by(&self, who: u32) -> bool {
+        self.exclusive.load(Ordering::SeqCst) & !WAITERS == who
+    }
+
     /// Sleeps until nobody keeps writers out, or a moment has passed.
     pub fn wait_shared(&self) {
         let seen = self.exclusive.load(Ordering::SeqCst);
         if seen != 0 {
             // Mark as waited for, so that the holder wakes us.
-            let marked = seen | 0x8000_0000;
+            let marked = seen | WAITERS;
             if seen == marked
                 || self.exclusive.compare_exchange(seen, marked, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             {
-                crate::futex::wait(&self.exclusive, marked, Duration::from_millis(50));
+                wait(&self.exclusive, marked, Duration::from_millis(50));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The first page of the board: sizes of its tables, the seq counter, the keeper's word and a few counters.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::names::{NAMES_ROWS, NamesRow};
 

@@ -3,7 +3,7 @@
 //! A writer owns a lane for one operation. Everything the keeper needs to repair the operation of a dead
 //! client stands here, written before the step it describes.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Most segments one write can take beside the one its lane has.
 pub const GROUP_SEGMENTS_MAX: usize = 64;
@@ -45,6 +45,30 @@ pub struct LaneRow {
     pub stall_ns: AtomicU64,
     /// Segments reserved for the operation under way.
     pub reserved: [AtomicU32; GROUP_SEGMENTS_MAX],
+}
+
+impl Default for LaneRow {
+    fn default() -> Self {
+        Self {
+            owner: AtomicU32::default(),
+            slot: AtomicU32::default(),
+            announce: AtomicU64::default(),
+            seq: AtomicU64::default(),
+            lock_offset: AtomicU64::default(),
+            lock_bytes: AtomicU64::default(),
+            segment: AtomicU32::default(),
+            at: AtomicU32::default(),
+            generation: AtomicU64::default(),
+            seed: AtomicU32::default(),
+            writes: AtomicU64::default(),
+            bytes: AtomicU64::default(),
+            nvm_bytes: AtomicU64::default(),
+            cancels: AtomicU64::default(),
+            stalls: AtomicU64::default(),
+            stall_ns: AtomicU64::default(),
+            reserved: core::array::from_fn(|_| AtomicU32::default()),
+        }
+    }
 }
 
 impl LaneRow {

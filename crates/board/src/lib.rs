@@ -5,22 +5,34 @@
 //! rebuilt from the log. The board must never hold the only copy of anything durable.
 #![deny(unsafe_code)]
 
+mod board;
 mod files;
-mod futex;
 mod header;
 mod lanes;
 mod locks;
+#[cfg(not(shuttle))]
 mod map;
 mod names;
+#[cfg(shuttle)]
+mod ordinary;
+mod reclaim;
 mod requests;
 mod segments;
+mod sync;
+mod table;
+mod takeover;
 
+pub use board::{Board, BoardError, Plan};
 pub use files::{FileRow, FileState, NO_SIZE};
-pub use futex::{pause, simulate_sleep, wait, wake};
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use locks::{PAGE_BYTES, PageLocks};
-pub use map::{Board, BoardError, Plan};
 pub use names::NamesRow;
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
+#[cfg(shuttle)]
+pub use sync::model;
+#[cfg(not(shuttle))]
+pub use sync::simulate_sleep;
+pub use sync::{pause, spin_loop, wait, wake};
+pub use takeover::DeadLane;

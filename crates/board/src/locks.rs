@@ -4,18 +4,17 @@
 //! is always locked in the order of the table: no two writers can wait for each other. A word holds lane + 1,
 //! so that the keeper can open the locks of a dead client. Collisions cost time, never correctness.
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-use crate::futex;
 use crate::header::KEEPER_DIED;
+use crate::sync::{AtomicU32, Ordering, spin_loop, wait, wake};
 
 /// Bytes covered by one lock.
 pub const PAGE_BYTES: u64 = 4096;
 
-const WAITERS: u32 = 0x8000_0000;
+pub(crate) const WAITERS: u32 = 0x8000_0000;
 /// Spins before sleeping: about as long as a page write takes.
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(shuttle) { 1 } else { 200 };
 
 /// The table.
 #[derive(Clone, Copy)]
@@ -84,7 +83,7 @@ fn lock_slow(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
         }
         spins += 1;
         if spins <= SPINS {
-            core::hint::spin_loop();
+            spin_loop();
             continue;
         }
         if keeper.load(Ordering::SeqCst) & KEEPER_DIED != 0 {
@@ -93,7 +92,7 @@ fn lock_slow(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
         if seen & WAITERS != 0
             || word.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            futex::wait(word, seen | WAITERS, Duration::from_millis(50));
+            wait(word, seen | WAITERS, Duration::from_millis(50));
         }
     }
 }
@@ -112,12 +111,12 @@ pub(crate) fn unlock_word(word: &AtomicU32, owner: u32) -> bool {
         return false;
     }
     if word.swap(0, Ordering::Release) & WAITERS != 0 {
-        futex::wake(word, u32::MAX);
+        wake(word, u32::MAX);
     }
     true
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 
@@ -157,7 +156,7 @@ mod tests {
                         assert!(locks.lock(lane, 1, offset, 3 * PAGE_BYTES));
                         // Page 2 of the file is in every range.
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                        std::hint::spin_loop();
+                        spin_loop();
                         inside.fetch_sub(1, Ordering::SeqCst);
                         locks.unlock(lane, 1, offset, 3 * PAGE_BYTES);
                     }

@@ -3,7 +3,7 @@
 //! A journalling file system makes every earlier rename, link or new directory durable with the next `fsync` of
 //! anything, and programs rely on it. So a sync is absorbed only while no such change is pending (invariant 9).
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// File systems told apart; on further ones every sync is real.
 pub(crate) const NAMES_ROWS: usize = 16;

@@ -2,8 +2,8 @@
 //!
 //! A client claims a free cell, fills it, posts it and sleeps on its word; the keeper answers in place.
 
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Longest path a request can carry, in bytes.
 pub const REQUEST_PATH_BYTES: usize = 4096;
@@ -41,6 +41,21 @@ pub struct RequestCell {
     pub reply: [AtomicU64; 2],
     path_bytes: AtomicU32,
     path: UnsafeCell<[u8; REQUEST_PATH_BYTES]>,
+}
+
+impl Default for RequestCell {
+    fn default() -> Self {
+        Self {
+            state: AtomicU32::default(),
+            client: AtomicU32::default(),
+            kind: AtomicU32::default(),
+            result: AtomicI32::default(),
+            args: Default::default(),
+            reply: Default::default(),
+            path_bytes: AtomicU32::default(),
+            path: UnsafeCell::new([0; REQUEST_PATH_BYTES]),
+        }
+    }
 }
 
 impl RequestCell {

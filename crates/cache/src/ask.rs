@@ -7,7 +7,7 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, wait, wake};
+use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, wait, wake};
 
 use crate::client::Errno;
 
@@ -193,7 +193,7 @@ pub(crate) fn ask(
         if cell.state() == RequestState::Done {
             break;
         }
-        core::hint::spin_loop();
+        spin_loop();
     }
     loop {
         let seen = cell.state.load(Ordering::Acquire);

@@ -2,12 +2,16 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_board::{Board, BoardError, FileRow, FileState, NamesRow};
+#[cfg(not(shuttle))]
+use holdfast_board::BoardError;
+use holdfast_board::{Board, FileRow, FileState, NamesRow};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::Layout;
+#[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
 use crate::ask::{Ask, Reason, ask};
+#[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
 /// An error number, as the program will see it.
@@ -100,6 +104,7 @@ pub struct Client<N: Nvm = Mapping> {
     pub(crate) first_lane: Option<usize>,
 }
 
+#[cfg(not(shuttle))]
 impl Client<Mapping> {
     /// Maps the board and the pool named by the keeper's welcome. The descriptors may be closed afterwards.
     pub fn attach(welcome: &Welcome, board: BorrowedFd<'_>, pool: BorrowedFd<'_>) -> Result<Self, Errno> {

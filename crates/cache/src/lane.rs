@@ -4,7 +4,9 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentState, pause, wait, wake};
+#[cfg(shuttle)]
+use holdfast_board::model::{Mutation, mutated};
+use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, pause, wait, wake};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
@@ -17,6 +19,9 @@ const SPLIT_FRACTION: u64 = 8;
 const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
 /// Bytes of a segment that no payload can have.
 const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
+
+/// How long to sleep before looking whether the keeper still lives.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// May the operation go on?
 pub(crate) enum Entry {
@@ -38,6 +43,9 @@ pub(crate) struct Lane<'a, N: Nvm> {
     /// Segments reserved for this operation (`LaneRow::reserved`), and how many of them are in use.
     more_count: usize,
     more_used: usize,
+    /// A seq drawn too early, on purpose.
+    #[cfg(shuttle)]
+    early: core::cell::Cell<Option<u64>>,
 }
 
 /// The longest write of this pool that is all there or not at all after a crash, in bytes.
@@ -62,31 +70,50 @@ impl<N: Nvm> Client<N> {
     }
 
     fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
-        let lanes = self.board.lanes();
-        let hint = self.first_lane.unwrap_or_else(hint_of_this_thread);
         let wanted = &self.board.header().lanes_wanted.word;
         loop {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
             }
-            for step in 0..lanes.len() {
-                let index = (hint + step) % lanes.len();
-                if lanes[index].try_take(self.id) {
-                    let row = &lanes[index];
-                    return Ok(Lane {
-                        client: self,
-                        row,
-                        index: index as u32,
-                        first: row.segment.load(Ordering::Relaxed),
-                        more_count: 0,
-                        more_used: 0,
-                    });
-                }
+            if let Some(lane) = self.try_lanes() {
+                return Ok(lane);
             }
             wanted.store(1, Ordering::SeqCst);
-            wait(wanted, 1, Duration::from_millis(1));
+            // Whoever lets a lane go looks at the word afterwards; we look at the lanes after we set it.
+            if let Some(lane) = self.try_lanes() {
+                return Ok(lane);
+            }
+            wait(wanted, 1, LOOK_AGAIN);
         }
     }
+
+    fn try_lanes(&self) -> Option<Lane<'_, N>> {
+        let lanes = self.board.lanes();
+        let hint = self.first_lane.unwrap_or_else(lane_hint);
+        (0..lanes.len())
+            .map(|step| (hint + step) % lanes.len())
+            .find(|&index| lanes[index].try_take(self.id))
+            .map(|index| Lane {
+                client: self,
+                row: &lanes[index],
+                index: index as u32,
+                first: lanes[index].segment.load(Ordering::Relaxed),
+                more_count: 0,
+                more_used: 0,
+                #[cfg(shuttle)]
+                early: core::cell::Cell::new(None),
+            })
+    }
+}
+
+/// Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
+fn lane_hint() -> usize {
+    if cfg!(shuttle) {
+        // The checker repeats schedules; addresses do not repeat.
+        return 0;
+    }
+    let here = 0u8;
+    ((core::ptr::from_ref(&here) as usize) >> 20).wrapping_mul(0x9e37_79b1) >> 7
 }
 
 impl<N: Nvm> Lane<'_, N> {
@@ -122,7 +149,7 @@ impl<N: Nvm> Lane<'_, N> {
     }
 
     /// Takes `count` free segments, all or none, lowest first: a small working set stays in the processor's
-    /// translation caches. Sleeps until the keeper frees some; before that it slows down (throttling).
+    /// translation caches. Sleeps until some are freed; before that it slows down (throttling).
     fn take_segments(&mut self, count: usize) -> Result<(), Errno> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
@@ -131,36 +158,47 @@ impl<N: Nvm> Lane<'_, N> {
         if throttle_ns > 0 {
             self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
         }
+        let mut fell_short = false;
         loop {
             let seen = freed.load(Ordering::SeqCst);
-            for (segment, row) in rows.iter().enumerate() {
+            // After the first try nothing is taken that would have to be given back: two that wait for several
+            // segments each would wake one another without end.
+            let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
+            if !fell_short || rows.iter().filter(is_free).take(count).count() == count {
+                for (segment, row) in rows.iter().enumerate() {
+                    if self.more_count == count {
+                        break;
+                    }
+                    if row.try_take(self.index) {
+                        self.row.reserved[self.more_count].store(segment as u32, Ordering::Relaxed);
+                        self.more_count += 1;
+                    }
+                }
                 if self.more_count == count {
-                    break;
+                    return Ok(());
                 }
-                if row.try_take(self.index) {
-                    self.row.reserved[self.more_count].store(segment as u32, Ordering::Relaxed);
-                    self.more_count += 1;
-                }
+                self.give_back();
+                fell_short = true;
             }
-            if self.more_count == count {
-                return Ok(());
-            }
-            self.give_back();
             if !self.client.keeper_alive() {
                 return Err(Errno::EIO);
             }
-            ring_expirer(&self.client.board);
-            self.stalled(|| wait(freed, seen, Duration::from_millis(50)));
+            header.ring_expirer();
+            self.stalled(|| wait(freed, seen, LOOK_AGAIN));
         }
     }
 
-    /// Gives back the reserved segments that were not used.
+    /// Gives back the reserved segments that were not used; somebody may wait for just as many.
     fn give_back(&mut self) {
+        if self.more_used == self.more_count {
+            return;
+        }
         for segment in &self.row.reserved[self.more_used..self.more_count] {
             let segment = segment.load(Ordering::Relaxed);
             self.client.board.segments()[segment as usize].set_state(SegmentState::Free);
         }
         self.more_count = self.more_used;
+        self.client.board.header().announce_free_segments();
     }
 
     fn stalled(&self, sleep: impl FnOnce()) {
@@ -180,6 +218,17 @@ impl<N: Nvm> Lane<'_, N> {
         self.row.segment.store(0, Ordering::SeqCst);
         let generation = client.board.header().counter.add(1);
         rows[segment as usize].clear_summary();
+        #[cfg(shuttle)]
+        if mutated(Mutation::RecordBeforeGeneration) {
+            let offset = client.layout.segment_offset(segment);
+            client.nvm.store_u64(offset, holdfast_pool::encode(generation));
+        }
+        #[cfg(shuttle)]
+        let set_segment_generation = |nvm, layout, segment, generation| {
+            if !mutated(Mutation::RecordBeforeGeneration) {
+                set_segment_generation(nvm, layout, segment, generation);
+            }
+        };
         set_segment_generation(&client.nvm, &client.layout, segment, generation);
         self.row.generation.store(generation, Ordering::Relaxed);
         self.row.seed.store(segment_seed(&client.uuid, segment, generation), Ordering::Relaxed);
@@ -191,11 +240,20 @@ impl<N: Nvm> Lane<'_, N> {
     /// waited for without an announcement. `exclusive` says that the caller itself keeps them out.
     pub(crate) fn enter(&self, file: FileRef, exclusive: bool) -> Result<Entry, Errno> {
         let row = self.client.row(file);
+        #[cfg(shuttle)]
+        if mutated(Mutation::DrawBeforeAnnouncing) {
+            self.early.set(Some(self.client.board.header().counter.add(1)));
+        }
         loop {
+            #[cfg(shuttle)]
+            let looked = row.is_exclusive();
             // Only the announcement is a full barrier: whoever sees it sees the slot.
             self.row.slot.store(file.slot, Ordering::Release);
             self.row.announce.store(self.client.board.header().counter.get() + 1, Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive();
+            #[cfg(shuttle)]
+            let kept_out =
+                if mutated(Mutation::LookBeforeAnnouncing) { !exclusive && looked } else { kept_out };
             if !kept_out && row.generation.load(Ordering::SeqCst) == file.generation {
                 match row.state() {
                     FileState::Through => return Ok(Entry::Entered),
@@ -249,14 +307,13 @@ impl<N: Nvm> Lane<'_, N> {
         parts: &[Bytes<'_>],
     ) -> u64 {
         let header = self.client.board.header();
+        #[cfg(shuttle)]
+        let seq = self.early.take().unwrap_or_else(|| header.counter.add(1));
+        #[cfg(not(shuttle))]
         let seq = header.counter.add(1);
         self.row.seq.store(seq, Ordering::Release);
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
-        if header.expirer_idle.word.load(Ordering::SeqCst) != 0
-            && header.expirer_idle.word.swap(0, Ordering::SeqCst) != 0
-        {
-            wake(&header.expirer_idle.word, 1);
-        }
+        header.wake_idle_expirer();
         let payload = if kind == Kind::Write { extent } else { 0 };
         let mut draft = Draft {
             kind,
@@ -340,6 +397,10 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// The operation is over: its seq is settled and its segments are the log's.
     pub(crate) fn finish(&mut self, file: FileRef) {
+        #[cfg(shuttle)]
+        if mutated(Mutation::OpenBeforeSettling) {
+            self.unlock_pages(file);
+        }
         // Before the locks open: from here on a dead owner's write must not be rolled forward any more, or it
         // would land on top of what somebody else writes to these pages (history 15).
         self.row.seq.store(0, Ordering::Release);
@@ -362,28 +423,17 @@ impl<N: Nvm> Drop for Lane<'_, N> {
                 rows[segment.load(Ordering::Relaxed) as usize].set_state(SegmentState::Sealed);
             }
         }
-        self.row.owner.store(0, Ordering::Release);
+        // Not a plain store: the look at the word must not overtake it, or a waiter would sleep on.
+        self.row.owner.swap(0, Ordering::AcqRel);
         let wanted = &board.header().lanes_wanted.word;
-        if wanted.load(Ordering::Relaxed) != 0 {
+        if wanted.load(Ordering::SeqCst) != 0 {
             wanted.store(0, Ordering::SeqCst);
             wake(wanted, u32::MAX);
         }
         if self.more_used > 0 {
-            ring_expirer(board);
+            board.header().ring_expirer();
         }
     }
-}
-
-/// Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
-fn hint_of_this_thread() -> usize {
-    let here = 0u8;
-    ((core::ptr::from_ref(&here) as usize) >> 20).wrapping_mul(0x9e37_79b1) >> 7
-}
-
-fn ring_expirer(board: &holdfast_board::Board) {
-    let bell = &board.header().expirer_wake.word;
-    bell.fetch_add(1, Ordering::SeqCst);
-    wake(bell, 1);
 }
 
 fn now_ns() -> u64 {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use holdfast_board::{Board, wake};
+use holdfast_board::Board;
 use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock, Words};
@@ -138,11 +138,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Makes the expirer look, whether it sleeps with or without a limit.
     pub(crate) fn ring_expirer(&self) {
-        use std::sync::atomic::Ordering::SeqCst;
-        let header = self.board.header();
-        header.expirer_wake.word.fetch_add(1, SeqCst);
-        wake(&header.expirer_wake.word, u32::MAX);
-        header.expirer_idle.word.store(0, SeqCst);
-        wake(&header.expirer_idle.word, u32::MAX);
+        self.board.header().ring_expirer();
     }
 }

@@ -55,14 +55,9 @@ impl Expirer<'_> {
             }
             if !self.anything_dirty() {
                 due = None;
-                // Writers look at this word after they raised a file's newest seq; we look at the files after
-                // we set it: one of us sees the other.
-                let idle = &header.expirer_idle.word;
-                idle.store(1, Ordering::SeqCst);
-                if !self.anything_dirty() && bell.load(Ordering::SeqCst) == seen {
-                    wait(idle, 1, self.idle_files().unwrap_or(IDLE));
-                }
-                idle.store(0, Ordering::SeqCst);
+                // Files that were settled one by one left dead segments behind; whoever waits for them rang.
+                keeper.durable.free_segments();
+                header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
             }

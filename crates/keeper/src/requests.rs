@@ -125,9 +125,14 @@ fn finish(keeper: &Keeper, cell: &RequestCell, result: Result<[u64; 2], Errno>) 
         }
         Err(errno) => cell.result.store(errno.0, Ordering::Relaxed),
     }
-    let asker_lives = keeper.pid_of(cell.client.load(Ordering::Relaxed)).is_some();
+    let asker = cell.client.load(Ordering::Relaxed);
+    let asker_lives = keeper.pid_of(asker).is_some();
     cell.set_state(if asker_lives { RequestState::Done } else { RequestState::Free });
     wake(&cell.state, 1);
+    // If the asker died in between, its repair passed the cell by while we were at it.
+    if asker_lives && keeper.pid_of(asker).is_none() && cell.client.load(Ordering::Relaxed) == asker {
+        cell.advance(RequestState::Done, RequestState::Free);
+    }
 }
 
 fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use holdfast_board::SegmentState;
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place};
 use holdfast_media::{Bytes, Mapping, OpenMode};
@@ -398,4 +399,45 @@ fn a_write_that_makes_the_file_longer_waits_for_an_append() {
         assert_eq!(append(client, place, &file, &[1; 1000], wait), 0);
     });
     assert_eq!(house.replayed(place), contents(&file));
+}
+
+/// Files that are settled one by one leave dead segments to an expirer that sees nothing dirty; a writer that waits
+/// for space must wake it, or both would sleep.
+#[test]
+fn a_writer_out_of_space_gets_dead_segments_though_nothing_is_dirty() {
+    let house = house("dead-segments", NEVER_MS);
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, b"a");
+    house.client.around(place, || ()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    for row in house.client.board().segments() {
+        if row.state() == SegmentState::Free {
+            row.set_state(SegmentState::Sealed);
+        }
+    }
+    let begun = Instant::now();
+    write_at(&house.client, place, &file, 0, &vec![1; 3 << 20]);
+    assert!(begun.elapsed() < Duration::from_secs(1), "waited {:?}", begun.elapsed());
+}
+
+/// After a call that may have moved the end of a file, a record of an append would have to guess its place; whoever
+/// replayed it before its cancel record was written would put it over older bytes.
+#[test]
+fn no_record_says_where_an_append_goes_while_the_end_is_unknown() {
+    let house = house("append", NEVER_MS);
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, &[1; 5000]);
+    house.client.around(place, || ()).unwrap();
+    let bytes = [2u8; 100];
+    let parts = [Bytes::from_slice(&bytes)];
+    for (offset, replayed) in [(5000, 0), (5100, 5200)] {
+        let raw = || {
+            assert_eq!(house.replayed(place).len(), replayed, "a record stands at a guessed place");
+            file.write_at(&bytes, offset).map_err(errno)
+        };
+        let end = || Ok(file.metadata().unwrap().len());
+        let outcome = house.client.write(place, Place::Append, &parts, raw, end);
+        assert_eq!(outcome, Ok(Outcome::Absorbed { bytes: 100, offset }));
+    }
+    assert_eq!(contents(&file)[4999..5002], [1, 2, 2]);
 }

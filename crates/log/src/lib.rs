@@ -5,9 +5,10 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod range;
 mod record;
 mod scan;
 
 pub use append::{Draft, Tail, append};
 pub use record::{Header, Kind, RECORD_HEADER_BYTES, record_bytes};
-pub use scan::{Record, SegmentScan, Stop, scan_segment};
+pub use scan::{Record, SegmentScan, Stop, scan_segment, whole_write};

@@ -6,7 +6,8 @@
 use holdfast_media::Nvm;
 use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
 
-use crate::record::{Header, RECORD_HEADER_BYTES, finish_crc, record_bytes};
+use crate::range::Sums;
+use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
 
 /// A valid record in a segment.
 #[derive(Clone, Copy, Debug)]
@@ -77,20 +78,61 @@ pub fn scan_segment(
     SegmentScan { generation: Some(generation), end: at, stop: Stop::Full }
 }
 
-fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Header, &[u8])> {
-    let rest = &segment[at as usize..];
-    let (head, tail) = rest.split_at_checked(RECORD_HEADER_BYTES as usize)?;
-    let (header, crc) = Header::decode(head)?;
-    if header.segment_generation != generation {
-        return None;
+/// The members of the write (or other change) with `seq`, in order, if all of them are in `segments` and no cancel
+/// record names it; else nothing. What a dead client's operation left is told by this. `found` sees each record of it,
+/// whether whole or not.
+pub fn whole_write(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    uuid: &[u8; 16],
+    segments: &[u32],
+    seq: u64,
+    mut found: impl FnMut(&Record<'_>),
+) -> Vec<(Header, Vec<u8>)> {
+    let (mut members, mut cancelled, mut buffer) = (Vec::new(), false, Vec::new());
+    for &segment in segments {
+        scan_segment(nvm, layout, uuid, segment, &mut buffer, |record| {
+            if record.header.kind == Kind::Cancel && record.header.file_offset == seq {
+                found(&record);
+                cancelled = true;
+            } else if record.header.seq == seq {
+                found(&record);
+                members.push((record.header, record.payload.to_vec()));
+            }
+        });
     }
-    let payload = tail.get(..header.payload_bytes as usize)?;
+    members.sort_by_key(|(header, _)| header.group_index);
+    let count = members.first().map_or(0, |(header, _)| usize::from(header.group_count));
+    if cancelled || members.len() != count { Vec::new() } else { members }
+}
+
+fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Header, &[u8])> {
+    let (header, crc, payload) = candidate(segment, at, generation)?;
     let payload_crc = crc32c::crc32c_append(seed, payload);
     (finish_crc(payload_crc, &header.encode(crc), at) == crc).then_some((header, payload))
 }
 
+/// What stands at `at` if it can be a record of this generation: header, stored checksum, payload.
+fn candidate(segment: &[u8], at: u32, generation: u64) -> Option<(Header, u32, &[u8])> {
+    let (head, tail) = segment[at as usize..].split_at_checked(RECORD_HEADER_BYTES as usize)?;
+    let (header, crc) = Header::decode(head)?;
+    if header.segment_generation != generation {
+        return None;
+    }
+    Some((header, crc, tail.get(..header.payload_bytes as usize)?))
+}
+
+/// Bytes that a forged segment may claim over and over are summed once: each line of it could hold a header whose
+/// payload is all that follows.
 fn valid_after(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
-    (at + RECORD_HEADER_BYTES as u32..segment.len() as u32)
-        .step_by(RECORD_HEADER_BYTES as usize)
-        .find(|&candidate| record_at(segment, candidate, generation, seed).is_some())
+    let mut sums = Sums::new(segment);
+    (at + RECORD_HEADER_BYTES as u32..segment.len() as u32).step_by(RECORD_HEADER_BYTES as usize).find(
+        |&at| {
+            candidate(segment, at, generation).is_some_and(|(header, crc, payload)| {
+                let payload_crc =
+                    sums.append(seed, at as usize + RECORD_HEADER_BYTES as usize, payload.len());
+                finish_crc(payload_crc, &header.encode(crc), at) == crc
+            })
+        },
+    )
 }

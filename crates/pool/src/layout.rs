@@ -2,8 +2,8 @@
 
 use crate::slot::SLOT_BYTES;
 
-/// Size and alignment of a segment, in bytes: one huge page.
-pub const SEGMENT_BYTES: u64 = 2 << 20;
+/// Size and alignment of a segment, in bytes: one huge page. (The model checker fills many: small ones.)
+pub const SEGMENT_BYTES: u64 = if cfg!(shuttle) { 4096 } else { 2 << 20 };
 /// The smallest pool, in bytes: enough segments for a few lanes and for draining behind them.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
 

@@ -136,7 +136,8 @@ impl<N: Nvm> Client<N> {
         if locked { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// A write too large for the log: settled before (invariant 5) and on disk when it returns.
+    /// A write too large for the log, or an append to an unknown end: settled before (invariant 5) and on disk when it
+    /// returns.
     fn write_around(
         &self,
         file: FileRef,

@@ -51,8 +51,20 @@ fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OsFile> {
     if path.first() != Some(&b'/') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is not absolute"));
     }
+    if !is_plain(path) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "its path has empty parts, or . or .. among them",
+        ));
+    }
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(OsFile::from(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?))
+}
+
+/// Whether an absolute path has the one form in which the keeper stores it. Another form of it could be taken for
+/// another file, or lead out of where it seems to lead.
+fn is_plain(path: &[u8]) -> bool {
+    path == b"/" || path[1..].split(|&byte| byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
 }
 
 impl Disk for OsDisk {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, SegmentState, wake};
+use holdfast_board::FileState;
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
@@ -114,34 +114,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
     pub fn free_segments(&self) {
-        // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
-        let sealed: Vec<_> =
-            self.board.segments().iter().filter(|row| row.state() == SegmentState::Sealed).collect();
-        let rows = self.board.files();
-        let expired = |slot: u32| match rows[slot as usize].state() {
-            FileState::Free | FileState::Orphan => u64::MAX,
-            _ => rows[slot as usize].expired_seq.load(Ordering::SeqCst),
-        };
-        let lowest = rows
-            .iter()
-            .filter(|row| {
-                !matches!(row.state(), FileState::Free | FileState::Orphan)
-                    && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
-            })
-            .map(|row| row.expired_seq.load(Ordering::SeqCst))
-            .min();
-        let mut freed = false;
-        for row in sealed {
-            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) {
-                row.set_state(SegmentState::Free);
-                freed = true;
-            }
-        }
-        if freed {
-            let word = &self.board.header().segments_freed.word;
-            word.fetch_add(1, Ordering::SeqCst);
-            wake(word, u32::MAX);
-        }
+        self.board.free_dead_segments();
     }
 
     /// Makes slots free for new files: everything is settled and unused slots are given back.

@@ -6,7 +6,7 @@
 use std::io;
 
 use crate::disk::DiskFile;
-use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment};
+use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment, whole_write};
 use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock};
 
@@ -90,35 +90,20 @@ pub(super) fn roll_forward<F: DiskFile>(
     seq: u64,
     open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<bool> {
-    let (mut found, mut cancelled) = (Vec::new(), false);
-    let mut buffer = Vec::new();
     // Its writer may have died before its fence: what follows from a record must not outlive it (invariant 1).
     let persist = |record: &Record<'_>| {
         let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
         nvm.flush(offset, record_bytes(record.payload.len() as u64));
         nvm.fence();
     };
-    for &segment in segments {
-        scan_segment(nvm, &superblock.layout, &superblock.uuid, segment, &mut buffer, |record| {
-            let header = record.header;
-            if header.kind == Kind::Cancel && header.file_offset == seq {
-                persist(&record);
-                cancelled = true;
-            } else if header.seq == seq {
-                persist(&record);
-                found.push(Found { header, payload: record.payload.to_vec() });
-            }
-        });
-    }
-    found.sort_by_key(|record| record.header.group_index);
-    match found.first() {
-        Some(first) if !cancelled && found.len() == usize::from(first.header.group_count) => {}
-        _ => return Ok(false),
+    let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, persist);
+    if members.is_empty() {
+        return Ok(false);
     }
     let file = open()?;
     let mut written = 0;
-    for record in &found {
-        apply(&file, &record.header, &record.payload, None, &mut written)?;
+    for (header, payload) in &members {
+        apply(&file, header, payload, None, &mut written)?;
     }
     Ok(true)
 }

@@ -77,4 +77,13 @@ mod tests {
         assert!(disk.find(b"proc/version").is_err());
         assert!(disk.find(b"/proc/version").is_ok());
     }
+
+    #[test]
+    fn a_path_has_one_form() {
+        let disk = OsDisk::new();
+        for path in ["/proc/../proc/version", "/proc/./version", "/proc//version", "/proc/", "//proc"] {
+            assert!(disk.find(path.as_bytes()).is_err(), "{path}");
+        }
+        assert!(disk.find(b"/").is_ok());
+    }
 }

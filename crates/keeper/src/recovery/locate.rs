@@ -162,6 +162,11 @@ fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> Option<Same
         return None;
     }
     let (file, path) = disk.find_by_identity(&mount, identity).ok()?;
+    // The kernel does not compare all of a handle: ext4 takes a generation of zero for any.
+    let found = file.identity().ok()?;
+    if (found.handle_type, &found.handle) != (identity.handle_type, &identity.handle) {
+        return None;
+    }
     let stat = file.stat().ok()?;
     // An inode without a name only waits for its last descriptor to be closed: that file is gone.
     (stat.links > 0 && stat.is_file).then_some(SameFile { file, path, stat })

@@ -14,6 +14,10 @@ use super::run::Source;
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a century.
 pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
+/// A counter does not start above this: as many numbers again are left before [`SEQ_MAX`], above which every record
+/// would be taken for damage.
+const START_MAX: u64 = 1 << 51;
+const _: () = assert!(START_MAX < SEQ_MAX / 2 + (1 << 40));
 /// At most this many damaged places are listed one by one.
 const DAMAGED_LISTED_MAX: usize = 1000;
 const SCAN_THREADS: usize = 2;
@@ -270,7 +274,7 @@ pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Opti
         // A free slot's expired_seq counts too: it is what an earlier use of the slot reached.
         max = max.max(slots.generation(slot).unwrap_or(0)).max(slots.expired_seq(slot).unwrap_or(0));
     }
-    (max <= SEQ_MAX).then_some(max + 1)
+    (max < START_MAX).then_some(max + 1)
 }
 
 /// The same of a pool whose owner closed it cleanly and left `counter_clean`.
@@ -283,5 +287,5 @@ pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Opti
 pub(super) fn counter_start_clean(layout: &Layout, counter_clean: u64) -> Option<u64> {
     let drawn_max = u64::from(layout.segment_count) + SEQS_UNDER_WAY_MAX;
     let max = counter_clean.checked_add(drawn_max)?;
-    (max <= SEQ_MAX).then_some(max)
+    (max <= START_MAX).then_some(max)
 }

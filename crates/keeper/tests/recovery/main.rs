@@ -501,6 +501,55 @@ fn impossible_numbers_are_damage_not_a_panic() {
     assert_eq!(outcomes(&report), ["failed"]);
 }
 
+/// A counter that starts just below the largest number would soon give out numbers that the next recovery takes for
+/// damage: acknowledged writes would be dropped.
+#[test]
+fn a_counter_without_room_is_refused() {
+    let rig = Rig::new("room");
+    rig.crash(|pool| pool.jump(1 << 51).renew(1));
+    let error = recover(&rig.pool, &none(), &mut |_, _, _| ()).unwrap_err();
+    assert!(error.message.contains("its counter cannot have reached"), "{error}");
+}
+
+/// The keeper stores one form of a path. Another one could lead out of where it seems to lead.
+#[test]
+fn a_path_with_dots_is_followed_nowhere() {
+    let rig = Rig::new("dots");
+    let path = rig.file("a", b"....");
+    fs::create_dir(rig.dir.join("d")).unwrap();
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"1");
+        for form in ["d/../new", "./new", "d//new", "new/"] {
+            let mut hint = rig.dir.as_os_str().as_encoded_bytes().to_vec();
+            hint.extend_from_slice(b"/");
+            hint.extend_from_slice(form.as_bytes());
+            pool.slots().push_hint(0, HintKind::Name, &hint);
+        }
+        fs::remove_file(&path).unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
+    assert_eq!(rig.names(), ["d"]);
+}
+
+/// ext4 opens a handle whose generation is zero whatever the file's is; such a handle is no identity.
+#[test]
+fn a_handle_of_any_generation_names_no_file() {
+    let rig = Rig::new("handle");
+    let (path, other) = (rig.file("a", b"...."), rig.file("b", b"...."));
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, 0);
+        let mut identity = pool.slots().identity(0).unwrap();
+        identity.handle[4..8].fill(0);
+        let ownership = pool.slots().ownership(0).unwrap();
+        let hint = other.as_os_str().as_encoded_bytes();
+        pool.slots().take(0, file.generation, &identity, ownership, 0, hint);
+        pool.write(1, file, 0, b"1");
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
+    assert_eq!((fs::read(path).unwrap(), fs::read(other).unwrap()), (b"....".to_vec(), b"....".to_vec()));
+}
+
 #[test]
 fn a_dry_run_tells_and_changes_nothing() {
     let rig = Rig::new("dry");

@@ -1,9 +1,10 @@
-//! Sleeping on a word of the board: shared futexes, because the sleepers are in different processes.
+//! The real thing: the processor's atomics and shared futexes, because the sleepers are in different processes.
 
-use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::sync::OnceLock;
 
+pub use core::hint::spin_loop;
+pub use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, fence};
 use rustix::thread::Timespec;
 use rustix::thread::futex::{self, Flags};
 

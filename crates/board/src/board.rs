@@ -1,0 +1,202 @@
+//! The board: its tables, wherever they lie, and what needs more than one of them.
+
+use core::time::Duration;
+
+use crate::files::FileRow;
+use crate::header::Header;
+use crate::lanes::LaneRow;
+use crate::locks::PageLocks;
+#[cfg(not(shuttle))]
+use crate::map::Tables;
+#[cfg(shuttle)]
+use crate::ordinary::Tables;
+use crate::requests::RequestCell;
+use crate::segments::SegmentRow;
+use crate::sync::{pause, spin_loop};
+
+const LANES_MAX: u32 = 64;
+const LOCKS: u32 = 16_384;
+const REQUESTS: u32 = 64;
+/// Looks at a lane before letting time pass: about as long as an operation takes.
+const SPINS: u32 = if cfg!(shuttle) { 1 } else { 1000 };
+
+/// Why a board cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BoardError {
+    /// A system call failed with this errno.
+    Os(i32),
+    /// The memory does not hold a board this code knows.
+    Unknown,
+}
+
+/// Sizes of a board's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// File rows.
+    pub slot_count: u32,
+    /// Segment rows.
+    pub segment_count: u32,
+    /// Lanes.
+    pub lane_count: u32,
+    pub(crate) lock_count: u32,
+    pub(crate) bucket_count: u32,
+    pub(crate) request_count: u32,
+}
+
+impl Plan {
+    /// The tables a pool of this geometry needs. A quarter of the segments at most sits in lanes.
+    pub fn new(slot_count: u32, segment_count: u32) -> Self {
+        Self {
+            slot_count,
+            segment_count,
+            lane_count: (segment_count / 4).clamp(1, LANES_MAX),
+            lock_count: LOCKS,
+            bucket_count: (slot_count * 4).next_power_of_two(),
+            request_count: REQUESTS,
+        }
+    }
+}
+
+/// The board of one keeper.
+pub struct Board {
+    pub(crate) plan: Plan,
+    pub(crate) tables: Tables,
+}
+
+impl Board {
+    /// Sizes of the tables.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The first page.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        self.tables.header()
+    }
+
+    /// All lanes.
+    #[inline]
+    pub fn lanes(&self) -> &[LaneRow] {
+        self.tables.lanes()
+    }
+
+    /// All file rows.
+    #[inline]
+    pub fn files(&self) -> &[FileRow] {
+        self.tables.files()
+    }
+
+    /// All segment rows.
+    #[inline]
+    pub fn segments(&self) -> &[SegmentRow] {
+        self.tables.segments()
+    }
+
+    /// All request cells.
+    #[inline]
+    pub fn requests(&self) -> &[RequestCell] {
+        self.tables.requests()
+    }
+
+    /// The page locks.
+    #[inline]
+    pub fn page_locks(&self) -> PageLocks<'_> {
+        PageLocks { words: self.tables.locks(), keeper: &self.header().keeper.word }
+    }
+
+    /// Keeps new writers out of a file and waits for those under way. `who` is a client id or the keeper's.
+    /// False, with nothing held, when the keeper has died.
+    pub fn lock_file(&self, slot: u32, who: u32) -> bool {
+        let row = &self.files()[slot as usize];
+        if !row.lock_exclusive(who, &self.header().keeper.word) {
+            return false;
+        }
+        let all_out = self.wait_for_writers(slot);
+        if !all_out {
+            row.unlock_exclusive(who);
+        }
+        all_out
+    }
+
+    /// Waits until no lane has an operation on `slot` under way.
+    fn wait_for_writers(&self, slot: u32) -> bool {
+        for lane in self.lanes() {
+            let mut spins = 0u32;
+            while lane.announces(slot).is_some() {
+                spins += 1;
+                if spins < SPINS {
+                    spin_loop();
+                } else if !self.header().keeper_alive() {
+                    return false;
+                } else {
+                    // Nobody wakes us: the announcing lane must not pay for the rare waiter.
+                    pause(Duration::from_micros(50));
+                }
+            }
+        }
+        true
+    }
+
+    /// S for one file: every record of it with a seq up to S has been written to the page cache.
+    ///
+    /// The counter is read first, then all announcements; a writer announces a bound before it draws, so a
+    /// seq below the counter read here was announced before (history 14).
+    pub fn settled_seq(&self, slot: u32) -> u64 {
+        let drawn = self.header().counter.get() - 1;
+        let announced = self.lanes().iter().filter_map(|lane| lane.announces(slot)).min();
+        #[cfg(shuttle)]
+        let drawn = match crate::model::mutated(crate::model::Mutation::AnnouncementsBeforeCounter) {
+            true => self.header().counter.get() - 1,
+            false => drawn,
+        };
+        announced.map_or(drawn, |bound| drawn.min(bound.saturating_sub(1)))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::sync::Ordering;
+
+    #[test]
+    fn files_are_found_until_they_are_removed() {
+        let (board, fd) = Board::create(Plan::new(256, 16)).unwrap();
+        let other = Board::open(rustix::fd::AsFd::as_fd(&fd), 256, 16).unwrap();
+        for slot in 0..256u32 {
+            let row = &board.files()[slot as usize];
+            row.dev.store(u64::from(slot % 3), Ordering::Relaxed);
+            row.ino.store(1000 + u64::from(slot / 3), Ordering::Relaxed);
+            board.insert(slot);
+        }
+        for removed in (0..256u32).step_by(2) {
+            board.remove(removed);
+        }
+        for slot in 0..256u32 {
+            let found = other.find(u64::from(slot % 3), 1000 + u64::from(slot / 3));
+            assert_eq!(found, (slot % 2 == 1).then_some(slot));
+        }
+        assert!(Board::open(rustix::fd::AsFd::as_fd(&fd), 512, 16).is_err());
+    }
+
+    #[test]
+    fn the_board_stays_within_its_share_of_the_pool() {
+        for shift in 24..44 {
+            let pool_bytes = 1u64 << shift;
+            let slots = (pool_bytes >> 17).clamp(256, 65_536) as u32;
+            let plan = Plan::new(slots, (pool_bytes >> 21) as u32);
+            assert!(plan.bytes() as u64 <= pool_bytes / 64 + (8 << 20), "{pool_bytes}: {}", plan.bytes());
+        }
+    }
+
+    #[test]
+    fn settled_seq_stays_below_announced_writers_of_the_same_file() {
+        let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
+        board.header().counter.raise(100);
+        assert_eq!(board.settled_seq(7), 99);
+        board.lanes()[1].slot.store(7, Ordering::SeqCst);
+        board.lanes()[1].announce.store(51, Ordering::SeqCst);
+        assert_eq!(board.settled_seq(7), 49);
+        assert_eq!(board.settled_seq(8), 99);
+    }
+}

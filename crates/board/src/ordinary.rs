@@ -1,0 +1,87 @@
+//! A board in ordinary memory, for the model checker alone: shared by the model's threads instead of by processes.
+
+use std::sync::Arc;
+
+use crate::board::{Board, Plan};
+use crate::files::FileRow;
+use crate::header::Header;
+use crate::lanes::LaneRow;
+use crate::requests::RequestCell;
+use crate::segments::SegmentRow;
+use crate::sync::AtomicU32;
+
+struct Rows {
+    header: Header,
+    lanes: Vec<LaneRow>,
+    files: Vec<FileRow>,
+    segments: Vec<SegmentRow>,
+    locks: Vec<AtomicU32>,
+    buckets: Vec<AtomicU32>,
+    requests: Vec<RequestCell>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Tables(Arc<Rows>);
+
+fn rows<T: Default>(count: u32) -> Vec<T> {
+    (0..count).map(|_| T::default()).collect()
+}
+
+impl Plan {
+    /// Small tables: a model has few of everything.
+    pub fn small(slot_count: u32, segment_count: u32, lane_count: u32, lock_count: u32) -> Self {
+        Self { slot_count, segment_count, lane_count, lock_count, bucket_count: 1, request_count: 0 }
+    }
+}
+
+impl Board {
+    /// Makes an empty board; its clones share it.
+    pub fn ordinary(plan: Plan) -> Self {
+        let rows = Rows {
+            header: Header::default(),
+            lanes: rows(plan.lane_count),
+            files: rows(plan.slot_count),
+            segments: rows(plan.segment_count),
+            locks: rows(plan.lock_count),
+            buckets: rows(plan.bucket_count),
+            requests: rows(plan.request_count),
+        };
+        Self { plan, tables: Tables(Arc::new(rows)) }
+    }
+}
+
+impl Clone for Board {
+    fn clone(&self) -> Self {
+        Self { plan: self.plan, tables: self.tables.clone() }
+    }
+}
+
+impl Tables {
+    pub(crate) fn header(&self) -> &Header {
+        &self.0.header
+    }
+
+    pub(crate) fn lanes(&self) -> &[LaneRow] {
+        &self.0.lanes
+    }
+
+    pub(crate) fn files(&self) -> &[FileRow] {
+        &self.0.files
+    }
+
+    pub(crate) fn segments(&self) -> &[SegmentRow] {
+        &self.0.segments
+    }
+
+    pub(crate) fn requests(&self) -> &[RequestCell] {
+        &self.0.requests
+    }
+
+    pub(crate) fn locks(&self) -> &[AtomicU32] {
+        &self.0.locks
+    }
+
+    pub(crate) fn buckets(&self) -> &[AtomicU32] {
+        &self.0.buckets
+    }
+}

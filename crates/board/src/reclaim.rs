@@ -1,0 +1,87 @@
+//! Giving segments back, and the expirer's sleep while there is nothing to give back.
+
+use core::time::Duration;
+
+use crate::board::Board;
+use crate::files::FileState;
+use crate::header::Header;
+use crate::segments::SegmentState;
+use crate::sync::{Ordering, wait, wake};
+
+impl Board {
+    /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
+    pub fn free_dead_segments(&self) {
+        let collect = || -> Vec<_> {
+            self.segments().iter().filter(|row| row.state() == SegmentState::Sealed).collect()
+        };
+        // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
+        let sealed = collect();
+        let rows = self.files();
+        let expired = |slot: u32| match rows[slot as usize].state() {
+            FileState::Free | FileState::Orphan => u64::MAX,
+            _ => rows[slot as usize].expired_seq.load(Ordering::SeqCst),
+        };
+        let lowest = rows
+            .iter()
+            .filter(|row| {
+                !matches!(row.state(), FileState::Free | FileState::Orphan)
+                    && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
+            })
+            .map(|row| row.expired_seq.load(Ordering::SeqCst))
+            .min();
+        #[cfg(shuttle)]
+        let sealed = match crate::model::mutated(crate::model::Mutation::FilesBeforeSegments) {
+            true => collect(),
+            false => sealed,
+        };
+        let mut freed = false;
+        for row in sealed {
+            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) {
+                row.set_state(SegmentState::Free);
+                freed = true;
+            }
+        }
+        if freed {
+            self.header().announce_free_segments();
+        }
+    }
+}
+
+impl Header {
+    /// Tells whoever waits for log space that segments became free.
+    pub fn announce_free_segments(&self) {
+        let word = &self.segments_freed.word;
+        word.fetch_add(1, Ordering::SeqCst);
+        wake(word, u32::MAX);
+    }
+
+    /// Makes the expirer look, whether it sleeps with or without a time limit.
+    pub fn ring_expirer(&self) {
+        let bell = &self.expirer_wake.word;
+        bell.fetch_add(1, Ordering::SeqCst);
+        wake(bell, u32::MAX);
+        self.wake_idle_expirer();
+    }
+
+    /// Wakes the expirer if it sleeps because nothing was dirty.
+    #[inline]
+    pub fn wake_idle_expirer(&self) {
+        let idle = &self.expirer_idle.word;
+        if idle.load(Ordering::SeqCst) != 0 && idle.swap(0, Ordering::SeqCst) != 0 {
+            wake(idle, 1);
+        }
+    }
+
+    /// The expirer's sleep while nothing is dirty: until the first writer, the bell (which read `rung`), or `limit`.
+    ///
+    /// Writers look at the idle word after they raised a file's newest seq; the files are looked at after it is set:
+    /// one of the two sees the other.
+    pub fn sleep_idle(&self, rung: u32, is_dirty: impl Fn() -> bool, limit: Duration) {
+        let idle = &self.expirer_idle.word;
+        idle.store(1, Ordering::SeqCst);
+        if !is_dirty() && self.expirer_wake.word.load(Ordering::SeqCst) == rung {
+            wait(idle, 1, limit);
+        }
+        idle.store(0, Ordering::SeqCst);
+    }
+}

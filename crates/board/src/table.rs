@@ -1,0 +1,87 @@
+//! Finding a file's row by device and inode. The keeper's one writer changes the table, everybody reads it.
+
+use crate::board::Board;
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+
+impl Board {
+    fn bucket_of(&self, dev: u64, ino: u64) -> usize {
+        let mixed = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize & (self.plan.bucket_count as usize - 1)
+    }
+
+    /// The slot of a file, by device and inode.
+    pub fn find(&self, dev: u64, ino: u64) -> Option<u32> {
+        let version = &self.header().table_version;
+        loop {
+            let before = version.load(Ordering::Acquire);
+            if before.is_multiple_of(2) {
+                let found = self.probe(dev, ino);
+                fence(Ordering::Acquire);
+                if version.load(Ordering::Relaxed) == before {
+                    return found;
+                }
+            }
+            if !self.header().keeper_alive() {
+                return None;
+            }
+            spin_loop();
+        }
+    }
+
+    fn probe(&self, dev: u64, ino: u64) -> Option<u32> {
+        let buckets = self.tables.buckets();
+        let mut at = self.bucket_of(dev, ino);
+        for _ in 0..buckets.len() {
+            let slot = buckets[at].load(Ordering::Acquire).checked_sub(1)?;
+            let row = self.files().get(slot as usize)?;
+            if row.ino.load(Ordering::Relaxed) == ino && row.dev.load(Ordering::Relaxed) == dev {
+                return Some(slot);
+            }
+            at = (at + 1) & (buckets.len() - 1);
+        }
+        None
+    }
+
+    /// Enters a file row, whose device and inode are set, into the table. Only the keeper's one writer calls it.
+    pub fn insert(&self, slot: u32) {
+        let row = &self.files()[slot as usize];
+        let buckets = self.tables.buckets();
+        let mut at = self.bucket_of(row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        while buckets[at].load(Ordering::Relaxed) != 0 {
+            at = (at + 1) & (buckets.len() - 1);
+        }
+        buckets[at].store(slot + 1, Ordering::Release);
+    }
+
+    /// Takes a file row out of the table, closing the gap it leaves. Only the keeper's one writer calls it.
+    pub fn remove(&self, slot: u32) {
+        let row = &self.files()[slot as usize];
+        let buckets = self.tables.buckets();
+        let mask = buckets.len() - 1;
+        let mut gap = self.bucket_of(row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        while buckets[gap].load(Ordering::Relaxed) != slot + 1 {
+            if buckets[gap].load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            gap = (gap + 1) & mask;
+        }
+        let version: &AtomicU64 = &self.header().table_version;
+        version.fetch_add(1, Ordering::AcqRel);
+        let mut at = (gap + 1) & mask;
+        loop {
+            let held = buckets[at].load(Ordering::Relaxed);
+            if held == 0 {
+                break;
+            }
+            let other = &self.files()[held as usize - 1];
+            let home = self.bucket_of(other.dev.load(Ordering::Relaxed), other.ino.load(Ordering::Relaxed));
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
+                buckets[gap].store(held, Ordering::Release);
+                gap = at;
+            }
+            at = (at + 1) & mask;
+        }
+        buckets[gap].store(0, Ordering::Release);
+        version.fetch_add(1, Ordering::AcqRel);
+    }
+}

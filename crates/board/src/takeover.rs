@@ -1,0 +1,87 @@
+//! What a dead client leaves on the board, and opening it again. Bytes and files are the keeper's business: it rolls
+//! the operation forward, or makes the file durable, between the two halves.
+
+use crate::board::Board;
+use crate::requests::RequestState;
+use crate::segments::SegmentState;
+use crate::sync::{Ordering, wake};
+
+/// A lane whose owner is dead, as the owner left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLane {
+    /// Which lane.
+    pub index: u32,
+    /// Slot of the file it was used for last.
+    pub slot: u32,
+    /// The seq of the operation that was under way, if one had been drawn.
+    pub seq: Option<u64>,
+    /// The segments it holds: all members of the operation's record are in them.
+    pub segments: Vec<u32>,
+}
+
+impl Board {
+    /// The lanes of a dead client. Nobody else touches them until [`Board::open_lane`].
+    pub fn dead_lanes(&self, client: u32) -> Vec<DeadLane> {
+        let lanes = (0..).zip(self.lanes());
+        lanes
+            .filter(|(_, lane)| lane.owner.load(Ordering::SeqCst) == client)
+            .map(|(index, lane)| {
+                let seq = lane.seq.load(Ordering::SeqCst);
+                let under_way = seq != 0 && lane.announce.load(Ordering::SeqCst) != 0;
+                let held = (0..).zip(self.segments());
+                DeadLane {
+                    index,
+                    slot: lane.slot.load(Ordering::SeqCst),
+                    seq: under_way.then_some(seq),
+                    segments: held
+                        .filter(|(_, row)| row.state() == SegmentState::Lane(index))
+                        .map(|(segment, _)| segment)
+                        .collect(),
+                }
+            })
+            .collect()
+    }
+
+    /// Opens everything that a dead lane held, once its operation is finished.
+    pub fn open_lane(&self, dead: &DeadLane) {
+        let lane = &self.lanes()[dead.index as usize];
+        // After a torn record nothing may be appended behind it: all of the lane's segments are sealed.
+        lane.segment.store(0, Ordering::SeqCst);
+        for &segment in &dead.segments {
+            self.segments()[segment as usize].set_state(SegmentState::Sealed);
+        }
+        let bytes = lane.lock_bytes.load(Ordering::SeqCst);
+        if bytes > 0 {
+            let offset = lane.lock_offset.load(Ordering::SeqCst);
+            self.page_locks().unlock(dead.index, dead.slot, offset, bytes);
+            lane.lock_bytes.store(0, Ordering::SeqCst);
+        }
+        if let Some(row) = self.files().get(dead.slot as usize) {
+            row.unlock_cursor(dead.index);
+        }
+        lane.seq.store(0, Ordering::SeqCst);
+        lane.announce.store(0, Ordering::SeqCst);
+        lane.owner.store(0, Ordering::SeqCst);
+        let wanted = &self.header().lanes_wanted.word;
+        wanted.store(0, Ordering::SeqCst);
+        wake(wanted, u32::MAX);
+        self.header().ring_expirer();
+    }
+
+    /// The slots of the files that a dead client keeps to itself. Each is let go with `FileRow::unlock_exclusive`.
+    pub fn files_held_by(&self, client: u32) -> Vec<u32> {
+        let rows = (0..).zip(self.files());
+        rows.filter(|(_, row)| row.is_held_by(client)).map(|(slot, _)| slot).collect()
+    }
+
+    /// Frees the request cells of a dead client that nobody works on.
+    pub fn free_cells(&self, client: u32) {
+        for cell in self.requests() {
+            if cell.client.load(Ordering::Relaxed) == client
+                && matches!(cell.state(), RequestState::Claimed | RequestState::Done)
+            {
+                cell.set_state(RequestState::Free);
+            }
+        }
+    }
+}
