@@ -219,7 +219,7 @@ pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
                     for then in [None, Some(Op::Put(A, 20, 40)), Some(Op::Expire)] {
                         both(visit, &steps, Spread::Killed(then));
                     }
-                    both(visit, &steps, Spread::KilledAmid(1, Op::Put(A, 20, 40)));
+                    both(visit, &steps, Spread::KilledAmid(1 - step(*op).thread, Op::Put(A, 20, 40)));
                 }
             }
         }
