@@ -6,7 +6,7 @@ cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 
 packages="gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
-    strace e2fsprogs xfsprogs btrfs-progs util-linux mount"
+    strace e2fsprogs xfsprogs btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
 missing=""
 for package in $packages; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
@@ -23,7 +23,18 @@ if [ -n "$missing" ]; then
 fi
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+tally=$(mktemp)
+trap 'rm -f "$log" "$tally"' EXIT
+
+# The guest boots Debian's stock kernel. It is unpacked, not installed: this machine's own boot files are left alone.
+kernel=target/guest-kernel
+if [ ! -d "$kernel/lib/modules" ]; then
+    package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')
+    mkdir -p "$kernel" && (cd "$kernel" && apt-get download -q "$package" >/dev/null 2>&1 && dpkg -x ./*.deb . && rm -f ./*.deb) || {
+        echo "cannot download a kernel for the guest: try apt-get update && apt-get download $package"
+        exit 1
+    }
+fi
 summary=()
 failed=0
 
@@ -38,6 +49,9 @@ step() {
         END { if (passed + failed) printf ", %d tests passed, %d failed", passed, failed }' "$log")
     if [ "$status" -eq 0 ]; then
         summary+=("ok      $name ($((SECONDS - started)) s$tests)")
+        while read -r line; do
+            summary+=("            $line")
+        done < <(grep -E '^(summary|[0-9]+ histories|[0-9]+ cuts|exhaustive sets)' "$log")
     else
         failed=1
         summary+=("FAILED  $name (status $status, $((SECONDS - started)) s$tests)")
@@ -56,14 +70,23 @@ if ! cargo deny --version >/dev/null 2>&1; then
     step "installing cargo-deny" 900 cargo install --locked --quiet cargo-deny
 fi
 step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses bans sources
-step "each crate's own tests" 600 cargo test --workspace --exclude holdfast-e2e --no-fail-fast
+step "each crate's own tests" 600 \
+    cargo test --workspace --exclude holdfast-e2e --exclude holdfast-model --no-fail-fast
+step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
+step "crash simulation" 300 target/release/holdfast-sim --exhaustive 4 --minutes 0.7
+step "fuzzing" 200 target/release/holdfast-fuzz --seconds 30
+export HOLDFAST_E2E_TALLY=$tally
 for suite in crates/e2e/tests/*.rs; do
     name=$(basename "$suite" .rs)
     step "end to end: $name" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
 done
+step "power cuts of a guest with DAX media" 300 target/release/holdfast-guest --kernel "$kernel" --cuts 1
 
 echo
 echo "== Holdfast tests, $SECONDS s"
 printf '%s\n' "${summary[@]}"
+echo
+echo "what was killed and cut, with seeds:"
+sort "$tally"
 if [ "$failed" -eq 0 ]; then echo "all passed"; else echo "SOME FAILED"; fi
 exit "$failed"
