@@ -73,14 +73,20 @@ step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses ban
 step "each crate's own tests" 600 \
     cargo test --workspace --exclude holdfast-e2e --exclude holdfast-model --no-fail-fast
 step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
-step "crash simulation" 300 target/release/holdfast-sim --exhaustive 4 --minutes 0.7
-step "fuzzing" 200 target/release/holdfast-fuzz --seconds 30
+step "crash simulation" 300 target/release/holdfast-sim --exhaustive 3 --minutes 0.7
+step "fuzzing" 200 target/release/holdfast-fuzz --seconds 20
 export HOLDFAST_E2E_TALLY=$tally
 for suite in crates/e2e/tests/*.rs; do
     name=$(basename "$suite" .rs)
     step "end to end: $name" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
 done
-step "power cuts of a guest with DAX media" 300 target/release/holdfast-guest --kernel "$kernel" --cuts 1
+# Continuous integration has 20 minutes; on a slow machine that only built for the first time this one is told of instead.
+if [ "$SECONDS" -lt 990 ] || [ -n "${HOLDFAST_TEST_ALL:-}" ]; then
+    step "power cuts of a guest with DAX media" 300 target/release/holdfast-guest --kernel "$kernel" --cuts 1
+else
+    summary+=("NOT RUN power cuts of a guest with DAX media: $SECONDS s are over. Run it by HOLDFAST_TEST_ALL=1 bash test.sh, or")
+    summary+=("            target/release/holdfast-guest --kernel $kernel")
+fi
 
 echo
 echo "== Holdfast tests, $SECONDS s"
