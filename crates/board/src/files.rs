@@ -51,6 +51,9 @@ pub struct FileRow {
     pub dev: AtomicU64,
     /// Inode number.
     pub ino: AtomicU64,
+    /// 1 once a record of this use stays: recovery could make the file from it. One that is not written yet, or was
+    /// cancelled, does not count.
+    pub recorded: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,
     /// Copy of the slot's `expired_seq`.
@@ -135,6 +138,20 @@ impl FileRow {
     #[inline]
     pub fn needs_real_sync(&self) -> bool {
         self.unlogged.load(Ordering::SeqCst) > self.unlogged_synced.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a record of the file stays.
+    #[inline]
+    pub fn note_recorded(&self) {
+        if self.recorded.load(Ordering::Relaxed) == 0 {
+            self.recorded.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the log has nothing of which the file could be made.
+    #[inline]
+    pub fn is_blank(&self) -> bool {
+        self.recorded.load(Ordering::SeqCst) == 0
     }
 
     /// Notes a change that the log does not hold.

@@ -40,6 +40,11 @@ impl NamesRow {
         self.changed.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// How many changes there were.
+    pub fn changed(&self) -> u64 {
+        self.changed.load(Ordering::SeqCst)
+    }
+
     /// What a sync that begins now will cover, if there is anything to cover.
     pub fn pending(&self) -> Option<u64> {
         let changed = self.changed.load(Ordering::SeqCst);

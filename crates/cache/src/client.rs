@@ -259,7 +259,7 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         // A file without a single record cannot be built anew by recovery: its existence is the kernel's to sync.
-        let is_blank = row.newest_seq.load(Ordering::SeqCst) == file.generation;
+        let is_blank = row.is_blank();
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.

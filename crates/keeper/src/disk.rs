@@ -145,6 +145,10 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// Makes a range read as zeros; the size stays.
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
+    /// Whether a sync of any file of its file system makes all earlier changes of names there durable, as the journals of
+    /// ext4 and xfs do; when it cannot be told, the answer is no.
+    fn orders_names(&self) -> bool;
+
     /// Another handle on the same description.
     fn try_clone(&self) -> io::Result<Self>;
 

@@ -145,6 +145,30 @@ fn a_conflict_ends_when_the_outsider_is_settled_at_the_second_try() {
     ]);
 }
 
+/// A file was there, and the process died before its first record. A sync of the directory was absorbed because a number
+/// had been drawn for that record, and the crash took the file. The same after a first write that the disk refused.
+#[test]
+fn a_file_whose_first_record_never_came_counts_as_blank() {
+    check_amid(&[alone(Op::Put(B, 0, 40)), alone(Op::SyncDirectory), alone(Op::Put(A, 0, 40))], |at| {
+        Amid::KilledAmid(at, 1, Op::SyncDirectory)
+    });
+    let refused = [alone(Op::Create(A)), alone(Op::Short(A, 0, 40, 0))];
+    let first = [alone(Op::Put(B, 0, 40)), alone(Op::SyncDirectory)];
+    check(&[&first[..], &refused[..], &[alone(Op::SyncDirectory)]].concat());
+}
+
+/// Where a sync of one file does not make renames of others durable (btrfs), a new file at a name given away before such a
+/// sync met the old one there after a crash.
+#[test]
+fn a_sync_of_a_file_does_not_stand_for_its_directory_where_names_are_not_ordered() {
+    check(&[
+        alone(Op::Put(A, 0, 40)),
+        alone(Op::Rename(A, B)),
+        alone(Op::Sync(B)),
+        Step::alone(1, Op::Put(A, 20, 40)),
+    ]);
+}
+
 /// A few thousand images of each kind; the whole sets and long runs are the program's.
 #[test]
 fn short_histories_and_seeds_keep_every_promise() {

@@ -59,6 +59,9 @@ impl<N: Nvm> Client<N> {
                     Ok(()) if kind == Kind::Truncate => row.size_hint.store(offset, Ordering::SeqCst),
                     Ok(()) => {}
                 }
+                if result.is_ok() {
+                    row.note_recorded();
+                }
                 lane.finish(file);
                 self.board.header().truncates_absorbed.add(1);
                 result.map(|()| Outcome::Absorbed { bytes: 0, offset })

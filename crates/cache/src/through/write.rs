@@ -127,6 +127,7 @@ impl<N: Nvm> Client<N> {
         if row.size_hint.load(Ordering::SeqCst) < end {
             row.size_hint.fetch_max(end, Ordering::SeqCst);
         }
+        row.note_recorded();
         lane.count_write(bytes as u64);
         Ok(Written::Done { bytes, offset })
     }

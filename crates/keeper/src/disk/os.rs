@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{Access, Change, Disk, DiskFile, Notice, Stat};
-use crate::identity;
+use crate::identity::{self, FsKind};
 
 /// Zeros written at once where holes cannot be punched.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -250,6 +250,10 @@ impl DiskFile for OsFile {
             }
             done => Ok(done?),
         }
+    }
+
+    fn orders_names(&self) -> bool {
+        matches!(identity::file_system(self), Ok((_, FsKind::Ext4 | FsKind::Xfs)))
     }
 
     fn try_clone(&self) -> io::Result<Self> {

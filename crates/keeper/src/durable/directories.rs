@@ -118,7 +118,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let row = &self.board.files()[file.slot as usize];
             row.state() == FileState::Through
                 && row.generation.load(Ordering::SeqCst) == file.generation
-                && row.newest_seq.load(Ordering::SeqCst) == file.generation
+                && row.is_blank()
                 && file.meta().marks & MARK_CREATED != 0
         };
         let rebuildable = {

@@ -145,8 +145,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Before a slot says that a file was created here: earlier changes of names in the directory that no slot holds
     /// reach the disk, or recovery could find what they removed where the new file belongs.
     pub fn cover_names(&self, directory: &Path, device: u64) -> io::Result<()> {
-        let Some(changed) = self.board.header().names(device).and_then(|names| names.pending()) else {
-            return Ok(());
+        let Some(names) = self.board.header().names(device) else {
+            return self.sync_directories([&directory.to_owned()]);
+        };
+        let changed = match names.pending() {
+            Some(changed) => changed,
+            None if names.changed() == 0 => return Ok(()),
+            // Syncs of files have covered them, where syncs of files cover names.
+            None if self.disk.open(directory)?.orders_names() => return Ok(()),
+            None => names.changed(),
         };
         if locked(&self.names_covered).get(directory) == Some(&changed) {
             return Ok(());

@@ -46,6 +46,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let Some(file) = self.file(u64::from(slot), generation) else { return };
         let rolled =
             roll_forward(&self.nvm, &self.superblock, segments, seq, &mut || self.open_for_writing(&file));
+        if let (Ok(true), Some(row)) = (&rolled, self.board.files().get(slot as usize)) {
+            row.note_recorded();
+        }
         if let Err(error) = rolled {
             let path = file.meta().path.display().to_string();
             self.events.trouble(format!("{path}: cannot finish the write of a dead process: {error}"));

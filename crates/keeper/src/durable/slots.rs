@@ -65,6 +65,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[slot as usize];
         row.dev.store(stat.dev, Ordering::Relaxed);
         row.ino.store(stat.ino, Ordering::Relaxed);
+        row.recorded.store(0, Ordering::Relaxed);
         row.newest_seq.store(generation, Ordering::Relaxed);
         row.expired_seq.store(generation, Ordering::Relaxed);
         row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);

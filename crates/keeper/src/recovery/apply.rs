@@ -179,11 +179,18 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         self.slots().release(file.slot);
     }
 
-    /// Persists that a person has to decide.
+    /// Persists that a person has to decide, and takes away half a copy that an earlier recovery may have left.
     pub(super) fn set_aside(&self, file: &SlotFile) {
         let marks = self.slots().marks(file.slot);
         if marks & MARK_SET_ASIDE == 0 {
             self.slots().set_marks(file.slot, marks | MARK_SET_ASIDE);
+        }
+        for hint in file.hints.iter().filter(|_| !file.rebuilt) {
+            // Where it cannot be done, it only stands there.
+            if let Ok(directory) = parent(self.disk, &hint.path) {
+                let _ = remove(&directory, &self.temporary_name(file.slot, &hint.path))
+                    .and_then(|()| directory.sync());
+            }
         }
     }
 

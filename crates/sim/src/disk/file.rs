@@ -189,6 +189,10 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
+    fn orders_names(&self) -> bool {
+        self.disk.is_ordered()
+    }
+
     fn try_clone(&self) -> io::Result<Self> {
         let mut other = self.disk.open_inode(self.id, self.writes);
         other.seen = Arc::clone(&self.seen);
