@@ -64,8 +64,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 meta.naming = meta.naming.filter(|_| !names);
                 (meta.removing == Some(client), names, meta.path.clone())
             };
-            let not_removed = removes && !file.held().is_removed();
-            if not_removed || names && !self.stands_at(&file, &path) {
+            // A file whose last name is gone had every name that it was given, and lost them by calls that were made.
+            let announced = removes || names;
+            if announced && !file.held().is_removed() && (removes || !self.stands_at(&file, &path)) {
                 self.withdraw_name(&file);
             }
         }
