@@ -16,6 +16,8 @@ pub enum FileState {
     Free = 0,
     /// Logged, then written to the page cache.
     Through = 1,
+    /// Logged; the page cache follows later, and page rows tell what it lacks.
+    Behind = 2,
     /// Left to the kernel, for a reason the keeper knows.
     Bypassed = 3,
     /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be logged.
@@ -25,11 +27,18 @@ pub enum FileState {
 }
 
 impl FileState {
+    /// Whether its writes are absorbed.
+    #[inline]
+    pub fn is_absorbed(self) -> bool {
+        matches!(self, Self::Through | Self::Behind)
+    }
+
     /// Decodes a stored state; unknown values read as Bypassed, which is always safe.
     pub fn from_u32(value: u32) -> Self {
         match value {
             0 => Self::Free,
             1 => Self::Through,
+            2 => Self::Behind,
             4 => Self::Orphan,
             5 => Self::Failed,
             _ => Self::Bypassed,
@@ -55,8 +64,11 @@ pub struct FileRow {
     pub newest_seq: AtomicU64,
     /// Copy of the slot's `expired_seq`.
     pub expired_seq: AtomicU64,
-    /// Where the last append ended, or [`NO_SIZE`]. A guess: every use is verified.
+    /// State Behind: the file's size. Else where the last append ended, or [`NO_SIZE`]: a guess, of which every use is
+    /// verified.
     pub size_hint: AtomicU64,
+    /// State Behind: when it was written last, in nanoseconds since 1970; 0 while the kernel's time is right.
+    pub written_ns: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
     pub unlogged: AtomicU64,
     /// The value of `unlogged` that a real sync has covered (invariant 9).
@@ -67,6 +79,8 @@ pub struct FileRow {
     pub error_epoch: AtomicU32,
     /// Real syncs by clients that failed: the keeper's own description may not show their error.
     pub sync_failures: AtomicU32,
+    /// Page rows of the file; never too low.
+    pub page_rows: AtomicU32,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
     pub client_opens: AtomicU64,
 }

@@ -6,21 +6,25 @@
 #![deny(unsafe_code)]
 
 mod files;
+mod frames;
 mod futex;
 mod header;
 mod lanes;
 mod locks;
 mod map;
 mod names;
+mod pages;
 mod requests;
 mod segments;
 
 pub use files::{FileRow, FileState, NO_SIZE};
+pub use frames::Frames;
 pub use futex::{wait, wake};
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use map::{Board, BoardError, Plan};
 pub use names::NamesRow;
+pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};

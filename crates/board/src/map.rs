@@ -1,6 +1,7 @@
 //! Mapping the board and finding its tables. All pointers into it are made here.
 #![allow(unsafe_code)]
 
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,9 +10,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::Timespec;
 
 use crate::files::FileRow;
+use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
-use crate::locks::PageLocks;
+use crate::locks::{PAGE_BYTES, PageLocks};
+use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 
@@ -23,7 +26,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD1")
     ^ ((size_of::<SegmentRow>() as u64) << 36)
     ^ ((size_of::<RequestCell>() as u64) << 48);
 const LANES_MAX: u32 = 64;
-const LOCKS: u32 = 16_384;
+/// Page locks, and sets of page rows, at least and at most.
+const SETS_MIN: u32 = 4096;
+const SETS_MAX: u32 = 1 << 20;
 const REQUESTS: u32 = 64;
 
 /// Why a board cannot be used.
@@ -44,6 +49,8 @@ pub struct Plan {
     pub segment_count: u32,
     /// Lanes.
     pub lane_count: u32,
+    /// Frames of DRAM for page rows.
+    pub frame_count: u32,
     lock_count: u32,
     bucket_count: u32,
     request_count: u32,
@@ -56,10 +63,16 @@ impl Plan {
             slot_count,
             segment_count,
             lane_count: (segment_count / 4).clamp(1, LANES_MAX),
-            lock_count: LOCKS,
+            frame_count: 0,
+            lock_count: sets(segment_count),
             bucket_count: (slot_count * 4).next_power_of_two(),
             request_count: REQUESTS,
         }
+    }
+
+    /// With this many frames.
+    pub fn with_frames(self, frame_count: u32) -> Self {
+        Self { frame_count, ..self }
     }
 
     fn offsets(&self) -> Offsets {
@@ -76,6 +89,10 @@ impl Plan {
             locks: table(self.lock_count, 4),
             buckets: table(self.bucket_count, 4),
             requests: table(self.request_count, size_of::<RequestCell>()),
+            keys: table(self.lock_count * WAYS as u32, 8),
+            pages: table(self.lock_count * WAYS as u32, size_of::<PageRow>()),
+            owners: table(self.frame_count, 4),
+            frames: table(self.frame_count, PAGE_BYTES as usize),
             end,
         }
     }
@@ -84,6 +101,13 @@ impl Plan {
     pub fn bytes(&self) -> usize {
         self.offsets().end
     }
+}
+
+/// A set of page rows for every [`WAYS`] pages of the pool, or nearly.
+fn sets(segment_count: u32) -> u32 {
+    const SETS_PER_SEGMENT: u32 = 64;
+    // Three quarters, rounded up to a power of two: between 3/4 and 3/2 of the pool's pages.
+    segment_count.saturating_mul(SETS_PER_SEGMENT / 4 * 3).next_power_of_two().clamp(SETS_MIN, SETS_MAX)
 }
 
 const _: () = assert!(size_of::<Header>() <= 4096);
@@ -95,6 +119,10 @@ struct Offsets {
     locks: usize,
     buckets: usize,
     requests: usize,
+    keys: usize,
+    pages: usize,
+    owners: usize,
+    frames: usize,
     end: usize,
 }
 
@@ -124,6 +152,7 @@ impl Board {
         header.lock_count.store(plan.lock_count, Ordering::Relaxed);
         header.bucket_count.store(plan.bucket_count, Ordering::Relaxed);
         header.request_count.store(plan.request_count, Ordering::Relaxed);
+        header.frame_count.store(plan.frame_count, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok((board, fd))
     }
@@ -131,6 +160,8 @@ impl Board {
     /// Maps a board that the keeper made.
     pub fn open(fd: BorrowedFd<'_>, slot_count: u32, segment_count: u32) -> Result<Self, BoardError> {
         let board = Self::map(fd, Plan::new(slot_count, segment_count))?;
+        let frame_count = board.header().frame_count.load(Ordering::Acquire);
+        let board = if frame_count == 0 { board } else { Self::map(fd, board.plan.with_frames(frame_count))? };
         let header = board.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC
             && header.slot_count.load(Ordering::Relaxed) == board.plan.slot_count
@@ -211,6 +242,25 @@ impl Board {
     #[inline]
     pub fn requests(&self) -> &[RequestCell] {
         self.table(self.offsets.requests, self.plan.request_count)
+    }
+
+    /// The page rows.
+    #[inline]
+    pub fn pages(&self) -> Pages<'_> {
+        let count = self.plan.lock_count * WAYS as u32;
+        Pages { keys: self.table(self.offsets.keys, count), rows: self.table(self.offsets.pages, count) }
+    }
+
+    /// The frames of page rows.
+    #[inline]
+    pub fn frames(&self) -> Frames<'_> {
+        Frames {
+            owners: self.table(self.offsets.owners, self.plan.frame_count),
+            hand: &self.header().frame_hand,
+            // SAFETY: `offsets` lays the frames out within the mapping.
+            base: unsafe { self.base.add(self.offsets.frames) },
+            life: PhantomData,
+        }
     }
 
     /// The page locks.

@@ -1,6 +1,6 @@
 //! A process attached to a keeper: what the preloaded library calls.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use holdfast_board::{Board, BoardError, FileRow, FileState, NamesRow};
 use holdfast_media::{Mapping, Nvm};
@@ -21,6 +21,8 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Ask again.
     pub const EAGAIN: Self = Self(11);
+    /// The file must leave state Behind first.
+    pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
     pub const EINVAL: Self = Self(22);
     /// Path longer than a request can carry.
@@ -51,7 +53,7 @@ pub enum Origin {
 }
 
 /// Where a write goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A given byte offset.
     At(u64),
@@ -96,6 +98,8 @@ pub struct Client<N: Nvm = Mapping> {
     pub(crate) layout: Layout,
     pub(crate) uuid: [u8; 16],
     pub(crate) id: u32,
+    /// The process' limit of file sizes: what ends beyond it is the kernel's to refuse.
+    pub(crate) size_limit: AtomicU64,
 }
 
 impl Client<Mapping> {
@@ -124,7 +128,12 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        Self { nvm, board, layout, uuid, id }
+        Self { nvm, board, layout, uuid, id, size_limit: AtomicU64::new(i64::MAX as u64) }
+    }
+
+    /// Tells the process' limit of file sizes (`RLIMIT_FSIZE`), in bytes.
+    pub fn set_size_limit(&self, bytes: u64) {
+        self.size_limit.store(bytes.min(i64::MAX as u64), Ordering::Relaxed);
     }
 
     /// The board.
@@ -231,7 +240,7 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let state = row.state();
-        if !self.is_current(file) || !matches!(state, FileState::Through | FileState::Failed) {
+        if !self.is_current(file) || !(state.is_absorbed() || state == FileState::Failed) {
             return raw();
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);

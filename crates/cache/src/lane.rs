@@ -13,7 +13,7 @@ use rustix::thread::Timespec;
 use crate::client::{Client, Errno, FileRef};
 
 /// Longer payloads fill up a segment and go on in the next; shorter ones leave its rest unused.
-const SPLIT_BYTES_MIN: u64 = 256 << 10;
+pub(crate) const SPLIT_BYTES_MIN: u64 = 256 << 10;
 /// A cancel record must always fit behind the last record of an operation.
 const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
 /// Payload of a record that has a fresh segment for itself.
@@ -21,8 +21,10 @@ const MEMBER_BYTES_MAX: u64 = SEGMENT_BYTES - SEGMENT_HEADER_BYTES - RECORD_HEAD
 
 /// May the operation go on?
 pub(crate) enum Entry {
-    /// Yes; the lane announces it.
-    Entered,
+    /// Yes, in state Through; the lane announces it.
+    Through,
+    /// Yes, in state Behind; the lane announces it.
+    Behind,
     /// The file is left to the kernel.
     Kernel,
     /// The slot is used for another file by now.
@@ -39,6 +41,10 @@ pub(crate) struct Lane<'a, N: Nvm> {
     /// Segments reserved for this operation (`LaneRow::reserved`), and how many of them are in use.
     more_count: usize,
     more_used: usize,
+    /// Media offset of the payload of the record written last.
+    payload_offset: u64,
+    /// When it was written, in nanoseconds since 1970.
+    written_ns: u64,
 }
 
 /// The longest write of this pool that is all there or not at all after a crash, in bytes.
@@ -55,7 +61,8 @@ impl<N: Nvm> Client<N> {
         Ok(lane)
     }
 
-    fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
+    /// Takes a lane, without room.
+    pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
         let lanes = self.board.lanes();
         // Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
         let here = 0u8;
@@ -76,6 +83,8 @@ impl<N: Nvm> Client<N> {
                         first: row.segment.load(Ordering::Relaxed),
                         more_count: 0,
                         more_used: 0,
+                        payload_offset: 0,
+                        written_ns: 0,
                     });
                 }
             }
@@ -88,6 +97,16 @@ impl<N: Nvm> Client<N> {
 impl<N: Nvm> Lane<'_, N> {
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Where on the media the bytes of the record written last begin.
+    pub(crate) fn payload_offset(&self) -> u64 {
+        self.payload_offset
+    }
+
+    /// When it was written.
+    pub(crate) fn written_ns(&self) -> u64 {
+        self.written_ns
     }
 
     fn room(&self) -> u64 {
@@ -184,6 +203,27 @@ impl<N: Nvm> Lane<'_, N> {
     /// Announces an operation on `file` and checks that it may go on. A transition that keeps writers out is
     /// waited for without an announcement. `exclusive` says that the caller itself keeps them out.
     pub(crate) fn enter(&self, file: FileRef, exclusive: bool) -> Result<Entry, Errno> {
+        self.enter_if(file, exclusive, |state| match state {
+            FileState::Through => Ok(Entry::Through),
+            FileState::Behind => Ok(Entry::Behind),
+            FileState::Failed => Err(Errno::EIO),
+            _ => Ok(Entry::Kernel),
+        })
+    }
+
+    /// As `enter`, to read a file of which the page cache may lack bytes.
+    pub(crate) fn enter_reading(&self, file: FileRef) -> Result<Entry, Errno> {
+        self.enter_if(file, false, |_| {
+            Ok(if self.client.has_rows(file) { Entry::Behind } else { Entry::Kernel })
+        })
+    }
+
+    fn enter_if(
+        &self,
+        file: FileRef,
+        exclusive: bool,
+        judge: impl Fn(FileState) -> Result<Entry, Errno>,
+    ) -> Result<Entry, Errno> {
         let row = self.client.row(file);
         loop {
             // Only the announcement is a full barrier: whoever sees it sees the slot.
@@ -191,13 +231,11 @@ impl<N: Nvm> Lane<'_, N> {
             self.row.announce.store(self.client.board.header().counter.get() + 1, Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive();
             if !kept_out && row.generation.load(Ordering::SeqCst) == file.generation {
-                match row.state() {
-                    FileState::Through => return Ok(Entry::Entered),
-                    state => {
-                        self.leave();
-                        return if state == FileState::Failed { Err(Errno::EIO) } else { Ok(Entry::Kernel) };
-                    }
+                let entry = judge(row.state());
+                if !matches!(entry, Ok(Entry::Through | Entry::Behind)) {
+                    self.leave();
                 }
+                return entry;
             }
             self.leave();
             if !self.client.keeper_alive() {
@@ -252,6 +290,8 @@ impl<N: Nvm> Lane<'_, N> {
             wake(&header.expirer_idle.word, 1);
         }
         let payload = if kind == Kind::Write { extent } else { 0 };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        self.written_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let mut draft = Draft {
             kind,
             slot: file.slot,
@@ -259,7 +299,7 @@ impl<N: Nvm> Lane<'_, N> {
             seq,
             file_offset,
             extent,
-            unix_time_s: now_s(),
+            unix_time_s: now.tv_sec as u32,
             group_index: 0,
             group_count: 1,
         };
@@ -310,7 +350,7 @@ impl<N: Nvm> Lane<'_, N> {
         LaneRow::count(&self.row.cancels, 1);
     }
 
-    fn write_record(&self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {
+    fn write_record(&mut self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {
         let segment = self.row.segment.load(Ordering::Relaxed) - 1;
         let at = self.row.at.load(Ordering::Relaxed);
         let tail = Tail {
@@ -322,6 +362,7 @@ impl<N: Nvm> Lane<'_, N> {
         self.client.board.segments()[segment as usize].note(draft.slot, draft.seq);
         let taken = append(&self.client.nvm, &tail, draft, parts, from as usize, bytes as usize);
         self.row.at.store(at + taken as u32, Ordering::Release);
+        self.payload_offset = tail.segment_offset + u64::from(at) + RECORD_HEADER_BYTES;
         LaneRow::count(&self.row.nvm_bytes, taken);
     }
 

@@ -8,7 +8,6 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
 use holdfast_media::Nvm;
 
 use crate::ask::{Ask, ask};
@@ -36,9 +35,15 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call must not be made then.
     pub fn unlinking(&self, file: FileRef, dirfd: i32, path: &CStr) -> Result<Removal, Errno> {
-        if !self.is_current(file) || self.row(file).state() != FileState::Through {
+        if !self.is_absorbed(file) {
             return Ok(Removal::Counted);
         }
+        // Who has it open reads on when no slot has it any more: at EBUSY it came back to state Behind meanwhile, once.
+        self.leave_behind(file, true)?;
+        let ask = |board, id, kind, args, path| match ask(board, id, kind, args, path) {
+            Err(Errno::EBUSY) => self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path)),
+            answer => answer,
+        };
         match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {
             Ok(_) => Ok(Removal::Held),
             Err(Errno::EAGAIN) => self.settle(file).map(|()| Removal::Counted),
@@ -94,7 +99,7 @@ impl<N: Nvm> Client<N> {
         }
         let done = match (result, named) {
             (Err(errno), _) => Err(errno),
-            (Ok(()), Some(file)) if self.is_through(file) => {
+            (Ok(()), Some(file)) if self.is_absorbed(file) => {
                 match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
                     Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(raw()),
                     Err(errno) => Err(errno),
@@ -115,14 +120,14 @@ impl<N: Nvm> Client<N> {
         done
     }
 
-    fn is_through(&self, file: FileRef) -> bool {
-        self.is_current(file) && self.row(file).state() == FileState::Through
+    fn is_absorbed(&self, file: FileRef) -> bool {
+        self.is_current(file) && self.row(file).state().is_absorbed()
     }
 
     fn settle_if_live(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if live && self.is_through(file) { self.settle(file) } else { Ok(()) }
+        if live && self.is_absorbed(file) { self.settle(file) } else { Ok(()) }
     }
 
     /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes, else made by the

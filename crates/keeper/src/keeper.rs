@@ -101,9 +101,19 @@ impl Keeper {
     }
 
     /// Repairs what a client left that is dead or has become another program.
-    pub(crate) fn bury(&self, client: u32) {
+    pub(crate) fn bury(self: &Arc<Self>, client: u32) {
         locked(&self.pending).retain(|_, pending| pending.client != client);
-        self.durable.repair(client);
+        self.durable.repair_lanes(client);
+        if self.durable.keeps_files(client) {
+            // Not here: it may wait for locks of another client that died, whose end is noticed by this very thread.
+            let keeper = Arc::clone(self);
+            let started = std::thread::Builder::new()
+                .name("repair".to_owned())
+                .spawn(move || keeper.durable.repair_files(client));
+            if started.is_err() {
+                self.durable.repair_files(client);
+            }
+        }
     }
 
     /// The process id of a client.

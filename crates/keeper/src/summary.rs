@@ -37,6 +37,7 @@ impl Keeper {
         for file in self.durable.managed() {
             let name = match self.durable.board.files()[file.slot as usize].state() {
                 FileState::Through => "through",
+                FileState::Behind => "behind",
                 FileState::Bypassed => "bypassed",
                 FileState::Orphan => "removed",
                 FileState::Failed => "failed",

@@ -207,6 +207,11 @@ impl DiskFile for OsFile {
         self.0.write_all_at(bytes, offset)
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        let space = rustix::fs::fstatvfs(&self.0)?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.0.set_len(bytes)
     }

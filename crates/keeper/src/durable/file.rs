@@ -50,6 +50,8 @@ pub(crate) struct Meta {
     /// The client that announced it.
     pub removing: Option<u32>,
     pub bypass: Option<Reason>,
+    /// Nothing but the free space of its disk speaks against state Behind.
+    pub may_be_behind: bool,
     pub rewrite: bool,
     /// Failed syncs of clients that are known here.
     pub client_failures: u32,
@@ -76,6 +78,7 @@ impl<F> ManagedFile<F> {
             unlinking: None,
             removing: None,
             bypass: None,
+            may_be_behind: false,
             rewrite: false,
             client_failures: 0,
             failures: 0,

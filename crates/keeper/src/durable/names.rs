@@ -141,7 +141,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if meta.marks & MARK_VOID != 0 {
             return true;
         }
-        if meta.unlinking.is_none() || !matches!(file.links(), Ok(0)) {
+        let row = &self.board.files()[file.slot as usize];
+        // A file leaves state Behind for good before its removal is announced: who has it open reads on in the page cache.
+        if meta.unlinking.is_none() || !matches!(file.links(), Ok(0)) || row.state() == FileState::Behind {
             return false;
         }
         meta.marks |= MARK_VOID;

@@ -82,14 +82,14 @@ fn apply(
 }
 
 /// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in `segments`.
-/// Returns whether it was.
+/// Returns the header of its first record if it was. `open` may do what must come before it.
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
     segments: &[u32],
     seq: u64,
     open: &mut dyn FnMut() -> io::Result<F>,
-) -> io::Result<bool> {
+) -> io::Result<Option<Header>> {
     let (mut found, mut cancelled) = (Vec::new(), false);
     let mut buffer = Vec::new();
     for &segment in segments {
@@ -105,12 +105,12 @@ pub(super) fn roll_forward<F: DiskFile>(
     found.sort_by_key(|record| record.header.group_index);
     match found.first() {
         Some(first) if !cancelled && found.len() == usize::from(first.header.group_count) => {}
-        _ => return Ok(false),
+        _ => return Ok(None),
     }
     let file = open()?;
     let mut written = 0;
     for record in &found {
         apply(&file, &record.header, &record.payload, None, &mut written)?;
     }
-    Ok(true)
+    Ok(found.first().map(|record| record.header))
 }

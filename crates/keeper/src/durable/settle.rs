@@ -36,7 +36,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub fn settle(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let synced = self.sync_file(file)?;
+        self.settle_as(file, false)
+    }
+
+    /// As `settle`, of a file whose writers are kept out by who asks.
+    pub fn settle_held(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        self.settle_as(file, true)
+    }
+
+    fn settle_as(&self, file: &ManagedFile<D::File>, held: bool) -> io::Result<()> {
+        let synced = self.sync_file_as(file, held)?;
         if file.meta().marks & MARK_CREATED != 0 {
             let directories = file.meta().directories.clone();
             self.sync_directories(&directories)?;
@@ -47,6 +56,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
     pub fn sync_file(&self, file: &ManagedFile<D::File>) -> io::Result<Synced> {
+        self.sync_file_as(file, false)
+    }
+
+    fn sync_file_as(&self, file: &ManagedFile<D::File>, held: bool) -> io::Result<Synced> {
         let row = &self.board.files()[file.slot as usize];
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
@@ -58,11 +71,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             meta.client_failures = client_failures;
         }
         if file.meta().rewrite {
-            self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
+            self.rewrite(file, held).inspect_err(|error| self.sync_failed(file, error))?;
         }
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot);
+        // State Behind: what the records up to S say comes to the page cache only now.
+        self.drain(file, settled).inspect_err(|error| self.sync_failed(file, error))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         description.sync().inspect_err(|error| self.sync_failed(file, error))?;
         file.meta().failures = 0;
@@ -89,6 +104,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
     }
 
+    pub(super) fn drain_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
+        self.sync_failed(file, error);
+    }
+
     fn sync_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
         let row = &self.board.files()[file.slot as usize];
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
@@ -97,6 +116,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         meta.failures += 1;
         self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
         if meta.failures == FAILURES_MAX {
+            // Its page rows stay where readers find them.
             row.set_state(FileState::Failed);
             self.events.trouble(format!(
                 "{}: given up after {FAILURES_MAX} tries; its writers get errors, the log keeps what was acknowledged",
@@ -106,14 +126,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Writes the live records of a file to it again: a failed sync may have dropped the pages (history 18).
-    fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
+    /// `held`: its writers are kept out already.
+    fn rewrite(&self, file: &ManagedFile<D::File>, held: bool) -> io::Result<()> {
+        if !held && !self.board.lock_file(file.slot, KEEPER_ID) {
             return Err(io::Error::other("the keeper is stopping"));
         }
-        let result = replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+        // First the rows: what the log says is then what the file says, with nothing newer above it.
+        let result = self.drain_all(file).and_then(|()| replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
             self.open_for_writing(file)
-        });
-        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        }));
+        if !held {
+            self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        }
         result?;
         file.meta().rewrite = false;
         Ok(())
@@ -125,7 +149,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Err(io::Error::other("the keeper is stopping"));
         }
         let row = &self.board.files()[file.slot as usize];
-        let result = if row.state() == FileState::Through { self.settle(file) } else { Ok(()) };
+        let left = self.leave_behind(file, false);
+        let result =
+            left.and_then(|()| if row.state() == FileState::Through { self.settle_held(file) } else { Ok(()) });
         if result.is_ok() {
             if row.state() == FileState::Through {
                 row.set_state(FileState::Bypassed);
