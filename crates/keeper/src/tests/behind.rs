@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place, Reading};
-use holdfast_media::Bytes;
+use holdfast_media::{Bytes, Mapping, OpenMode};
 
-use super::{House, NEVER_MS, contents, errno, house_with};
+use super::{House, NEVER_MS, attach, contents, errno, house_with};
 use crate::config::WriteBehind;
 
 fn behind_house(name: &str, age_ms_max: u64, frames: u64) -> House {
@@ -366,4 +366,86 @@ fn a_file_that_others_have_open_or_that_goes_away_is_not_left_behind() {
     program.write(Place::At(5000), b"before");
     house.client.around(place, || assert_eq!(&contents(&file)[5000..], b"before")).unwrap();
     assert_eq!(state(&house.client, place), FileState::Through);
+}
+
+/// What a child of the kill test does until it is killed: writes records that tell whether they are whole, over one
+/// another, at the end, across pages.
+fn write_until_killed(socket: &str, path: &str, seed: u64) -> ! {
+    let client = attach(std::path::Path::new(socket));
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let place = client.register(file.as_raw_fd(), Origin::Opened, || true).unwrap().unwrap();
+    let program = Program::new(&client, place, &file);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let program = &program;
+            scope.spawn(move || {
+                let mut random = Random(seed * 3 + thread);
+                loop {
+                    program.write(Place::At(random.below(RECORDS) * RECORD), &record(random.0));
+                }
+            });
+        }
+    });
+    unreachable!("the writers never end");
+}
+
+const RECORD: u64 = 1500;
+const RECORDS: u64 = 90;
+
+/// A record of one repeated number.
+fn record(number: u64) -> Vec<u8> {
+    number.to_le_bytes().iter().copied().cycle().take(RECORD as usize).collect()
+}
+
+#[test]
+fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
+    if let Ok(child) = std::env::var("HOLDFAST_TEST_WRITER") {
+        let parts: Vec<&str> = child.split('|').collect();
+        write_until_killed(parts[0], parts[1], parts[2].parse().unwrap());
+    }
+    let house = behind_house("behind-kill", NEVER_MS, 24);
+    let (file, place) = house.create("a");
+    let program = Program::new(&house.client, place, &file);
+    program.write(Place::At(0), &record(0).repeat(RECORDS as usize));
+    let path = house.directory.path().join("a");
+    let socket = crate::runtime::socket_path(
+        &holdfast_pool::open(&Mapping::open(&house.pool, OpenMode::ReadOnly).unwrap().0).unwrap().uuid,
+    );
+    let mut random = Random(77);
+    for round in 0..40 {
+        let arguments = ["--exact", "--nocapture", "--quiet"];
+        let name = "tests::behind::whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees";
+        let row = &house.client.board().files()[place.slot as usize];
+        let before = row.newest_seq.load(Ordering::SeqCst);
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(arguments)
+            .arg(name)
+            .env("HOLDFAST_TEST_WRITER", format!("{}|{}|{round}", socket.display(), path.display()))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        while row.newest_seq.load(Ordering::SeqCst) < before + 200 {
+            std::thread::sleep(Duration::from_micros(200));
+            assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
+        }
+        std::thread::sleep(Duration::from_micros(random.below(3000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // A page lock of the dead is opened by the keeper; reading waits for that.
+        let seen = program.read(0, (RECORD * RECORDS) as usize);
+        for (index, record) in seen.chunks(RECORD as usize).enumerate() {
+            let whole = record.chunks(8).all(|part| *part == record[..part.len()]);
+            assert!(whole, "record {index} is torn, round {round}");
+        }
+        if round % 4 == 3 {
+            // Every lane of the dead has been repaired once the file can be had exclusively.
+            house.client.bring_to_kernel(place).unwrap();
+            assert!(contents(&file) == program.read(0, 1 << 20), "kernel, round {round}");
+            let client = &house.client;
+            assert!(client.board().lanes().iter().all(|lane| lane.announce.load(Ordering::SeqCst) == 0));
+            let replayed = house.replayed(place);
+            let expired = row.expired_seq.load(Ordering::SeqCst) > place.generation;
+            assert!(expired || replayed == contents(&file), "log, round {round}");
+        }
+    }
 }
