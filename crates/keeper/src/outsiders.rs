@@ -32,6 +32,14 @@ impl Outsiders for Gate {
         }
     }
 
+    fn reads(&self, slot: u32, generation: u64) {
+        let Some(file) = self.0.durable.file(u64::from(slot), generation) else { return };
+        if let Err(error) = self.0.durable.show(&file) {
+            let path = file.meta().path.display().to_string();
+            self.0.notes.trouble(format!("{path}: an outsider reads it, perhaps not the newest: {error}"));
+        }
+    }
+
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
         let durable = &self.0.durable;
         let Some(file) = durable.file(u64::from(slot), generation) else { return };

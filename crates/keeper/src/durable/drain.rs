@@ -152,6 +152,19 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
+    /// Behind -> Through for good: somebody reads the file where we do not see it.
+    pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        if self.never_behind(file) {
+            return Ok(());
+        }
+        if !self.board.lock_file(file.slot, KEEPER_ID) {
+            return Err(io::Error::other("the keeper is stopping"));
+        }
+        let left = self.leave_behind(file, true);
+        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        left
+    }
+
     /// Nobody but clients can see what a file holds from now on, and nobody had it open but who registered it: it may be in
     /// state Behind. A file that was just created waits for the next round of expiry, unless all shall go there `at_once`:
     /// most of those that live shorter are journals, which would only come back.
