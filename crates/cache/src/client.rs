@@ -152,8 +152,9 @@ impl<N: Nvm> Client<N> {
         &self.board.files()[file.slot as usize]
     }
 
+    /// Whether the place still stands for the file it was found for.
     #[inline]
-    pub(crate) fn is_current(&self, file: FileRef) -> bool {
+    pub fn is_current(&self, file: FileRef) -> bool {
         self.row(file).generation.load(Ordering::SeqCst) == file.generation
     }
 

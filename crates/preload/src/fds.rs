@@ -14,6 +14,7 @@ const KIND_MASK: u64 = 3;
 const UNKNOWN: u64 = 0;
 const IGNORED: u64 = 1;
 const DESCRIBED: u64 = 2;
+const READABLE: u64 = 3;
 
 static ROWS: [AtomicU64; TRACKED] = [const { AtomicU64::new(UNKNOWN) }; TRACKED];
 /// One more than the highest number that ever had a row.
@@ -24,8 +25,10 @@ static USED: AtomicU32 = AtomicU32::new(0);
 pub enum Row {
     /// Not looked at yet, or not tracked.
     Unknown,
-    /// Nothing that can change a regular file.
+    /// No regular file.
     Ignored,
+    /// A regular file that cannot be changed through it.
+    Readable,
     /// A description that may write to a regular file.
     Described(&'static Description),
 }
@@ -37,6 +40,7 @@ fn row(fd: c_int) -> Option<&'static AtomicU64> {
 fn decode(word: u64) -> Row {
     match word & KIND_MASK {
         IGNORED => Row::Ignored,
+        READABLE => Row::Readable,
         DESCRIBED => match descriptions::get((word >> 2) as u32 & 0xf_ffff) {
             // The row was freed and taken again since the word was read: whoever did it closed the number.
             Some(description) if description.turn() == (word >> 32) as u32 => Row::Described(description),
@@ -78,9 +82,19 @@ pub fn retire(fd: c_int) {
     }
 }
 
-/// Notes that `fd` can change no regular file.
+/// Notes that `fd` is no regular file.
 pub fn ignore(fd: c_int) {
     replace(fd, IGNORED);
+}
+
+/// Notes that `fd` is a regular file, which it can only read.
+pub fn note_readable(fd: c_int) {
+    replace(fd, READABLE);
+}
+
+/// All numbers that can only read a regular file.
+pub fn readable() -> impl Iterator<Item = c_int> {
+    (0..USED.load(Ordering::Relaxed) as c_int).filter(|&fd| matches!(look(fd), Row::Readable))
 }
 
 /// Notes that `fd` stands for the description just allocated at `index`; takes over its first reference.

@@ -16,7 +16,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, patch, signals, tls};
+use crate::{critical, hooks, descriptions, patch, signals, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -220,6 +220,9 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
     };
     for fd in fds.into_iter().flatten() {
         raw::close(fd);
+    }
+    if let Ok(client) = &client {
+        hooks::limits::learn(client);
     }
     client
 }

@@ -15,7 +15,12 @@ impl<N: Nvm> Client<N> {
     /// page lock.
     pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
-        if row.state() != FileState::Behind || row.page_rows.load(Ordering::SeqCst) == 0 {
+        if row.state() != FileState::Behind {
+            return Ok(());
+        }
+        // All of it is in the page cache afterwards, and was brought there later than it was written.
+        row.written_ns.store(0, Ordering::SeqCst);
+        if row.page_rows.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())
@@ -23,7 +28,7 @@ impl<N: Nvm> Client<N> {
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
     pub(crate) fn leave_behind_locked(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        if self.row(file).state() != FileState::Behind {
+        if !self.row(file).state().is_absorbed() || self.row(file).state() == FileState::Through && !for_good {
             return Ok(());
         }
         let args = [u64::from(file.slot), file.generation, u64::from(for_good), 0];
@@ -36,7 +41,9 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn leave_behind(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        if !self.is_current(file) || self.row(file).state() != FileState::Behind {
+        let (state, on) = (self.row(file).state(), self.writes_behind());
+        // One in state Through may be about to enter the other.
+        if !self.is_current(file) || !(state == FileState::Behind || for_good && on && state.is_absorbed()) {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, self.id) {
@@ -61,6 +68,19 @@ impl<N: Nvm> Client<N> {
         let drained = if self.is_current(file) { self.drain_rows(file) } else { Ok(()) };
         self.row(file).unlock_exclusive(self.id);
         drained
+    }
+
+    /// Keeps all files out of state Behind, from now on and for every client.
+    pub fn forbid_behind(&self) {
+        // Before the files are looked at: the keeper looks at it after it has let one into the state.
+        if self.board.header().write_behind.word.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        for (slot, row) in self.board.files().iter().enumerate() {
+            let file = FileRef { slot: slot as u32, generation: row.generation.load(Ordering::SeqCst) };
+            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+            let _ = self.leave_behind(file, true);
+        }
     }
 
     /// A write of state Through in a file without page rows, whose other writers are kept out meanwhile.

@@ -139,6 +139,24 @@ impl<N: Nvm> Client<N> {
         Ok(())
     }
 
+    /// Whether files may be in state Behind at all.
+    #[inline]
+    pub fn writes_behind(&self) -> bool {
+        self.board.header().write_behind.word.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether there is a file of which the page cache may lack bytes: one load.
+    #[inline]
+    pub fn may_hide_bytes(&self) -> bool {
+        self.board.header().behind_files.word.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the page cache may lack bytes of this file. The answer is no for a slot that was given back.
+    #[inline]
+    pub fn hides_bytes(&self, file: FileRef) -> bool {
+        self.has_rows(file)
+    }
+
     /// Size, and time of the last write in nanoseconds since 1970 (0: as the kernel says), of a file of which the kernel
     /// does not know them.
     pub fn look(&self, file: FileRef) -> Option<(u64, u64)> {

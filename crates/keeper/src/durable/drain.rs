@@ -196,6 +196,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.written_ns.store(0, Ordering::SeqCst);
             self.board.header().behind_files.word.fetch_add(1, Ordering::SeqCst);
             row.set_state(FileState::Behind);
+            if self.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
+                // A client forbade it meanwhile. Nobody could enter yet.
+                row.set_state(FileState::Through);
+                self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+            }
         }
         drop(meta);
         row.unlock_exclusive(KEEPER_ID);

@@ -11,7 +11,7 @@ use libc::{size_t, timespec, timeval, utimbuf};
 use crate::patch::FCHMODAT;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{descriptions, process};
+use crate::{behind, descriptions, process};
 
 type Name = *const c_char;
 
@@ -85,6 +85,8 @@ macro_rules! noted {
         pub unsafe extern "C-unwind" fn $name(path: Name, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
             unsafe {
+                // Bytes that reach the kernel later would change the times again.
+                behind::bring_path(HERE, path, $flags);
                 let result = call!($number, path, $($argument),*);
                 note_path(HERE, path, $flags, result)
             }
@@ -152,6 +154,11 @@ pub unsafe extern "C-unwind" fn fchownat(
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        if path.is_null() {
+            behind::bring(dirfd);
+        } else {
+            behind::bring_path(dirfd, path, flags);
+        }
         let result = call!(libc::SYS_utimensat, dirfd, path, times, flags);
         if path.is_null() {
             return note_fd(dirfd, result);

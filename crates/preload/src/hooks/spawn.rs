@@ -228,6 +228,12 @@ pub unsafe extern "C-unwind" fn clone(
 
 /// Before another program takes over: the files of descriptors that it will inherit are left to the kernel.
 fn hand_over() {
+    for fd in fds::readable() {
+        let flags = raw::fcntl(fd, libc::F_GETFD, 0);
+        if flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0 {
+            crate::behind::show(fd);
+        }
+    }
     for (fd, description) in fds::described(0, c_int::MAX) {
         let flags = raw::fcntl(fd, libc::F_GETFD, 0);
         if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {

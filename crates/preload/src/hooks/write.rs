@@ -13,7 +13,7 @@ use crate::descriptions::{APPEND, DSYNC};
 use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle};
-use crate::{critical, memory, process, tls};
+use crate::{behind, critical, memory, process, tls};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -162,7 +162,13 @@ impl Call {
             Want::At(_) => raw::fstat(self.fd).map(|stat| stat.size),
             Want::Cursor => raw::cursor(self.fd),
         };
-        handle.client.write(handle.file, place, parts, || raw::check(self.unsynced()), landed)
+        // The kernel does not see such a write, so it does not move the cursor either.
+        let seek = |to: u64| match self.want {
+            Want::At(_) => Ok(()),
+            // SAFETY: touches no memory. SEEK_SET = 0.
+            Want::Cursor => raw::check(unsafe { call!(libc::SYS_lseek, self.fd, to, 0) }).map(|_| ()),
+        };
+        handle.client.write_seeking(handle.file, place, parts, || raw::check(self.unsynced()), landed, seek)
     }
 }
 
@@ -278,6 +284,16 @@ pub unsafe extern "C-unwind" fn pwritev2(
 /// `lseek`: keeps the remembered cursor right.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    let (mut offset, mut whence) = (offset, whence);
+    if whence == libc::SEEK_END
+        && let Some((client, file)) = behind::of_reading(fd)
+        && let Some((size, _)) = client.look(file)
+        && let Some(place) = offset.checked_add_unsigned(size)
+    {
+        (offset, whence) = (place, libc::SEEK_SET);
+    } else if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR | libc::SEEK_END) {
+        behind::bring(fd);
+    }
     // SAFETY: touches no memory.
     let seek = || unsafe { call!(libc::SYS_lseek, fd, offset, whence) };
     if process::client().is_some()
