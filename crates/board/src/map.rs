@@ -161,7 +161,8 @@ impl Board {
     pub fn open(fd: BorrowedFd<'_>, slot_count: u32, segment_count: u32) -> Result<Self, BoardError> {
         let board = Self::map(fd, Plan::new(slot_count, segment_count))?;
         let frame_count = board.header().frame_count.load(Ordering::Acquire);
-        let board = if frame_count == 0 { board } else { Self::map(fd, board.plan.with_frames(frame_count))? };
+        let board =
+            if frame_count == 0 { board } else { Self::map(fd, board.plan.with_frames(frame_count))? };
         let header = board.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC
             && header.slot_count.load(Ordering::Relaxed) == board.plan.slot_count

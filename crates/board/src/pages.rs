@@ -49,8 +49,7 @@ impl Content {
     fn decode(word: u64) -> Self {
         let lo = (word >> 40) as u32 & 0xfff;
         let value = word & (IN_FRAME - 1);
-        let source =
-            if word & IN_FRAME != 0 { Source::Frame(value as u32) } else { Source::Log(value) };
+        let source = if word & IN_FRAME != 0 { Source::Frame(value as u32) } else { Source::Log(value) };
         Self { lo, hi: lo + (word >> 52) as u32 + 1, source }
     }
 
@@ -124,7 +123,8 @@ impl<'a> Pages<'a> {
     #[inline]
     pub fn find(&self, slot: u32, page: u64) -> Option<Row> {
         let (first, key) = self.locate(slot, page);
-        let way = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Acquire) == key)?;
+        let way =
+            self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Acquire) == key)?;
         Some(self.get(first + way))
     }
 
@@ -228,12 +228,9 @@ mod tests {
 
     #[test]
     fn what_a_row_says_survives_being_packed_at_every_limit() {
-        for source in [
-            Source::Log(0),
-            Source::Log(ROW_MEDIA_BYTES_MAX - 1),
-            Source::Frame(0),
-            Source::Frame(u32::MAX),
-        ] {
+        for source in
+            [Source::Log(0), Source::Log(ROW_MEDIA_BYTES_MAX - 1), Source::Frame(0), Source::Frame(u32::MAX)]
+        {
             for (lo, hi) in [(0, 1), (0, 4096), (4095, 4096), (17, 1234)] {
                 let content = Content { lo, hi, source };
                 assert_eq!(Content::decode(content.encode()), content);

@@ -41,7 +41,9 @@ impl<N: Nvm> Client<N> {
         // Who has it open reads on when no slot has it any more: at EBUSY it came back to state Behind meanwhile, once.
         self.leave_behind(file, true)?;
         let ask = |board, id, kind, args, path| match ask(board, id, kind, args, path) {
-            Err(Errno::EBUSY) => self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path)),
+            Err(Errno::EBUSY) => {
+                self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path))
+            }
             answer => answer,
         };
         match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {

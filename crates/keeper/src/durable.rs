@@ -30,8 +30,8 @@ mod rewrite;
 mod settle;
 mod slots;
 
-pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
 pub use drain::BEHIND_AT_ONCE;
+pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
 pub(crate) use rewrite::replay_live;
 pub use slots::{Newcomer, Refusal};

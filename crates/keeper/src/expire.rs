@@ -86,7 +86,9 @@ impl Expirer<'_> {
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {
         match self.keeper.durable.board.files()[file.slot as usize].state() {
             FileState::Orphan => true,
-            FileState::Through | FileState::Behind => self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some(),
+            FileState::Through | FileState::Behind => {
+                self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some()
+            }
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, SegmentState};
+use holdfast_board::{FileState, PAGE_BYTES, SegmentState};
 use holdfast_pool::SEGMENT_BYTES;
 
 use crate::durable::locked;
@@ -16,6 +16,7 @@ impl Keeper {
             syncs_absorbed: header.syncs_absorbed.get(),
             syncs_real: header.syncs_real.get(),
             truncates_absorbed: header.truncates_absorbed.get(),
+            drained_bytes: self.durable.drained_bytes.load(Ordering::Relaxed),
             keeper_fsyncs: self.durable.syncs.load(Ordering::Relaxed),
             settles: header.settles.get(),
             drained,
@@ -69,7 +70,8 @@ impl Keeper {
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
             pool_bytes: self.durable.superblock.layout.pool_bytes,
-            board_bytes: self.durable.board.bytes() as u64,
+            board_bytes: self.durable.board.plan().with_frames(0).bytes() as u64,
+            read_cache_bytes: u64::from(self.durable.board.plan().frame_count) * PAGE_BYTES,
             segments: u64::from(self.durable.superblock.layout.segment_count),
             segments_free: count(|state| state == SegmentState::Free),
             slots: u64::from(self.durable.superblock.layout.slot_count),

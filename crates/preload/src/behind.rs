@@ -23,8 +23,9 @@ pub fn of_reading(fd: c_int) -> Option<(&'static Client, FileRef)> {
 fn absorbed(client: &Client, fd: c_int) -> Option<FileRef> {
     match fds::look(fd) {
         Row::Ignored => None,
-        Row::Described(description) if let State::Managed(file) = description.state()
-            && client.is_current(file) =>
+        Row::Described(description)
+            if let State::Managed(file) = description.state()
+                && client.is_current(file) =>
         {
             Some(file)
         }

@@ -16,7 +16,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, hooks, descriptions, patch, signals, tls};
+use crate::{critical, descriptions, hooks, patch, signals, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;

@@ -28,7 +28,8 @@ impl<N: Nvm> Client<N> {
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
     pub(crate) fn leave_behind_locked(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        if !self.row(file).state().is_absorbed() || self.row(file).state() == FileState::Through && !for_good {
+        if !self.row(file).state().is_absorbed() || self.row(file).state() == FileState::Through && !for_good
+        {
             return Ok(());
         }
         let args = [u64::from(file.slot), file.generation, u64::from(for_good), 0];

@@ -36,6 +36,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             if !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
+            // Recovery tells others' changes by their time: this one is ours.
+            self.beat();
             let drained = self.drain_piece(&target, file.slot, piece, seq, &mut buffer);
             self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
             drained?;
@@ -54,9 +56,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let file_pages = row.size_hint.load(Ordering::SeqCst).div_ceil(PAGE_BYTES);
         if file_pages <= table.sets() {
             // As cheap as a look at the whole table, page by page.
-            pages.extend((0..file_pages).filter(|&page| {
-                table.find(file.slot, page).is_some_and(|row| row.oldest_seq <= seq)
-            }));
+            pages.extend(
+                (0..file_pages)
+                    .filter(|&page| table.find(file.slot, page).is_some_and(|row| row.oldest_seq <= seq)),
+            );
         } else {
             table.scan(|slot, page, oldest| {
                 if slot == file.slot && oldest <= seq {
@@ -120,7 +123,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Drains the pages of a range whose locks a dead lane holds.
-    pub(super) fn drain_held(&self, target: &D::File, slot: u32, (offset, bytes): (u64, u64)) -> io::Result<()> {
+    pub(super) fn drain_held(
+        &self,
+        target: &D::File,
+        slot: u32,
+        (offset, bytes): (u64, u64),
+    ) -> io::Result<()> {
         let pages: Vec<u64> = pieces(offset, bytes).map(|(page, ..)| page).collect();
         let mut buffer = Vec::new();
         for piece in pages.chunks(PIECE_PAGES as usize) {
@@ -178,10 +186,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Through -> Behind, if the file may be (invariant 6) and write-behind is on.
     pub fn enter_behind(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
-        if row.state() != FileState::Through
-            || !self.may_be_behind(file)
-            || !self.board.lock_file(file.slot, KEEPER_ID)
-        {
+        if row.state() != FileState::Through || !self.may_be_behind(file) {
+            return;
+        }
+        if self.open_for_writing(file).is_err() {
+            // Its mode may keep us from draining it, though its writer has it open.
+            file.meta().may_be_behind = false;
+            return;
+        }
+        if !self.board.lock_file(file.slot, KEEPER_ID) {
             return;
         }
         let stat = file.held().stat();

@@ -8,8 +8,8 @@ use holdfast_board::{FileState, LaneRow, RequestState, SegmentState, wake};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use super::{Durable, KEEPER_ID};
 use super::rewrite::roll_forward;
+use super::{Durable, KEEPER_ID};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {

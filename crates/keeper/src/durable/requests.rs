@@ -28,8 +28,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Settle => {
                 self.board.header().settles.add(1);
                 // Most who ask keep the file's writers out meanwhile.
-                let settled =
-                    if holder == client { self.settle_held(&file) } else { self.settle(&file) };
+                let settled = if holder == client { self.settle_held(&file) } else { self.settle(&file) };
                 settled.map_err(|_| Errno::EIO)?;
             }
             Ask::Drain => self

@@ -132,9 +132,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Err(io::Error::other("the keeper is stopping"));
         }
         // First the rows: what the log says is then what the file says, with nothing newer above it.
-        let result = self.drain_all(file).and_then(|()| replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
-            self.open_for_writing(file)
-        }));
+        let result = self.drain_all(file).and_then(|()| {
+            replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+                self.open_for_writing(file)
+            })
+        });
         if !held {
             self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
         }
@@ -150,8 +152,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let row = &self.board.files()[file.slot as usize];
         let left = self.leave_behind(file, false);
-        let result =
-            left.and_then(|()| if row.state() == FileState::Through { self.settle_held(file) } else { Ok(()) });
+        let result = left
+            .and_then(|()| if row.state() == FileState::Through { self.settle_held(file) } else { Ok(()) });
         if result.is_ok() {
             if row.state() == FileState::Through {
                 row.set_state(FileState::Bypassed);

@@ -154,7 +154,10 @@ fn step(random: &mut Random, program: &Program<'_>, model: &mut Model, span: u64
             "write at the cursor"
         }
         24..37 => {
-            assert!(program.read(offset, length) == model.read(offset, length), "at {offset}, {length} bytes");
+            assert!(
+                program.read(offset, length) == model.read(offset, length),
+                "at {offset}, {length} bytes"
+            );
             "read"
         }
         37 => {

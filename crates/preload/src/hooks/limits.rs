@@ -16,9 +16,8 @@ type Room = *mut rlimit64;
 pub fn learn(client: &Client) {
     let mut limit = rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` has room for the kernel's answer.
-    let result = unsafe {
-        call!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, core::ptr::null::<u8>(), &raw mut limit)
-    };
+    let result =
+        unsafe { call!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, core::ptr::null::<u8>(), &raw mut limit) };
     if result == 0 {
         client.set_size_limit(limit.rlim_cur);
     }

@@ -57,15 +57,15 @@ unsafe fn read_found(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> 
     };
     for _ in 0..target::TRIES {
         let (client, file) = behind::of_reading(fd)?;
-        let read = critical::section(|| {
-            client.read(file, place, &mut *buffer, raw, || raw::cursor(fd), seek)
-        });
+        let read =
+            critical::section(|| client.read(file, place, &mut *buffer, raw, || raw::cursor(fd), seek));
         match read {
             Ok(Reading::Done(count)) => return Some(count as isize),
             Ok(Reading::Kernel) => return None,
             Ok(Reading::Stale) => {
                 if let Row::Described(description) = fds::look(fd) {
-                    description.set_state(crate::descriptions::State::Pending(holdfast_cache::Origin::Opened));
+                    description
+                        .set_state(crate::descriptions::State::Pending(holdfast_cache::Origin::Opened));
                 }
             }
             Err(errno) => return Some(-(errno.0 as isize)),
