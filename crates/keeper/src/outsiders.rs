@@ -13,7 +13,7 @@ pub(crate) struct Gate(pub Arc<Keeper>);
 
 impl Outsiders for Gate {
     fn is_ours(&self, pid: u32) -> bool {
-        pid == std::process::id() || self.0.is_client(pid)
+        pid == std::process::id() || self.0.is_running_client(pid)
     }
 
     fn arrived(&self, slot: u32, generation: u64) {

@@ -26,7 +26,7 @@ use crate::config::{FenceChoice, KeeperConfig, WriteBehind};
 use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, locked};
 use crate::fence::Fence;
-use crate::keeper::{Attached, Keeper, Notes};
+use crate::keeper::{Attached, Keeper, Notes, program_of};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
@@ -429,7 +429,8 @@ impl EventLoop {
         if !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
-        locked(&self.keeper.clients).insert(client, Attached { pid: pid_number, pidfd });
+        locked(&self.keeper.clients)
+            .insert(client, Attached { pid: pid_number, program: program_of(pid_number), pidfd });
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,

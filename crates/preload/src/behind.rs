@@ -76,6 +76,21 @@ pub unsafe fn bring_path(dirfd: c_int, path: *const c_char, flags: c_int) {
     }
 }
 
+/// [`show`] for the file of a name.
+///
+/// # Safety
+/// As for [`bring_path`].
+pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
+    if let Some(client) = process::client().filter(|client| client.writes_behind())
+        // SAFETY: the program's path.
+        && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
+        && stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        let _ = critical::section(|| client.leave_behind(seen.file, true));
+    }
+}
+
 /// Size and time of the last write of a file, if the kernel does not know them.
 pub fn look(dev: u64, ino: u64) -> Option<(u64, u64)> {
     let client = process::client().filter(|client| client.may_hide_bytes())?;

@@ -17,6 +17,9 @@ type Name = *const c_char;
 
 const HERE: c_int = libc::AT_FDCWD;
 
+/// A file that may be executed is read by the kernel and the dynamic linker, without any hook.
+const MAY_RUN: c_uint = 0o111;
+
 fn note_fd(fd: c_int, result: isize) -> c_int {
     if result >= 0
         && let Target::Managed(handle) = target::of_other(fd)
@@ -41,6 +44,9 @@ fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
 /// `fchmod`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
+    if mode & MAY_RUN != 0 {
+        behind::show(fd);
+    }
     // SAFETY: touches no memory.
     change_owner(fd, || unsafe { call!(libc::SYS_fchmod, fd, mode) })
 }
@@ -100,7 +106,6 @@ noted! {
 }
 
 noted! {
-    path(0) chmod(mode: c_uint) = libc::SYS_chmod;
     path(0) chown(owner: c_uint, group: c_uint) = libc::SYS_chown;
     path(libc::AT_SYMLINK_NOFOLLOW) lchown(owner: c_uint, group: c_uint) = libc::SYS_lchown;
     path(0) utime(times: *const utimbuf) = libc::SYS_utime;
@@ -112,9 +117,20 @@ noted! {
     path(libc::AT_SYMLINK_NOFOLLOW) lremovexattr(name: Name) = libc::SYS_lremovexattr;
 }
 
+/// `chmod`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn chmod(path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { fchmodat(HERE, path, mode, 0) }
+}
+
 /// `fchmodat`: libc does without the kernel's help what older kernels cannot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
+    if mode & MAY_RUN != 0 {
+        // SAFETY: the program's path.
+        unsafe { behind::show_path(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW) };
+    }
     let address = FCHMODAT.address();
     if flags == 0 || address == 0 {
         // SAFETY: the program's own call; the kernel checks its addresses.
