@@ -336,9 +336,14 @@ unsafe extern "C" fn construct(
             return;
         }
     };
-    let Some(word) = wiped_page() else { return };
+    let Some(word) = wiped_page() else {
+        client.forbid_behind();
+        return;
+    };
     if !patched {
         bypass_all();
+        // What it reads by stdio is not seen either.
+        client.forbid_behind();
         raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
