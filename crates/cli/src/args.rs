@@ -107,7 +107,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Behind::Off)]
     pub write_behind: Behind,
     /// Memory for pages whose newest bytes are scattered over the log, with --write-behind
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
     pub read_cache: u64,
     /// Start bringing files to disk once this much is logged [default: an eighth of the pool]
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]

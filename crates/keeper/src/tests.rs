@@ -22,6 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::config::{FenceChoice, KeeperConfig};
 
 mod behind;
+mod durable;
 
 struct House {
     client: Client,
