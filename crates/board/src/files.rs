@@ -102,6 +102,11 @@ impl FileRow {
         lock_word(&self.exclusive, who, keeper)
     }
 
+    /// As `lock_exclusive`, if nobody has it.
+    pub(crate) fn try_lock_exclusive(&self, who: u32) -> bool {
+        self.exclusive.compare_exchange(0, who, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
     /// Lets writers in again; false when `who` did not hold the row.
     pub fn unlock_exclusive(&self, who: u32) -> bool {
         unlock_word(&self.exclusive, who)

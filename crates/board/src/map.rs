@@ -287,6 +287,20 @@ impl Board {
         all_out
     }
 
+    /// As [`Board::lock_file`], but gives up when somebody has the file: for those who must not wait for who may wait for
+    /// them.
+    pub fn try_lock_file(&self, slot: u32, who: u32) -> bool {
+        let row = &self.files()[slot as usize];
+        if !row.try_lock_exclusive(who) {
+            return false;
+        }
+        let all_out = self.wait_for_writers(slot);
+        if !all_out {
+            row.unlock_exclusive(who);
+        }
+        all_out
+    }
+
     /// Waits until no lane has an operation on `slot` under way.
     fn wait_for_writers(&self, slot: u32) -> bool {
         for lane in self.lanes() {

@@ -59,11 +59,9 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the page cache may lack bytes of the file, or its size.
     pub(crate) fn has_rows(&self, file: FileRef) -> bool {
-        match self.row(file).state() {
-            FileState::Behind => true,
-            FileState::Failed => self.row(file).page_rows.load(Ordering::SeqCst) > 0,
-            _ => false,
-        }
+        // Without rows all of it is in the page cache: a row is counted before it is there and until its bytes are.
+        matches!(self.row(file).state(), FileState::Behind | FileState::Failed)
+            && self.row(file).page_rows.load(Ordering::SeqCst) > 0
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -194,7 +194,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             file.meta().may_be_behind = false;
             return;
         }
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
+        // Never waiting: a client that has the file may wait for the thread we are on.
+        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
             return;
         }
         let stat = file.held().stat();
@@ -250,9 +251,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             match row.state() {
                 FileState::Through => self.enter_behind(&file),
                 FileState::Behind
-                    if !self.may_be_behind(&file) && self.board.lock_file(file.slot, KEEPER_ID) =>
+                    if !self.may_be_behind(&file) && self.board.try_lock_file(file.slot, KEEPER_ID) =>
                 {
-                    // A disk that refuses is reported, and tried again in the next round.
+                    // What fails is reported, and tried again in the next round, as is a file that somebody has now.
                     let _ = self.leave_behind(&file, false);
                     row.unlock_exclusive(KEEPER_ID);
                 }

@@ -196,7 +196,9 @@ fn random_operations(name: &str, frames: u64, span: u64, seed: u64) {
         assert_eq!(state(&house.client, place), FileState::Behind);
         let what = step(&mut random, &program, &mut model, span);
         behind += u32::from(rows(&house.client, place) > 0);
-        let size = house.client.look(place).unwrap().0;
+        let row = &house.client.board().files()[place.slot as usize];
+        let size = row.size_hint.load(Ordering::SeqCst);
+        assert!(house.client.look(place).is_none_or(|look| look.0 == size));
         assert_eq!(size, model.0.len() as u64, "size after {what}, seed {seed}, round {round}");
         if round % 500 == 499 {
             assert!(house.replayed(place) == model.0, "log alone, seed {seed}, round {round}");
