@@ -88,7 +88,9 @@ impl Bench {
     }
 
     fn ask(&self, ask: Ask) -> Result<[u64; 2], Errno> {
-        let args = [u64::from(self.place.slot), self.place.generation, 0, 0];
+        // Of a settle: its asker keeps the writers out.
+        let held = u64::from(ask == Ask::Settle);
+        let args = [u64::from(self.place.slot), self.place.generation, held, 0];
         self.durable.answer(CLIENT, ask, args, || None)
     }
 }
