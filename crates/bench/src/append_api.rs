@@ -1,7 +1,7 @@
 //! A durable append through the library, in this process: no hook, no keeper, no kernel call.
 //!
 //! The whole write path of the cache runs (room, announcement, page locks, seq, record, fence); only the kernel's
-//! part, the `pwrite` to the page cache, is an empty function here.
+//! part, the `pwrite` to the page cache, is an empty function here. State Behind has no such part.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -54,13 +54,21 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         }
         Ok(seconds * 1e9 / (batches as usize * BATCH) as f64)
     };
-    let through_library = |place: fn(u64) -> Place| -> Result<()> {
+    let through_library = |state: FileState, place: fn(u64) -> Place| -> Result<()> {
+        client.board().files()[0].set_state(state);
         let file = FileRef { slot: 0, generation: 1 };
         for number in 0..BATCH as u64 {
             let offset = number * BLOCK_BYTES as u64;
             let end = offset + BLOCK_BYTES as u64;
             let parts = [Bytes::from_slice(&source.0)];
-            match client.write(file, place(offset), &parts, || Ok(BLOCK_BYTES), || Ok(end)) {
+            match client.write_seeking(
+                file,
+                place(offset),
+                &parts,
+                || Ok(BLOCK_BYTES),
+                || Ok(end),
+                |_| Ok(()),
+            ) {
                 Ok(Absorbed::Absorbed { .. }) => {}
                 other => bail!("the library did not absorb a write: {other:?}"),
             }
@@ -86,13 +94,33 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
             }),
         ),
         side(&timed, "stream with checksum and fence", Box::new(with_checksum)),
-        side(&timed, "library, write at an offset", Box::new(|| through_library(Place::At))),
-        side(&timed, "library, append at the end of file", Box::new(|| through_library(|_| Place::Append))),
+        side(
+            &timed,
+            "library, write at an offset",
+            Box::new(|| through_library(FileState::Through, Place::At)),
+        ),
+        side(
+            &timed,
+            "library, append at the end of file",
+            Box::new(|| through_library(FileState::Through, |_| Place::Append)),
+        ),
+        side(
+            &timed,
+            "write-behind, write at an offset",
+            Box::new(|| through_library(FileState::Behind, Place::At)),
+        ),
+        side(
+            &timed,
+            "write-behind, append at the end of file",
+            Box::new(|| through_library(FileState::Behind, |_| Place::Append)),
+        ),
     ];
     let series = interleave(lab.options.rounds, "ns/op", sides).context("append-api")?;
     let checks = vec![
         Check::ratio(&series[2], &series[0], Some(Bar::AtMost(1.6))),
         Check::ratio(&series[3], &series[0], Some(Bar::AtMost(1.6))),
+        Check::ratio(&series[4], &series[0], Some(Bar::AtMost(1.8))),
+        Check::ratio(&series[5], &series[0], Some(Bar::AtMost(1.8))),
         Check::ratio(&series[1], &series[0], None),
     ];
     let notes = vec![format!(

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::files::FileRow;
+use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
 use crate::locks::PageLocks;
@@ -10,12 +11,15 @@ use crate::locks::PageLocks;
 use crate::map::Tables;
 #[cfg(shuttle)]
 use crate::ordinary::Tables;
+use crate::pages::Pages;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{pause, spin_loop};
 
 const LANES_MAX: u32 = 64;
-const LOCKS: u32 = 16_384;
+/// Page locks, and sets of page rows, at least and at most.
+const SETS_MIN: u32 = 4096;
+const SETS_MAX: u32 = 1 << 20;
 const REQUESTS: u32 = 64;
 /// Looks at a lane before letting time pass: about as long as an operation takes.
 const SPINS: u32 = if cfg!(shuttle) { 1 } else { 1000 };
@@ -38,6 +42,8 @@ pub struct Plan {
     pub segment_count: u32,
     /// Lanes.
     pub lane_count: u32,
+    /// Frames of DRAM for page rows.
+    pub frame_count: u32,
     pub(crate) lock_count: u32,
     pub(crate) bucket_count: u32,
     pub(crate) request_count: u32,
@@ -50,11 +56,24 @@ impl Plan {
             slot_count,
             segment_count,
             lane_count: (segment_count / 4).clamp(1, LANES_MAX),
-            lock_count: LOCKS,
+            frame_count: 0,
+            lock_count: sets(segment_count),
             bucket_count: (slot_count * 4).next_power_of_two(),
             request_count: REQUESTS,
         }
     }
+
+    /// With this many frames.
+    pub fn with_frames(self, frame_count: u32) -> Self {
+        Self { frame_count, ..self }
+    }
+}
+
+/// A set of page rows for every [`WAYS`](crate::WAYS) pages of the pool, or nearly.
+fn sets(segment_count: u32) -> u32 {
+    const SETS_PER_SEGMENT: u32 = 64;
+    // Three quarters, rounded up to a power of two: between 3/4 and 3/2 of the pool's pages.
+    segment_count.saturating_mul(SETS_PER_SEGMENT / 4 * 3).next_power_of_two().clamp(SETS_MIN, SETS_MAX)
 }
 
 /// The board of one keeper.
@@ -99,6 +118,18 @@ impl Board {
         self.tables.requests()
     }
 
+    /// The page rows.
+    #[inline]
+    pub fn pages(&self) -> Pages<'_> {
+        self.tables.pages()
+    }
+
+    /// The frames of page rows.
+    #[inline]
+    pub fn frames(&self) -> Frames<'_> {
+        self.tables.frames()
+    }
+
     /// The page locks.
     #[inline]
     pub fn page_locks(&self) -> PageLocks<'_> {
@@ -110,6 +141,20 @@ impl Board {
     pub fn lock_file(&self, slot: u32, who: u32) -> bool {
         let row = &self.files()[slot as usize];
         if !row.lock_exclusive(who, &self.header().keeper.word) {
+            return false;
+        }
+        let all_out = self.wait_for_writers(slot);
+        if !all_out {
+            row.unlock_exclusive(who);
+        }
+        all_out
+    }
+
+    /// As [`Board::lock_file`], but gives up when somebody has the file: for those who must not wait for who may wait for
+    /// them.
+    pub fn try_lock_file(&self, slot: u32, who: u32) -> bool {
+        let row = &self.files()[slot as usize];
+        if !row.try_lock_exclusive(who) {
             return false;
         }
         let all_out = self.wait_for_writers(slot);

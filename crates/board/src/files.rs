@@ -16,6 +16,8 @@ pub enum FileState {
     Free = 0,
     /// Logged, then written to the page cache.
     Through = 1,
+    /// Logged; the page cache follows later, and page rows tell what it lacks.
+    Behind = 2,
     /// Left to the kernel, for a reason the keeper knows.
     Bypassed = 3,
     /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be logged.
@@ -25,11 +27,18 @@ pub enum FileState {
 }
 
 impl FileState {
+    /// Whether its writes are absorbed.
+    #[inline]
+    pub fn is_absorbed(self) -> bool {
+        matches!(self, Self::Through | Self::Behind)
+    }
+
     /// Decodes a stored state; unknown values read as Bypassed, which is always safe.
     pub fn from_u32(value: u32) -> Self {
         match value {
             0 => Self::Free,
             1 => Self::Through,
+            2 => Self::Behind,
             4 => Self::Orphan,
             5 => Self::Failed,
             _ => Self::Bypassed,
@@ -59,8 +68,11 @@ pub struct FileRow {
     /// Copy of the slot's `expired_seq`.
     pub expired_seq: AtomicU64,
     /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever makes it longer holds the
-    /// cursor lock, or has the file exclusively. Every use is verified, since processes outside may append.
+    /// cursor lock, or has the file exclusively. Every use is verified, since processes outside may append; in state Behind
+    /// it is what counts, since the kernel's size lags.
     pub size_hint: AtomicU64,
+    /// State Behind: when it was written last, in nanoseconds since 1970; 0 while the kernel's time is right.
+    pub written_ns: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
     pub unlogged: AtomicU64,
     /// The value of `unlogged` that a real sync has covered (invariant 9).
@@ -71,6 +83,8 @@ pub struct FileRow {
     pub error_epoch: AtomicU32,
     /// Real syncs by clients that failed: the keeper's own description may not show their error.
     pub sync_failures: AtomicU32,
+    /// Page rows of the file; never too low.
+    pub page_rows: AtomicU32,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
     pub client_opens: AtomicU64,
 }
@@ -90,6 +104,11 @@ impl FileRow {
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).
     pub(crate) fn lock_exclusive(&self, who: u32, keeper: &AtomicU32) -> bool {
         lock_word(&self.exclusive, who, keeper)
+    }
+
+    /// As `lock_exclusive`, if nobody has it.
+    pub(crate) fn try_lock_exclusive(&self, who: u32) -> bool {
+        self.exclusive.compare_exchange(0, who, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Lets writers in again; false when `who` did not hold the row.

@@ -55,6 +55,8 @@ pub struct Header {
     pub(crate) lock_count: AtomicU32,
     pub(crate) bucket_count: AtomicU32,
     pub(crate) request_count: AtomicU32,
+    pub(crate) frame_count: AtomicU32,
+    pub(crate) frame_hand: AtomicU32,
     /// Odd while the file table is being rewritten.
     pub(crate) table_version: AtomicU64,
     /// The keeper's thread id, or with [`KEEPER_DIED`] set: nothing is acknowledged any more.
@@ -75,6 +77,10 @@ pub struct Header {
     pub forks_pending: Switch,
     /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
     pub throttle_ns: Counter,
+    /// 1 while files may be in state Behind; set by the keeper.
+    pub write_behind: Switch,
+    /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
+    pub behind_files: Switch,
     pub(crate) names: [NamesRow; NAMES_ROWS],
     /// Syncs answered from the log.
     pub syncs_absorbed: Counter,

@@ -7,6 +7,7 @@
 
 mod board;
 mod files;
+mod frames;
 mod header;
 mod lanes;
 mod locks;
@@ -15,6 +16,7 @@ mod map;
 mod names;
 #[cfg(shuttle)]
 mod ordinary;
+mod pages;
 mod reclaim;
 mod requests;
 mod segments;
@@ -24,10 +26,12 @@ mod takeover;
 
 pub use board::{Board, BoardError, Plan};
 pub use files::{FileRow, FileState, NO_SIZE};
+pub use frames::Frames;
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use names::NamesRow;
+pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
 #[cfg(shuttle)]

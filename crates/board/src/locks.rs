@@ -16,6 +16,12 @@ pub(crate) const WAITERS: u32 = 0x8000_0000;
 /// Spins before sleeping: about as long as a page write takes.
 const SPINS: u32 = if cfg!(shuttle) { 1 } else { 200 };
 
+/// Place of a page in a table of `count`. A large odd stride keeps files apart while pages of one file stay neighbours.
+#[inline]
+pub(crate) fn home(slot: u32, page: u64, count: u64) -> u64 {
+    (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(page)) % count
+}
+
 /// The table.
 #[derive(Clone, Copy)]
 pub struct PageLocks<'a> {
@@ -32,8 +38,7 @@ impl<'a> PageLocks<'a> {
         if pages >= count {
             return [self.words, &[]];
         }
-        // A large odd stride keeps files apart while pages of one file stay neighbours.
-        let start = (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(first) % count) as usize;
+        let start = home(slot, first, count) as usize;
         let end = start + pages as usize;
         let count = count as usize;
         if end <= count {

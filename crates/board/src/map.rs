@@ -1,6 +1,7 @@
 //! A board in memory shared with other processes. All pointers into it are made here.
 #![allow(unsafe_code)]
 
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,8 +9,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::board::{Board, BoardError, Plan};
 use crate::files::FileRow;
+use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
+use crate::locks::PAGE_BYTES;
+use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{AtomicU32, Ordering};
@@ -31,6 +35,10 @@ struct Offsets {
     locks: usize,
     buckets: usize,
     requests: usize,
+    keys: usize,
+    pages: usize,
+    owners: usize,
+    frames: usize,
     end: usize,
 }
 
@@ -49,6 +57,10 @@ impl Plan {
             locks: table(self.lock_count, 4),
             buckets: table(self.bucket_count, 4),
             requests: table(self.request_count, size_of::<RequestCell>()),
+            keys: table(self.lock_count * WAYS as u32, 8),
+            pages: table(self.lock_count * WAYS as u32, size_of::<PageRow>()),
+            owners: table(self.frame_count, 4),
+            frames: table(self.frame_count, PAGE_BYTES as usize),
             end,
         }
     }
@@ -99,6 +111,7 @@ impl Board {
         header.lock_count.store(plan.lock_count, Ordering::Relaxed);
         header.bucket_count.store(plan.bucket_count, Ordering::Relaxed);
         header.request_count.store(plan.request_count, Ordering::Relaxed);
+        header.frame_count.store(plan.frame_count, Ordering::Relaxed);
         header.magic.store(magic, Ordering::Release);
     }
 
@@ -106,6 +119,9 @@ impl Board {
     pub fn open(fd: BorrowedFd<'_>, slot_count: u32, segment_count: u32) -> Result<Self, BoardError> {
         let plan = Plan::new(slot_count, segment_count);
         let board = Self { plan, tables: Tables::map(fd, plan)? };
+        let frame_count = board.header().frame_count.load(Ordering::Acquire);
+        let plan = plan.with_frames(frame_count);
+        let board = if frame_count == 0 { board } else { Self { plan, tables: Tables::map(fd, plan)? } };
         let header = board.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC
             && header.slot_count.load(Ordering::Relaxed) == plan.slot_count
@@ -178,6 +194,25 @@ impl Tables {
     #[inline]
     pub(crate) fn requests(&self) -> &[RequestCell] {
         self.table(self.offsets.requests, self.plan.request_count)
+    }
+
+    /// The page rows.
+    #[inline]
+    pub(crate) fn pages(&self) -> Pages<'_> {
+        let count = self.plan.lock_count * WAYS as u32;
+        Pages { keys: self.table(self.offsets.keys, count), rows: self.table(self.offsets.pages, count) }
+    }
+
+    /// The frames of page rows.
+    #[inline]
+    pub(crate) fn frames(&self) -> Frames<'_> {
+        Frames {
+            owners: self.table(self.offsets.owners, self.plan.frame_count),
+            hand: &self.header().frame_hand,
+            // SAFETY: `offsets` lays the frames out within the mapping.
+            base: unsafe { self.base.add(self.offsets.frames) },
+            life: PhantomData,
+        }
     }
 
     #[inline]

@@ -1,14 +1,19 @@
 //! A board in ordinary memory, for the model checker alone: shared by the model's threads instead of by processes.
 
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::board::{Board, Plan};
 use crate::files::FileRow;
+use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
+use crate::locks::PAGE_BYTES;
+use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicU64};
 
 struct Rows {
     header: Header,
@@ -18,6 +23,11 @@ struct Rows {
     locks: Vec<AtomicU32>,
     buckets: Vec<AtomicU32>,
     requests: Vec<RequestCell>,
+    keys: Vec<AtomicU64>,
+    pages: Vec<PageRow>,
+    owners: Vec<AtomicU32>,
+    /// Plain bytes that may be changed through a shared reference: only ever copied under a page lock.
+    frames: Vec<std::sync::atomic::AtomicU8>,
 }
 
 #[derive(Clone)]
@@ -30,7 +40,15 @@ fn rows<T: Default>(count: u32) -> Vec<T> {
 impl Plan {
     /// Small tables: a model has few of everything.
     pub fn small(slot_count: u32, segment_count: u32, lane_count: u32, lock_count: u32) -> Self {
-        Self { slot_count, segment_count, lane_count, lock_count, bucket_count: 1, request_count: 0 }
+        Self {
+            slot_count,
+            segment_count,
+            lane_count,
+            frame_count: 0,
+            lock_count,
+            bucket_count: 1,
+            request_count: 0,
+        }
     }
 }
 
@@ -45,6 +63,10 @@ impl Board {
             locks: rows(plan.lock_count),
             buckets: rows(plan.bucket_count),
             requests: rows(plan.request_count),
+            keys: rows(plan.lock_count * WAYS as u32),
+            pages: rows(plan.lock_count * WAYS as u32),
+            owners: rows(plan.frame_count),
+            frames: rows(plan.frame_count * PAGE_BYTES as u32),
         };
         Self { plan, tables: Tables(Arc::new(rows)) }
     }
@@ -75,6 +97,19 @@ impl Tables {
 
     pub(crate) fn requests(&self) -> &[RequestCell] {
         &self.0.requests
+    }
+
+    pub(crate) fn pages(&self) -> Pages<'_> {
+        Pages { keys: &self.0.keys, rows: &self.0.pages }
+    }
+
+    pub(crate) fn frames(&self) -> Frames<'_> {
+        Frames {
+            owners: &self.0.owners,
+            hand: &self.0.header.frame_hand,
+            base: NonNull::from(self.0.frames.as_slice()).cast(),
+            life: PhantomData,
+        }
     }
 
     pub(crate) fn locks(&self) -> &[AtomicU32] {

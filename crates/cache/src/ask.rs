@@ -43,6 +43,10 @@ pub enum Ask {
     SyncDirectory = 8,
     /// A file without live records was renamed over: if that was its last name, its slot is free.
     Replaced = 9,
+    /// Bring the page rows of slot `args[0]` of generation `args[1]` to the page cache. The client keeps its writers out.
+    Drain = 10,
+    /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
+    Through = 11,
 }
 
 impl Ask {
@@ -58,6 +62,8 @@ impl Ask {
             Self::Withdraw,
             Self::SyncDirectory,
             Self::Replaced,
+            Self::Drain,
+            Self::Through,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -1,6 +1,6 @@
 //! A process attached to a keeper: what the preloaded library calls.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
@@ -25,6 +25,8 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Ask again.
     pub const EAGAIN: Self = Self(11);
+    /// The file must leave state Behind first.
+    pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
     pub const EINVAL: Self = Self(22);
     /// Path longer than a request can carry.
@@ -55,7 +57,7 @@ pub enum Origin {
 }
 
 /// Where a write goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A given byte offset.
     At(u64),
@@ -102,6 +104,8 @@ pub struct Client<N: Nvm = Mapping> {
     pub(crate) id: u32,
     /// Where the search for a free lane begins; `None`: it depends on the thread.
     pub(crate) first_lane: Option<usize>,
+    /// The process' limit of file sizes: what ends beyond it is the kernel's to refuse.
+    pub(crate) size_limit: AtomicU64,
 }
 
 #[cfg(not(shuttle))]
@@ -131,7 +135,8 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        Self { nvm, board, layout, uuid, id, first_lane: None }
+        let size_limit = AtomicU64::new(i64::MAX as u64);
+        Self { nvm, board, layout, uuid, id, first_lane: None, size_limit }
     }
 
     /// The same client, whose operations begin their search for a free lane at a given one: what it does can then be
@@ -139,6 +144,11 @@ impl<N: Nvm> Client<N> {
     pub fn with_first_lane(mut self, lane: usize) -> Self {
         self.first_lane = Some(lane);
         self
+    }
+
+    /// Tells the process' limit of file sizes (`RLIMIT_FSIZE`), in bytes.
+    pub fn set_size_limit(&self, bytes: u64) {
+        self.size_limit.store(bytes.min(i64::MAX as u64), Ordering::Relaxed);
     }
 
     /// The board.
@@ -157,8 +167,9 @@ impl<N: Nvm> Client<N> {
         &self.board.files()[file.slot as usize]
     }
 
+    /// Whether the place still stands for the file it was found for.
     #[inline]
-    pub(crate) fn is_current(&self, file: FileRef) -> bool {
+    pub fn is_current(&self, file: FileRef) -> bool {
         self.row(file).generation.load(Ordering::SeqCst) == file.generation
     }
 
@@ -173,7 +184,7 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the log still stands for this file.
     pub fn is_managed(&self, file: FileRef) -> bool {
-        self.is_current(file) && self.row(file).state() == FileState::Through
+        self.is_current(file) && self.row(file).state().is_absorbed()
     }
 
     /// Tells the fence that an open of a managed file was ours.
@@ -251,7 +262,7 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let state = row.state();
-        if !self.is_current(file) || !matches!(state, FileState::Through | FileState::Failed) {
+        if !self.is_current(file) || !(state.is_absorbed() || state == FileState::Failed) {
             return raw();
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);

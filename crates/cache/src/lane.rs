@@ -25,8 +25,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// May the operation go on?
 pub(crate) enum Entry {
-    /// Yes; the lane announces it.
-    Entered,
+    /// Yes, in state Through; the lane announces it.
+    Through,
+    /// Yes, in state Behind; the lane announces it.
+    Behind,
     /// The file is left to the kernel.
     Kernel,
     /// The slot is used for another file by now.
@@ -46,6 +48,10 @@ pub(crate) struct Lane<'a, N: Nvm> {
     /// A seq drawn too early, on purpose.
     #[cfg(shuttle)]
     early: core::cell::Cell<Option<u64>>,
+    /// Media offset of the payload of the record written last.
+    payload_offset: u64,
+    /// When it was written, in nanoseconds since 1970.
+    written_ns: u64,
 }
 
 /// The longest write of this pool that is all there or not at all after a crash, in bytes.
@@ -53,6 +59,11 @@ pub(crate) fn atomic_write_bytes_max(layout: &Layout) -> u64 {
     // Half of the segments: lanes keep a quarter, and the rest can always become free.
     let segments = (GROUP_SEGMENTS_MAX as u64).min(u64::from(layout.segment_count) / 2);
     (layout.pool_bytes / 8).min(segments * member_bytes_max(layout))
+}
+
+/// Whether a payload may lie in more than one segment.
+pub(crate) fn is_split(layout: &Layout, bytes: u64) -> bool {
+    bytes > layout.segment_bytes / SPLIT_FRACTION
 }
 
 /// Payload of a record that has a fresh segment for itself.
@@ -69,7 +80,8 @@ impl<N: Nvm> Client<N> {
         Ok(lane)
     }
 
-    fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
+    /// Takes a lane, without room.
+    pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
         let wanted = &self.board.header().lanes_wanted.word;
         loop {
             if !self.keeper_alive() {
@@ -102,6 +114,8 @@ impl<N: Nvm> Client<N> {
                 more_used: 0,
                 #[cfg(shuttle)]
                 early: core::cell::Cell::new(None),
+                payload_offset: 0,
+                written_ns: 0,
             })
     }
 }
@@ -121,6 +135,16 @@ impl<N: Nvm> Lane<'_, N> {
         self.index
     }
 
+    /// Where on the media the bytes of the record written last begin.
+    pub(crate) fn payload_offset(&self) -> u64 {
+        self.payload_offset
+    }
+
+    /// When it was written.
+    pub(crate) fn written_ns(&self) -> u64 {
+        self.written_ns
+    }
+
     fn room(&self) -> u64 {
         match self.row.segment.load(Ordering::Relaxed) {
             0 => 0,
@@ -133,8 +157,7 @@ impl<N: Nvm> Lane<'_, N> {
             return Ok(());
         }
         let layout = &self.client.layout;
-        let splits = bytes > layout.segment_bytes / SPLIT_FRACTION;
-        let here = if splits { self.payload_room() } else { 0 };
+        let here = if is_split(layout, bytes) { self.payload_room() } else { 0 };
         let count = (bytes - here).div_ceil(member_bytes_max(layout)).max(1) as usize;
         self.take_segments(count)?;
         if here == 0 {
@@ -239,6 +262,27 @@ impl<N: Nvm> Lane<'_, N> {
     /// Announces an operation on `file` and checks that it may go on. A transition that keeps writers out is
     /// waited for without an announcement. `exclusive` says that the caller itself keeps them out.
     pub(crate) fn enter(&self, file: FileRef, exclusive: bool) -> Result<Entry, Errno> {
+        self.enter_if(file, exclusive, |state| match state {
+            FileState::Through => Ok(Entry::Through),
+            FileState::Behind => Ok(Entry::Behind),
+            FileState::Failed => Err(Errno::EIO),
+            _ => Ok(Entry::Kernel),
+        })
+    }
+
+    /// As `enter`, to read a file of which the page cache may lack bytes.
+    pub(crate) fn enter_reading(&self, file: FileRef) -> Result<Entry, Errno> {
+        self.enter_if(file, false, |_| {
+            Ok(if self.client.has_rows(file) { Entry::Behind } else { Entry::Kernel })
+        })
+    }
+
+    fn enter_if(
+        &self,
+        file: FileRef,
+        exclusive: bool,
+        judge: impl Fn(FileState) -> Result<Entry, Errno>,
+    ) -> Result<Entry, Errno> {
         let row = self.client.row(file);
         #[cfg(shuttle)]
         if mutated(Mutation::DrawBeforeAnnouncing) {
@@ -255,13 +299,11 @@ impl<N: Nvm> Lane<'_, N> {
             let kept_out =
                 if mutated(Mutation::LookBeforeAnnouncing) { !exclusive && looked } else { kept_out };
             if !kept_out && row.generation.load(Ordering::SeqCst) == file.generation {
-                match row.state() {
-                    FileState::Through => return Ok(Entry::Entered),
-                    state => {
-                        self.leave();
-                        return if state == FileState::Failed { Err(Errno::EIO) } else { Ok(Entry::Kernel) };
-                    }
+                let entry = judge(row.state());
+                if !matches!(entry, Ok(Entry::Through | Entry::Behind)) {
+                    self.leave();
                 }
+                return entry;
             }
             self.leave();
             if !self.client.keeper_alive() {
@@ -315,6 +357,8 @@ impl<N: Nvm> Lane<'_, N> {
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         header.wake_idle_expirer();
         let payload = if kind == Kind::Write { extent } else { 0 };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        self.written_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let mut draft = Draft {
             kind,
             slot: file.slot,
@@ -322,7 +366,7 @@ impl<N: Nvm> Lane<'_, N> {
             seq,
             file_offset,
             extent,
-            unix_time_s: now_s(),
+            unix_time_s: now.tv_sec as u32,
             group_index: 0,
             group_count: 1,
         };
@@ -374,7 +418,7 @@ impl<N: Nvm> Lane<'_, N> {
         LaneRow::count(&self.row.cancels, 1);
     }
 
-    fn write_record(&self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {
+    fn write_record(&mut self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {
         let segment = self.row.segment.load(Ordering::Relaxed) - 1;
         let at = self.row.at.load(Ordering::Relaxed);
         let tail = Tail {
@@ -386,6 +430,7 @@ impl<N: Nvm> Lane<'_, N> {
         self.client.board.segments()[segment as usize].note(draft.slot, draft.seq);
         let taken = append(&self.client.nvm, &tail, draft, parts, from as usize, bytes as usize);
         self.row.at.store(at + taken as u32, Ordering::Release);
+        self.payload_offset = tail.segment_offset + u64::from(at) + RECORD_HEADER_BYTES;
         LaneRow::count(&self.row.nvm_bytes, taken);
     }
 

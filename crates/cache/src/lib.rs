@@ -1,11 +1,12 @@
 //! The designs behind one interface: how writes, syncs, truncations and names are absorbed.
 //!
-//! State Through (write-through) is here; others stand beside it as they come. The cache translates what a
+//! State Through (write-through) and state Behind (write-behind) stand beside each other. The cache translates what a
 //! program does to a file into records, board changes and requests to the keeper. It never opens, closes or
 //! names a file itself: kernel calls on the file are handed in by the caller.
 #![forbid(unsafe_code)]
 
 mod ask;
+pub mod behind;
 mod client;
 mod lane;
 mod names;
@@ -13,5 +14,6 @@ pub mod through;
 pub mod wire;
 
 pub use ask::{Ask, Reason};
+pub use behind::Reading;
 pub use client::{Client, Errno, FileRef, Origin, Outcome, Place, Seen};
 pub use names::Removal;

@@ -40,6 +40,14 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) || !self.has_log(file) {
             return Ok(Removal::Counted);
         }
+        // Who has it open reads on when no slot has it any more: at EBUSY it came back to state Behind meanwhile, once.
+        self.leave_behind(file, true)?;
+        let ask = |board, id, kind, args, path| match ask(board, id, kind, args, path) {
+            Err(Errno::EBUSY) => {
+                self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path))
+            }
+            answer => answer,
+        };
         match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {
             Ok(_) => Ok(Removal::Held),
             Err(Errno::EAGAIN) => self.settle(file, false).map(|()| Removal::Counted),
@@ -138,7 +146,8 @@ impl<N: Nvm> Client<N> {
 
     /// Whether records of the file may be live.
     fn has_log(&self, file: FileRef) -> bool {
-        matches!(self.row(file).state(), FileState::Through | FileState::Failed)
+        let state = self.row(file).state();
+        state.is_absorbed() || state == FileState::Failed
     }
 
     fn settle_if_live(&self, file: FileRef) -> Result<(), Errno> {

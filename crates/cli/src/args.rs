@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use holdfast_keeper::config::FenceChoice;
+use holdfast_keeper::config::{FenceChoice, WriteBehind};
 
 use crate::sizes;
 
@@ -103,6 +103,12 @@ pub struct RunArgs {
     /// Never manage files whose absolute path matches (may be given several times)
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Let writes reach the page cache later than the log where nobody can see the difference
+    #[arg(long, value_enum, default_value_t = Behind::Off)]
+    pub write_behind: Behind,
+    /// Memory for pages whose newest bytes are scattered over the log, with --write-behind
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
+    pub read_cache: u64,
     /// Start bringing files to disk once this much is logged [default: an eighth of the pool]
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     pub batch_min: Option<u64>,
@@ -131,6 +137,27 @@ pub struct RunArgs {
 pub enum Durability {
     /// Every write is durable when it returns
     Write,
+}
+
+/// Whether writes may reach the page cache later than the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Behind {
+    /// Every write goes to the page cache before it returns
+    Off,
+    /// Files below --exclusive directories or behind the fanotify fence; new files after about a second
+    On,
+    /// As on, new files at once
+    AtOnce,
+}
+
+impl From<Behind> for WriteBehind {
+    fn from(behind: Behind) -> Self {
+        match behind {
+            Behind::Off => Self::Off,
+            Behind::On => Self::On,
+            Behind::AtOnce => Self::AtOnce,
+        }
+    }
 }
 
 /// Fences against processes that are no clients.

@@ -66,6 +66,7 @@ pub fn counters(summary: &Summary) -> String {
         ("syncs by the kernel", human_count(summary.syncs_real)),
         ("truncates absorbed", human_count(summary.truncates_absorbed)),
         ("written to NVM", human_bytes(summary.nvm_bytes)),
+        ("written behind", human_bytes(summary.drained_bytes)),
         ("fsyncs by the keeper", human_count(summary.keeper_fsyncs)),
         ("waits for log space", format!("{}  ({})", human_count(summary.stalls), human_ns(summary.stall_ns))),
         ("cancelled writes", human_count(summary.cancels)),

@@ -31,6 +31,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// As [`parse_bytes`], where none at all is a choice, too.
+pub fn parse_bytes_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_bytes(text) }
+}
+
 /// Reads a bandwidth: a size, with `/s` or without.
 pub fn parse_bytes_per_s(text: &str) -> Result<u64, String> {
     parse_bytes(text.strip_suffix("/s").unwrap_or(text))

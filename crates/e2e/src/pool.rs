@@ -72,13 +72,16 @@ impl Pool {
     }
 
     /// `holdfast run` on this pool, with the options, ready for `--` and a program. The pool is created when missing.
+    /// `HOLDFAST_E2E_RUN_OPTIONS` adds options to every run, so that all tests can be run in another state of the files.
     pub fn run(&self, options: &[&str]) -> Cmd {
+        let more = std::env::var("HOLDFAST_E2E_RUN_OPTIONS").unwrap_or_default();
         self.as_user(
             Cmd::holdfast("run")
                 .arg("--volatile")
                 .arg("--pool")
                 .arg(&self.path)
                 .args(["--size", self.size])
+                .args(more.split_whitespace())
                 .args(options),
         )
     }

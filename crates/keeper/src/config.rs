@@ -19,6 +19,19 @@ pub enum FenceChoice {
     None,
 }
 
+/// Whether files may be in state Behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteBehind {
+    /// Every write goes to the page cache at once.
+    #[default]
+    Off,
+    /// Files that no outsider can see stale; new ones after about a second.
+    On,
+    /// New ones at once, too.
+    AtOnce,
+}
+
 /// Everything a keeper is started with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeeperConfig {
@@ -40,6 +53,10 @@ pub struct KeeperConfig {
     pub batch_bytes_max: u64,
     /// Expire at the latest when the oldest record is this old, in milliseconds.
     pub age_ms_max: u64,
+    /// Whether writes may reach the page cache later than the log.
+    pub write_behind: WriteBehind,
+    /// DRAM for pages whose newest bytes are scattered over the log, in bytes.
+    pub read_cache_bytes: u64,
     /// Injected write latency per fence, in nanoseconds.
     pub nvm_latency_ns: u64,
     /// Injected write bandwidth limit, in bytes per second (0: none).
@@ -61,6 +78,8 @@ impl KeeperConfig {
             batch_bytes_min: 0,
             batch_bytes_max: 0,
             age_ms_max: 1000,
+            write_behind: WriteBehind::Off,
+            read_cache_bytes: 32 << 20,
             nvm_latency_ns: 0,
             nvm_bandwidth_bytes_per_s: 0,
             exit_when_unused: true,

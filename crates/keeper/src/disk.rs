@@ -139,6 +139,11 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// Writes all of `bytes`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Bytes that can still be written to its file system by the file's owner; a disk that never fills need not tell.
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
     /// Sets the size.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 

@@ -19,6 +19,7 @@ use crate::disk::Disk;
 use directories::Directories;
 
 mod directories;
+mod drain;
 mod expire;
 mod file;
 mod names;
@@ -29,6 +30,7 @@ mod rewrite;
 mod settle;
 mod slots;
 
+pub use drain::BEHIND_AT_ONCE;
 pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
 pub(crate) use rewrite::replay_live;
@@ -81,6 +83,8 @@ pub struct Durable<N, D: Disk> {
     pub(crate) set_aside: Vec<u32>,
     /// Real syncs made here.
     pub(crate) syncs: AtomicU64,
+    /// Bytes brought to the page cache from page rows.
+    pub(crate) drained_bytes: AtomicU64,
 }
 
 /// The managed files, by slot.
@@ -117,6 +121,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             slot_hint: AtomicU32::new(0),
             set_aside,
             syncs: AtomicU64::new(0),
+            drained_bytes: AtomicU64::new(0),
         };
         durable.beat();
         durable.words().set_in_use();

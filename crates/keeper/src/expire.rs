@@ -80,7 +80,9 @@ impl Expirer<'_> {
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {
         match self.keeper.durable.board.files()[file.slot as usize].state() {
             FileState::Orphan => true,
-            FileState::Through => self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some(),
+            FileState::Through | FileState::Behind => {
+                self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some()
+            }
             _ => false,
         }
     }
@@ -123,7 +125,7 @@ impl Expirer<'_> {
     }
 
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
-        self.keeper.durable.board.files()[file.slot as usize].state() == FileState::Through
+        self.keeper.durable.board.files()[file.slot as usize].state().is_absorbed()
     }
 
     fn retire_idle(&self) {

@@ -65,6 +65,10 @@ pub trait Outsiders: Send + Sync + 'static {
     /// persisted first of all.
     fn arrived(&self, slot: u32, generation: u64);
 
+    /// fanotify only: an outsider that only reads is about to open the file; the open waits for this call. It must leave
+    /// the page cache with everything in it, for as long as the file is watched. It may come at any time.
+    fn reads(&self, _slot: u32, _generation: u64) {}
+
     /// No outsider that can write has the file open any more. With `wrote`, its bytes may be unsynced: the
     /// next sync must be real.
     fn left(&self, slot: u32, generation: u64, wrote: bool);

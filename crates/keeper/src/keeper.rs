@@ -24,6 +24,8 @@ const BYPASSED_KEPT_MAX: usize = 100;
 /// A process attached to this keeper.
 pub(crate) struct Attached {
     pub pid: u32,
+    /// The program it ran when it said hello, if that can be seen.
+    pub program: Option<(u64, u64)>,
     pub pidfd: Arc<OwnedFd>,
 }
 
@@ -101,9 +103,19 @@ impl Keeper {
     }
 
     /// Repairs what a client left that is dead or has become another program.
-    pub(crate) fn bury(&self, client: u32) {
+    pub(crate) fn bury(self: &Arc<Self>, client: u32) {
         locked(&self.pending).retain(|_, pending| pending.client != client);
-        self.durable.repair(client);
+        self.durable.repair_lanes(client);
+        if self.durable.keeps_files(client) {
+            // Not here: it may wait for locks of another client that died, whose end is noticed by this very thread.
+            let keeper = Arc::clone(self);
+            let started = std::thread::Builder::new()
+                .name("repair".to_owned())
+                .spawn(move || keeper.durable.repair_files(client));
+            if started.is_err() {
+                self.durable.repair_files(client);
+            }
+        }
     }
 
     /// The process id of a client.
@@ -111,8 +123,25 @@ impl Keeper {
         locked(&self.clients).get(&client).map(|attached| attached.pid)
     }
 
+    /// Whether a process is attached and still runs the program that is. One that has become another program, which no
+    /// library of ours is in (static, or with more privilege), reads and writes where we do not see it.
+    pub(crate) fn is_running_client(&self, pid: u32) -> bool {
+        let attached: Vec<_> = locked(&self.clients)
+            .values()
+            .filter(|attached| attached.pid == pid)
+            .map(|attached| attached.program)
+            .collect();
+        !attached.is_empty() && attached.contains(&program_of(pid))
+    }
+
     /// Whether a process is attached.
     pub(crate) fn is_client(&self, pid: u32) -> bool {
         locked(&self.clients).values().any(|attached| attached.pid == pid)
     }
+}
+
+/// Device and inode of the program that a process runs.
+pub(crate) fn program_of(pid: u32) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{pid}/exe")).ok().map(|meta| (meta.dev(), meta.ino()))
 }

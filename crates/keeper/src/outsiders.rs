@@ -13,7 +13,7 @@ pub(crate) struct Gate(pub Arc<Keeper>);
 
 impl Outsiders for Gate {
     fn is_ours(&self, pid: u32) -> bool {
-        pid == std::process::id() || self.0.is_client(pid)
+        pid == std::process::id() || self.0.is_running_client(pid)
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
@@ -29,6 +29,14 @@ impl Outsiders for Gate {
         if let Err(error) = keeper.durable.outsider_arrived(&file, conflict) {
             let path = file.meta().path.display().to_string();
             keeper.notes.trouble(format!("{path}: an outsider opened it: {error}"));
+        }
+    }
+
+    fn reads(&self, slot: u32, generation: u64) {
+        let Some(file) = self.0.durable.file(u64::from(slot), generation) else { return };
+        if let Err(error) = self.0.durable.show(&file) {
+            let path = file.meta().path.display().to_string();
+            self.0.notes.trouble(format!("{path}: an outsider reads it, perhaps not the newest: {error}"));
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
 
+use crate::config::WriteBehind;
 use crate::disk::{Disk, DiskFile, OsFile};
 use crate::durable::{Events, Held, Newcomer, locked};
 use crate::fence::FenceKind;
@@ -70,13 +71,17 @@ impl Keeper {
             Err(reason) => return self.decline(&candidate, reason),
         };
         let created = origin == Origin::Created as u64;
-        if !fenced {
+        if !fenced && sole.is_none() {
             let (slot, generation) = self.reserve_slot(client, &candidate)?;
+            if self.config.write_behind != WriteBehind::Off {
+                // Who has it open already may read it where we do not see it.
+                return Err(Errno::EAGAIN);
+            }
             return self.adopt(&candidate, slot, generation, created, false);
         }
         match sole {
             None => self.put_up_fence(client, &candidate),
-            Some(sole) => self.admit(client, pid, &candidate, created, sole),
+            Some(sole) => self.admit(client, pid, &candidate, created, (fenced, sole)),
         }
     }
 
@@ -131,7 +136,7 @@ impl Keeper {
         pid: u32,
         candidate: &Candidate,
         created: bool,
-        sole: bool,
+        (fenced, sole): (bool, bool),
     ) -> Result<Place, Errno> {
         let key = (candidate.dev, candidate.ino);
         let found = locked(&self.pending)
@@ -141,11 +146,15 @@ impl Keeper {
             return self.decline(candidate, Reason::CannotTell);
         };
         let mut reason = tainted.then_some(Reason::Outsider);
-        if !sole && reason.is_none() {
+        if fenced && !sole && reason.is_none() {
             reason = self.strangers(pid, candidate);
         }
-        let place = self.adopt(candidate, slot, generation, created, true)?;
-        if let (Some(reason), Some(file)) = (reason, self.durable.file(place[0], place[1])) {
+        let place = self.adopt(candidate, slot, generation, created, fenced)?;
+        let file = self.durable.file(place[0], place[1]);
+        if let (None, true, Some(file)) = (reason, sole && self.hides_content(fenced), &file) {
+            self.durable.allow_behind(file, created);
+        }
+        if let (Some(reason), Some(file)) = (reason, file) {
             self.durable.bypass(&file, reason).map_err(|_| Errno::EIO)?;
             if reason == Reason::Outsider
                 && let Some(fence) = self.notes.fence.get()
@@ -154,6 +163,11 @@ impl Keeper {
             }
         }
         Ok(place)
+    }
+
+    /// Whether outsiders cannot see what a file holds before we know of them.
+    fn hides_content(&self, fenced: bool) -> bool {
+        !fenced || self.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Fanotify)
     }
 
     /// Why a file that others have open cannot be managed now, if so. Nobody's writes to it were followed before

@@ -104,7 +104,7 @@ fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
 
 fn waits_for_disk(cell: &RequestCell) -> bool {
     match Ask::from_u32(cell.kind.load(Ordering::Relaxed)) {
-        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory) => true,
+        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory | Ask::Drain | Ask::Through) => true,
         // Not the only description: all processes are looked through.
         Some(Ask::Sole) => cell.args[2].load(Ordering::Relaxed) == 0,
         _ => false,

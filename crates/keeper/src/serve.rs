@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Board, KEEPER_DIED, Plan, SegmentState, wake};
+use holdfast_board::{Board, KEEPER_DIED, PAGE_BYTES, Plan, SegmentState, wake};
 use holdfast_cache::wire::{DRAIN, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_media::{Delay, Mapping, OpenMode};
 use rustix::event::epoll;
@@ -22,11 +22,11 @@ use rustix::process::{Pid, PidfdFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::KeeperError;
-use crate::config::{FenceChoice, KeeperConfig};
+use crate::config::{FenceChoice, KeeperConfig, WriteBehind};
 use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, locked};
 use crate::fence::Fence;
-use crate::keeper::{Attached, Keeper, Notes};
+use crate::keeper::{Attached, Keeper, Notes, program_of};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
@@ -38,6 +38,8 @@ const SETTLERS: usize = 2;
 const FIRST_USE: Duration = Duration::from_secs(10);
 /// How long an announced child may take to say hello.
 const FORK_PENDING: Duration = Duration::from_secs(5);
+/// A terabyte.
+const FRAMES_MAX: u64 = 1 << 28;
 const MESSAGE_BYTES_MAX: usize = 64;
 
 const LISTENER: u64 = 0;
@@ -116,12 +118,18 @@ fn build(
         .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?
         .1;
     mapping.set_delay(delay(&config));
-    let plan = Plan::new(superblock.layout.slot_count, superblock.layout.segment_count);
+    let frames = match config.write_behind {
+        WriteBehind::Off => 0,
+        _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
+    };
+    let plan =
+        Plan::new(superblock.layout.slot_count, superblock.layout.segment_count).with_frames(frames as u32);
     let (board, board_fd) = Board::create(plan).map_err(|error| KeeperError::Os {
         what: "make the board".to_owned(),
         source: io::Error::other(format!("{error:?}")),
     })?;
     board.header().counter.set(counter_start);
+    board.header().write_behind.word.store(config.write_behind as u32, Ordering::SeqCst);
     for &segment in &pinned_segments {
         board.segments()[segment as usize].set_state(SegmentState::Pinned);
     }
@@ -421,7 +429,8 @@ impl EventLoop {
         if !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
-        locked(&self.keeper.clients).insert(client, Attached { pid: pid_number, pidfd });
+        locked(&self.keeper.clients)
+            .insert(client, Attached { pid: pid_number, program: program_of(pid_number), pidfd });
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,

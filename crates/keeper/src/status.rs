@@ -27,6 +27,9 @@ pub struct Summary {
     pub truncates_absorbed: u64,
     /// Bytes written to NVM, headers and padding included.
     pub nvm_bytes: u64,
+    /// Bytes that write-behind brought to the page cache.
+    #[serde(default)]
+    pub drained_bytes: u64,
     /// Real `fsync` and `syncfs` calls of the keeper.
     pub keeper_fsyncs: u64,
     /// Times a writer waited for log space.
@@ -66,8 +69,11 @@ pub struct Status {
     pub flush_path: String,
     /// Size of the pool in bytes.
     pub pool_bytes: u64,
-    /// Size of the board in bytes.
+    /// Size of the board in bytes, without the read cache.
     pub board_bytes: u64,
+    /// Memory for pages that are scattered over the log, in bytes.
+    #[serde(default)]
+    pub read_cache_bytes: u64,
     /// Segments in all.
     pub segments: u64,
     /// Segments free.

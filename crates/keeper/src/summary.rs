@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, SegmentState};
+use holdfast_board::{FileState, PAGE_BYTES, SegmentState};
 
 use crate::durable::locked;
 use crate::keeper::Keeper;
@@ -15,6 +15,7 @@ impl Keeper {
             syncs_absorbed: header.syncs_absorbed.get(),
             syncs_real: header.syncs_real.get(),
             truncates_absorbed: header.truncates_absorbed.get(),
+            drained_bytes: self.durable.drained_bytes.load(Ordering::Relaxed),
             keeper_fsyncs: self.durable.syncs.load(Ordering::Relaxed),
             settles: header.settles.get(),
             drained,
@@ -36,6 +37,7 @@ impl Keeper {
         for file in self.durable.managed() {
             let name = match self.durable.board.files()[file.slot as usize].state() {
                 FileState::Through => "through",
+                FileState::Behind => "behind",
                 FileState::Bypassed => "bypassed",
                 FileState::Orphan => "removed",
                 FileState::Failed => "failed",
@@ -67,7 +69,8 @@ impl Keeper {
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
             pool_bytes: self.durable.superblock.layout.pool_bytes,
-            board_bytes: self.durable.board.bytes() as u64,
+            board_bytes: self.durable.board.plan().with_frames(0).bytes() as u64,
+            read_cache_bytes: u64::from(self.durable.board.plan().frame_count) * PAGE_BYTES,
             segments: u64::from(self.durable.superblock.layout.segment_count),
             segments_free: count(|state| state == SegmentState::Free),
             slots: u64::from(self.durable.superblock.layout.slot_count),

@@ -22,6 +22,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::config::{FenceChoice, KeeperConfig};
 
+mod behind;
+mod durable;
+
 struct House {
     client: Client,
     socket: PathBuf,
@@ -36,6 +39,10 @@ impl Drop for House {
 }
 
 fn house(name: &str, age_ms_max: u64) -> House {
+    house_with(name, |config| config.age_ms_max = age_ms_max)
+}
+
+fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
     let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
     let _ = std::fs::remove_file(&pool);
     crate::recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
@@ -44,7 +51,7 @@ fn house(name: &str, age_ms_max: u64) -> House {
     config.volatile = true;
     config.exclusive = vec![directory.path().canonicalize().unwrap()];
     config.fence = FenceChoice::None;
-    config.age_ms_max = age_ms_max;
+    configure(&mut config);
     let (started, starts) = mpsc::channel();
     std::thread::spawn(move || {
         crate::serve(config, |socket, _| started.send(socket.to_owned()).unwrap()).unwrap();

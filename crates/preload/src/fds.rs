@@ -17,6 +17,7 @@ const KIND_MASK: u64 = 3;
 const UNKNOWN: u64 = 0;
 const IGNORED: u64 = 1;
 const DESCRIBED: u64 = 2;
+const READABLE: u64 = 3;
 /// The kernel is about to close the number or to give it to another file, or has just done so.
 const CHANGING: u64 = 1 << 22;
 /// Counts changes, so that a word does not come back while somebody looks away.
@@ -33,8 +34,10 @@ static USED: AtomicU32 = AtomicU32::new(0);
 pub enum Row {
     /// Not looked at yet, or not tracked.
     Unknown,
-    /// Nothing that can change a regular file.
+    /// No regular file.
     Ignored,
+    /// A regular file that cannot be changed through it.
+    Readable,
     /// A description that may write to a regular file.
     Described(&'static Description),
 }
@@ -47,6 +50,7 @@ fn row(fd: c_int) -> Option<&'static AtomicU64> {
 fn decode(word: u64) -> Row {
     match word & KIND_MASK {
         IGNORED => Row::Ignored,
+        READABLE => Row::Readable,
         DESCRIBED => match descriptions::get((word >> 2) as u32 & 0xf_ffff) {
             // The row was freed and taken again since the word was read: whoever did it closed the number.
             Some(description) if description.turn() == (word >> 32) as u32 => Row::Described(description),
@@ -175,7 +179,7 @@ pub fn reset_changes() {
     }
 }
 
-/// Notes that `fd` can change no regular file.
+/// Notes that `fd` is no regular file.
 pub fn ignore(fd: c_int) {
     replace(fd, IGNORED);
 }
@@ -183,6 +187,21 @@ pub fn ignore(fd: c_int) {
 /// As [`ignore`], of a number that was looked at in that moment.
 pub fn ignore_at(fd: c_int, moment: Moment) {
     replace_at(fd, moment, IGNORED);
+}
+
+/// Notes that `fd` is a regular file, which it can only read.
+pub fn note_readable(fd: c_int) {
+    replace(fd, READABLE);
+}
+
+/// As [`note_readable`], of a number that was looked at in that moment.
+pub fn note_readable_at(fd: c_int, moment: Moment) {
+    replace_at(fd, moment, READABLE);
+}
+
+/// All numbers that can only read a regular file.
+pub fn readable() -> impl Iterator<Item = c_int> {
+    (0..USED.load(Ordering::Relaxed) as c_int).filter(|&fd| matches!(look(fd), Row::Readable))
 }
 
 fn described_as(index: u32, description: &'static Description) -> u64 {

@@ -4,6 +4,7 @@
 //! hands the call to the cache or passes it on as a raw system call; with no keeper it always passes it on.
 //! A hook must never allocate, use std I/O, panic, call `dlsym`, or call the libc function it stands for.
 
+mod behind;
 mod critical;
 mod descriptions;
 mod fds;

@@ -16,7 +16,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, fds, inherit, patch, signals, tls};
+use crate::{critical, descriptions, fds, hooks, inherit, patch, signals, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -229,6 +229,9 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
     for fd in fds.into_iter().flatten() {
         raw::close(fd);
     }
+    if let Ok(client) = &client {
+        hooks::limits::learn(client);
+    }
     client
 }
 
@@ -341,9 +344,14 @@ unsafe extern "C" fn construct(
             return;
         }
     };
-    let Some(word) = wiped_page() else { return };
+    let Some(word) = wiped_page() else {
+        client.forbid_behind();
+        return;
+    };
     if !patched {
         bypass_all();
+        // What it reads by stdio is not seen either.
+        client.forbid_behind();
         raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);

@@ -72,7 +72,7 @@ impl Handle {
 pub fn of_change(fd: c_int) -> Target {
     let Some(client) = process::client() else { return without_client(fd) };
     match fds::look(fd) {
-        Row::Ignored => Target::Kernel,
+        Row::Ignored | Row::Readable => Target::Kernel,
         Row::Described(description) => described(client, fd, description, true),
         Row::Unknown => unknown(client, fd, true),
     }
@@ -84,7 +84,7 @@ pub fn of_change(fd: c_int) -> Target {
 pub fn of_other(fd: c_int) -> Target {
     let Some(client) = process::client() else { return without_client(fd) };
     match fds::look(fd) {
-        Row::Ignored => Target::Kernel,
+        Row::Ignored | Row::Readable => Target::Kernel,
         Row::Described(description) => described(client, fd, description, false),
         Row::Unknown => unknown(client, fd, false),
     }
@@ -240,8 +240,12 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
     let Ok(flags) = raw::check(raw::fcntl(fd, libc::F_GETFL, 0)) else { return Target::Kernel };
     let flags = flags as c_int;
     let Ok(stat) = raw::fstat(fd) else { return Target::Kernel };
-    if !stat.regular || !may_write(flags) {
+    if !stat.regular || flags & libc::O_PATH != 0 {
         fds::ignore_at(fd, moment);
+        return Target::Kernel;
+    }
+    if !may_write(flags) {
+        fds::note_readable_at(fd, moment);
         return Target::Kernel;
     }
     let described_as = descriptions::SHARED | append_flag(flags);

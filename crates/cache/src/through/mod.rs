@@ -6,3 +6,5 @@
 
 mod resize;
 mod write;
+
+pub(crate) use write::Written;

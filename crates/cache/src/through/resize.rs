@@ -50,13 +50,17 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         let row = self.row(file);
-        let result = match lane.enter(file, true) {
-            Ok(Entry::Entered) => {
+        let entered = self.drain_rows(file).and_then(|()| lane.enter(file, true));
+        let result = match entered {
+            Ok(Entry::Through | Entry::Behind) => {
                 let seq = lane.append(file, kind, offset, extent, &[]);
                 let result = raw();
                 match result {
                     Err(_) => lane.cancel(file, seq, 0),
-                    Ok(()) if kind == Kind::Truncate => row.size_hint.store(offset, Ordering::SeqCst),
+                    Ok(()) if kind == Kind::Truncate => {
+                        row.size_hint.store(offset, Ordering::SeqCst);
+                        row.written_ns.store(0, Ordering::SeqCst);
+                    }
                     Ok(()) => {}
                 }
                 if result.is_ok() {
@@ -107,7 +111,7 @@ impl<N: Nvm> Client<N> {
     ) -> Result<Result<R, F>, Errno> {
         match self.row(file).state() {
             _ if !self.is_current(file) => return Ok(Err(raw)),
-            FileState::Through => {}
+            FileState::Through | FileState::Behind => {}
             // Its records cannot be expired, and a replay would cover what the call does (invariant 5).
             FileState::Failed => return Err(Errno::EIO),
             _ => return Ok(Err(raw)),
@@ -116,7 +120,10 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         let row = self.row(file);
-        let result = if self.is_current(file) && row.state() == FileState::Through {
+        let left = if self.is_current(file) { self.leave_behind_locked(file, false) } else { Ok(()) };
+        let result = if let Err(errno) = left {
+            Err(errno)
+        } else if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
             let settled = if has_records { self.settle(file, true) } else { Ok(()) };

@@ -6,11 +6,12 @@ use holdfast_board::{FileRow, NO_SIZE};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
+use crate::behind::Written as Behind;
 use crate::client::{Client, Errno, FileRef, Outcome, Place};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max};
 
 /// How the part under the locks ended.
-enum Written {
+pub(crate) enum Written {
     /// Logged and in the page cache.
     Done { bytes: usize, offset: u64 },
     /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be settled.
@@ -32,8 +33,37 @@ impl<N: Nvm> Client<N> {
         file: FileRef,
         place: Place,
         parts: &[Bytes<'_>],
+        raw: impl FnMut() -> Result<usize, Errno>,
+        cursor: impl Fn() -> Result<u64, Errno>,
+    ) -> Result<Outcome, Errno> {
+        self.write_with(file, place, parts, raw, cursor, None)
+    }
+
+    /// As [`Client::write`]; `seek` sets the description's cursor, so that writes at it can do without `raw` (state
+    /// Behind).
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub fn write_seeking(
+        &self,
+        file: FileRef,
+        place: Place,
+        parts: &[Bytes<'_>],
+        raw: impl FnMut() -> Result<usize, Errno>,
+        cursor: impl Fn() -> Result<u64, Errno>,
+        seek: impl Fn(u64) -> Result<(), Errno>,
+    ) -> Result<Outcome, Errno> {
+        self.write_with(file, place, parts, raw, cursor, Some(&seek))
+    }
+
+    fn write_with(
+        &self,
+        file: FileRef,
+        place: Place,
+        parts: &[Bytes<'_>],
         mut raw: impl FnMut() -> Result<usize, Errno>,
         cursor: impl Fn() -> Result<u64, Errno>,
+        seek: Option<&dyn Fn(u64) -> Result<(), Errno>>,
     ) -> Result<Outcome, Errno> {
         let total: usize = parts.iter().map(Bytes::len).sum();
         if total == 0 {
@@ -44,12 +74,27 @@ impl<N: Nvm> Client<N> {
         }
         // Step 0: space before any lock.
         let mut lane = self.reserve(total as u64)?;
-        match lane.enter(file, false)? {
-            Entry::Entered => {}
+        let written = match lane.enter(file, false)? {
+            Entry::Behind => {
+                match self.write_behind(&mut lane, file, place, parts, total as u64, &cursor, seek) {
+                    Ok(Behind::Done { offset }) => Ok(Written::Done { bytes: total, offset }),
+                    Ok(Behind::Apart { offset }) => {
+                        self.log_and_call(&mut lane, file, place, offset, parts, &mut raw, &cursor)
+                    }
+                    Ok(Behind::Alone) => {
+                        lane.finish(file);
+                        drop(lane);
+                        return self.write_alone(file, place, parts, &mut raw, &cursor);
+                    }
+                    Err(errno) => Err(errno),
+                }
+            }
+            Entry::Through => {
+                self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor)
+            }
             Entry::Kernel => return Ok(Outcome::Kernel),
             Entry::Stale => return Ok(Outcome::Stale),
-        }
-        let written = self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor);
+        };
         lane.finish(file);
         drop(lane);
         match written? {
@@ -69,7 +114,7 @@ impl<N: Nvm> Client<N> {
 
     /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
     #[allow(clippy::too_many_arguments)]
-    fn write_entered(
+    pub(crate) fn write_entered(
         &self,
         lane: &mut Lane<'_, N>,
         file: FileRef,
@@ -105,6 +150,23 @@ impl<N: Nvm> Client<N> {
             return raw().map(|bytes| Written::Misplaced { bytes });
         }
         lane.lock_pages(file, offset, total)?;
+        self.log_and_call(lane, file, place, offset, parts, raw, cursor)
+    }
+
+    /// Logs a write and has the kernel make it, under the page locks.
+    #[allow(clippy::too_many_arguments)]
+    fn log_and_call(
+        &self,
+        lane: &mut Lane<'_, N>,
+        file: FileRef,
+        place: Place,
+        offset: u64,
+        parts: &[Bytes<'_>],
+        raw: &mut impl FnMut() -> Result<usize, Errno>,
+        cursor: &impl Fn() -> Result<u64, Errno>,
+    ) -> Result<Written, Errno> {
+        let row = self.row(file);
+        let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);
@@ -132,14 +194,14 @@ impl<N: Nvm> Client<N> {
         Ok(Written::Done { bytes, offset })
     }
 
-    fn lock_cursor(&self, row: &FileRow, lane: &Lane<'_, N>) -> Result<(), Errno> {
+    pub(crate) fn lock_cursor(&self, row: &FileRow, lane: &Lane<'_, N>) -> Result<(), Errno> {
         let locked = row.lock_cursor(lane.index(), &self.board.header().keeper.word);
         if locked { Ok(()) } else { Err(Errno::EIO) }
     }
 
     /// A write too large for the log, or an append to an unknown end: settled before (invariant 5) and on disk when it
     /// returns.
-    fn write_around(
+    pub(crate) fn write_around(
         &self,
         file: FileRef,
         place: Place,

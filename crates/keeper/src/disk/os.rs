@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_pool::{Identity, Ownership};
@@ -21,6 +22,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{Access, Change, Disk, DiskFile, Notice, Stat};
+use crate::durable::locked;
 use crate::identity::{self, FsKind};
 
 /// Zeros written at once where holes cannot be punched.
@@ -142,6 +144,23 @@ impl Disk for OsDisk {
     }
 }
 
+/// Whether quotas are in force on a device, as far as its mounts say: then nobody can tell how much fits.
+fn has_quota(dev: u64) -> bool {
+    static KNOWN: Mutex<Vec<(u64, bool)>> = Mutex::new(Vec::new());
+    let mut known = locked(&KNOWN);
+    if let Some(&(_, quota)) = known.iter().find(|(device, _)| *device == dev) {
+        return quota;
+    }
+    let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let quota = mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&device)).any(|line| {
+        let options = line.rsplit(' ').next().unwrap_or_default();
+        options.split(',').any(|option| option.contains("quota") && !option.contains("noquota"))
+    });
+    known.push((dev, quota));
+    quota
+}
+
 /// A descriptor.
 #[derive(Debug)]
 pub struct OsFile(File);
@@ -226,6 +245,18 @@ impl DiskFile for OsFile {
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.0.write_all_at(bytes, offset)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        const BTRFS: u32 = 0x9123_683e;
+        // btrfs' quota groups come and go without a trace in its mounts, and overwriting takes space there.
+        let unknown =
+            rustix::fs::fstatfs(&self.0)?.f_type as u32 == BTRFS || has_quota(self.0.metadata()?.dev());
+        if unknown {
+            return Ok(0);
+        }
+        let space = rustix::fs::fstatvfs(&self.0)?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
 use holdfast_cache::Errno;
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
@@ -116,7 +115,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
         let is_blank = |file: &ManagedFile<D::File>| {
             let row = &self.board.files()[file.slot as usize];
-            row.state() == FileState::Through
+            row.state().is_absorbed()
                 && row.generation.load(Ordering::SeqCst) == file.generation
                 && row.is_blank()
                 && file.meta().marks & MARK_CREATED != 0

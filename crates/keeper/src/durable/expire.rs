@@ -1,7 +1,8 @@
 //! One round of expiry: dirty files are synced in groups, their records voided, dead segments and unused slots given
 //! back.
 //!
-//! In state Through draining never writes (design 5): it is `fsync` and expire. When a round is due is the keeper's
+//! In state Through draining never writes (design 5): it is `fsync` and expire. In state Behind the sync of a file drains
+//! its page rows first. When a round is due is the keeper's
 //! matter (`crate::expire`).
 
 use std::collections::{BTreeMap, HashSet};
@@ -41,7 +42,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             .into_iter()
             .filter(|file| {
                 let state = self.board.files()[file.slot as usize].state();
-                matches!(state, FileState::Through | FileState::Failed) && self.is_dirty(file)
+                (state.is_absorbed() || state == FileState::Failed) && self.is_dirty(file)
             })
             .collect();
         let mut clean = true;
@@ -58,6 +59,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             (meta.used, meta.look_at) = (Instant::now(), Instant::now() + IDLE_FILE);
         }
         self.free_segments();
+        self.review_behind();
         clean && named
     }
 

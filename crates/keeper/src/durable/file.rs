@@ -52,6 +52,8 @@ pub(crate) struct Meta {
     /// The client that announced a new name last.
     pub naming: Option<u32>,
     pub bypass: Option<Reason>,
+    /// Nothing but the free space of its disk speaks against state Behind.
+    pub may_be_behind: bool,
     pub rewrite: bool,
     /// Failed syncs of clients that are known here.
     pub client_failures: u32,
@@ -79,6 +81,7 @@ impl<F> ManagedFile<F> {
             removing: None,
             naming: None,
             bypass: None,
+            may_be_behind: false,
             rewrite: false,
             client_failures: 0,
             failures: 0,

@@ -185,7 +185,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if meta.marks & MARK_VOID != 0 {
             return true;
         }
-        if meta.unlinking.is_none() || !file.held().is_removed() {
+        let row = &self.board.files()[file.slot as usize];
+        // A file leaves state Behind for good before its removal is announced: who has it open reads on in the page cache.
+        if meta.unlinking.is_none() || !file.held().is_removed() || row.state() == FileState::Behind {
             return false;
         }
         meta.marks |= MARK_VOID;

@@ -2,56 +2,121 @@
 //! record is whole, else nothing of it exists; then everything it held is opened (history 15).
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use holdfast_board::NO_SIZE;
+use holdfast_board::{DeadLane, FileRow, FileState, NO_SIZE, RequestState};
+use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
 use super::rewrite::roll_forward;
 use super::{Durable, Writers};
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Repairs everything of `client`, which is dead or has become another program.
     pub fn repair(&self, client: u32) {
+        self.repair_lanes(client);
+        self.repair_files(client);
+    }
+
+    /// First half: its operations, page locks and cells. Waits for nobody: others may be dead, too, and wait for this.
+    pub fn repair_lanes(&self, client: u32) {
         for dead in self.board.dead_lanes(client) {
             if let Some(seq) = dead.seq {
-                self.finish_operation(dead.slot, seq, &dead.segments);
-                if let Some(row) = self.board.files().get(dead.slot as usize) {
-                    // It may have made the file longer, and did not live to say so.
-                    row.size_hint.store(NO_SIZE, Ordering::SeqCst);
-                }
+                self.finish_operation(&dead, seq);
             }
+            self.board.frames().free_taken(dead.index);
             self.board.open_lane(&dead);
         }
         self.withdraw_announced(client);
         // It may have changed names and died before it counted that.
         self.board.header().note_all_names();
+        self.board.free_cells(client);
+    }
+
+    /// Whether it keeps others out of a file.
+    pub fn keeps_files(&self, client: u32) -> bool {
+        !self.board.files_held_by(client).is_empty()
+    }
+
+    /// Second half: the files it kept others out of. Waits for page locks and the disk.
+    pub fn repair_files(&self, client: u32) {
+        for cell in self.board.requests() {
+            let asked = || cell.client.load(Ordering::SeqCst) == client;
+            // What it asked under its lock must not be done without it.
+            if asked() && !cell.advance(RequestState::Posted, RequestState::Free) {
+                while asked() && cell.state() == RequestState::Taken {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
         for slot in self.board.files_held_by(client) {
             let row = &self.board.files()[slot as usize];
             // A call around the log may have been under way: what it did is made durable before others go on.
             if let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) {
                 let _ = self.settle(&file, Writers::KeptOut);
             }
-            row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+            forget_size(row);
             row.unlock_exclusive(client);
         }
-        self.board.free_cells(client);
     }
 
-    /// Rolls an operation forward under the locks its owner still holds. Where that cannot be done, the file is
-    /// made durable as it is: the operation was not acknowledged.
-    fn finish_operation(&self, slot: u32, seq: u64, segments: &[u32]) {
-        let generation =
-            self.board.files().get(slot as usize).map_or(0, |row| row.generation.load(Ordering::SeqCst));
-        let Some(file) = self.file(u64::from(slot), generation) else { return };
-        let rolled =
-            roll_forward(&self.nvm, &self.superblock, segments, seq, &mut || self.open_for_writing(&file));
-        if let (Ok(true), Some(row)) = (&rolled, self.board.files().get(slot as usize)) {
+    /// Rolls an operation forward under the locks its owner still holds. Where that cannot be done, the log is applied
+    /// anew before the file's next sync: the operation was not acknowledged.
+    ///
+    /// In state Behind its owner may have entered some of its pages and not others. All rows of its range are drained, which
+    /// leaves nothing newer than the page cache there, and its record follows.
+    fn finish_operation(&self, dead: &DeadLane, seq: u64) {
+        let slot = dead.slot;
+        let Some(row) = self.board.files().get(slot as usize) else { return };
+        self.roll_forward_dead(dead, seq, row);
+        forget_size(row);
+    }
+
+    fn roll_forward_dead(&self, dead: &DeadLane, seq: u64, row: &FileRow) {
+        let slot = dead.slot;
+        let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) else { return };
+        let lane = &self.board.lanes()[dead.index as usize];
+        let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
+        let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, &mut || {
+            let target = self.open_for_writing(&file)?;
+            if range.1 > 0 {
+                self.drain_held(&target, slot, range)?;
+            }
+            Ok(target)
+        });
+        if let Ok(Some(_)) = &rolled {
             row.note_recorded();
         }
-        if let Err(error) = rolled {
-            let path = file.meta().path.display().to_string();
-            self.events.trouble(format!("{path}: cannot finish the write of a dead process: {error}"));
+        match rolled {
+            Ok(Some(done)) if row.state() == FileState::Behind => match done.kind {
+                Kind::Write => _ = row.size_hint.fetch_max(done.file_offset + done.extent, Ordering::SeqCst),
+                Kind::Truncate => row.size_hint.store(done.file_offset, Ordering::SeqCst),
+                Kind::Punch | Kind::Cancel => {}
+            },
+            // A short write that was cancelled may have made the file longer.
+            Ok(None) if row.state() == FileState::Behind => {
+                if let Ok(stat) = file.held().stat() {
+                    row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let mut meta = file.meta();
+                meta.rewrite = true;
+                self.events.trouble(format!(
+                    "{}: cannot finish the write of a dead process: {error}",
+                    meta.path.display()
+                ));
+            }
         }
+    }
+}
+
+/// A dead client may have made the file longer, and did not live to say so. Where bytes are in the log alone, the board's
+/// size is the only one there is, and was set right.
+fn forget_size(row: &FileRow) {
+    if row.state() != FileState::Behind && row.page_rows.load(Ordering::SeqCst) == 0 {
+        row.size_hint.store(NO_SIZE, Ordering::SeqCst);
     }
 }

@@ -1,13 +1,14 @@
 //! What clients ask about a file that has a slot: the decisions; cells, descriptors and paths are the keeper's.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
 use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::HintKind;
 
-use super::{Durable, Writers};
+use super::{Durable, KEEPER_ID, Writers};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -21,17 +22,29 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         path: impl FnOnce() -> Option<PathBuf>,
     ) -> Result<[u64; 2], Errno> {
         let Some(file) = self.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
+        let holder = self.board.files()[file.slot as usize].exclusive.load(Ordering::SeqCst) & KEEPER_ID;
         match ask {
+            // Its asker died, and the file is others' again.
+            Ask::Drain | Ask::Through if holder != client => return Err(Errno::EIO),
             Ask::Settle => {
                 self.board.header().settles.add(1);
-                let writers = if args[2] == 1 { Writers::KeptOut } else { Writers::MayBeIn };
+                // An asker that died meanwhile keeps nobody out any more.
+                let kept_out = args[2] == 1 && holder == client;
+                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
                 self.settle(&file, writers).map_err(|_| Errno::EIO)?;
             }
+            Ask::Drain => self
+                .drain_all(&file)
+                .inspect_err(|error| self.drain_failed(&file, error))
+                .map_err(|_| Errno::EIO)?,
+            Ask::Through => self.leave_behind(&file, args[2] != 0).map_err(|_| Errno::EIO)?,
             Ask::Bypass => self.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
             Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
+            // Its data must be in the page cache for good before the last name goes.
+            Ask::Unlinking if !self.never_behind(&file) => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
                 let state = self.board.files()[file.slot as usize].state();
-                if !matches!(state, FileState::Through | FileState::Failed) {
+                if !(state.is_absorbed() || state == FileState::Failed) {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 let stored = match path() {

@@ -82,14 +82,14 @@ fn apply(
 }
 
 /// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in `segments`.
-/// Returns whether it was.
+/// Returns the header of its first record if it was. `open` may do what must come before it.
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
     segments: &[u32],
     seq: u64,
     open: &mut dyn FnMut() -> io::Result<F>,
-) -> io::Result<bool> {
+) -> io::Result<Option<Header>> {
     // Its writer may have died before its fence: what follows from a record must not outlive it (invariant 1).
     let persist = |record: &Record<'_>| {
         let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
@@ -98,12 +98,12 @@ pub(super) fn roll_forward<F: DiskFile>(
     };
     let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, persist);
     if members.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     let file = open()?;
     let mut written = 0;
     for (header, payload) in &members {
         apply(&file, header, payload, None, &mut written)?;
     }
-    Ok(true)
+    Ok(members.first().map(|(header, _)| *header))
 }

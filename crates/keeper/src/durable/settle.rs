@@ -73,6 +73,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot);
+        // State Behind: what the records up to S say comes to the page cache only now.
+        self.drain(file, settled).inspect_err(|error| self.sync_failed(file, error))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         description.sync().inspect_err(|error| self.sync_failed(file, error))?;
         file.meta().failures = 0;
@@ -99,6 +101,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
     }
 
+    pub(super) fn drain_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
+        self.sync_failed(file, error);
+    }
+
     fn sync_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
         let row = &self.board.files()[file.slot as usize];
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
@@ -107,6 +113,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         meta.failures += 1;
         self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
         if meta.failures == FAILURES_MAX {
+            // Its page rows stay where readers find them.
             row.set_state(FileState::Failed);
             self.events.trouble(format!(
                 "{}: given up after {FAILURES_MAX} tries; its writers get errors, the log keeps what was acknowledged",
@@ -120,8 +127,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if writers == Writers::MayBeIn && !self.board.lock_file(file.slot, KEEPER_ID) {
             return Err(io::Error::other("the keeper is stopping"));
         }
-        let result = replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
-            self.open_for_writing(file)
+        // First the rows: what the log says is then what the file says, with nothing newer above it.
+        let result = self.drain_all(file).and_then(|()| {
+            replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+                self.open_for_writing(file)
+            })
         });
         if writers == Writers::MayBeIn {
             self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
@@ -137,10 +147,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Err(io::Error::other("the keeper is stopping"));
         }
         let row = &self.board.files()[file.slot as usize];
-        let result = match row.state() {
+        let result = self.leave_behind(file, false).and_then(|()| match row.state() {
             FileState::Through => self.settle(file, Writers::KeptOut),
             _ => Ok(()),
-        };
+        });
         if result.is_ok() {
             if row.state() == FileState::Through {
                 row.set_state(FileState::Bypassed);

@@ -73,6 +73,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlogged.store(u64::from(!created), Ordering::Relaxed);
         row.unlogged_synced.store(0, Ordering::Relaxed);
         row.sync_failures.store(0, Ordering::Relaxed);
+        row.page_rows.store(0, Ordering::SeqCst);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(FileState::Through);
         let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
@@ -106,6 +107,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut files = locked(&self.files);
         self.board.remove(file.slot);
         let row = &self.board.files()[file.slot as usize];
+        debug_assert_eq!(row.page_rows.load(Ordering::SeqCst), 0, "nothing of it is in the log alone");
+        if row.state() == FileState::Behind {
+            self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+        }
         row.generation.store(0, Ordering::SeqCst);
         row.set_state(FileState::Free);
         self.slots().release(file.slot);
@@ -119,8 +124,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return false;
         }
         let row = &self.board.files()[file.slot as usize];
-        let unused = row.state() == FileState::Through
+        let unused = row.state().is_absorbed()
             && !self.is_dirty(file)
+            && row.page_rows.load(Ordering::SeqCst) == 0
             && !row.needs_real_sync()
             && file
                 .description(&row.client_opens)

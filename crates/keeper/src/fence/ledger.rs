@@ -261,10 +261,14 @@ impl Ledger {
         }
     }
 
-    /// Lets readers in; queues everybody else behind `arrived`.
+    /// Lets readers in once they see everything; queues everybody else behind `arrived`.
     fn judge(self: &Arc<Self>, key: Key, tid: u32, pid: u32, gate: Gate) {
         let intent = opener::intent(tid);
         if intent == Intent::Read {
+            let file = self.lock().files.get(&key).map(|file| (file.slot, file.generation));
+            if let Some((slot, generation)) = file {
+                self.sink.reads(slot, generation);
+            }
             return;
         }
         let mut inner = self.lock();

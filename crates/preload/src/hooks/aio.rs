@@ -16,13 +16,13 @@ use crate::{fds, process, target};
 /// Leaves every file that this process may change to the kernel, from now on.
 #[cold]
 pub(super) fn leave_all_to_kernel(reason: Reason) {
-    if process::client().is_none() || process::bypasses_all() {
-        return;
-    }
+    let Some(client) = process::client().filter(|_| !process::bypasses_all()) else { return };
     process::bypass_all();
     for (fd, _) in fds::described(0, c_int::MAX) {
         target::leave_to_kernel(fd, reason);
     }
+    // It may read files that others write.
+    crate::critical::section(|| client.forbid_behind());
 }
 
 /// libaio's `io_setup`: returns the negative errno.

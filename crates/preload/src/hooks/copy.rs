@@ -10,7 +10,7 @@ use libc::{msghdr, off_t, size_t, ssize_t};
 
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
-use crate::{critical, process};
+use crate::{behind, critical, memory, process};
 
 /// Makes a call that fills `fd` with content from elsewhere around the log.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
@@ -36,6 +36,7 @@ pub unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
+    behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
     around(to, || unsafe { call!(libc::SYS_sendfile, to, from, offset, bytes) })
 }
@@ -50,6 +51,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
     around(to, || unsafe { call!(libc::SYS_copy_file_range, from, from_offset, to, to_offset, bytes, flags) })
 }
@@ -67,6 +69,7 @@ pub unsafe extern "C-unwind" fn splice(
     if let Target::Managed(_) = target::of_other(to) {
         target::leave_to_kernel(to, Reason::Uncovered);
     }
+    behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
     give(unsafe {
         raw::cancellable(
@@ -106,6 +109,17 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     let kernel = || unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
     // The kernel takes 32 bits; callers sign-extend.
     let request = request & 0xffff_ffff;
+    if process::client().is_some() && !HARMLESS_TYPES.contains(&(request >> 8 & 0xff)) {
+        // Where its bytes lie on disk, for instance.
+        behind::bring(fd);
+        if request == FICLONE {
+            behind::bring(argument as c_int);
+        }
+        if request == FICLONERANGE && memory::is_range_readable(argument, size_of::<i64>()) {
+            // SAFETY: readable as probed; the structure begins with the source's descriptor.
+            behind::bring(unsafe { (argument as *const i64).read_unaligned() } as c_int);
+        }
+    }
     if process::client().is_none()
         || HARMLESS_TYPES.contains(&(request >> 8 & 0xff))
         || HARMLESS.contains(&request)
@@ -155,6 +169,7 @@ unsafe fn give_away(message: *const msghdr) {
             for index in 0..(length - 16) / 4 {
                 // SAFETY: within the header's length.
                 let fd = unsafe { control.add(at + 16 + index * 4).cast::<c_int>().read_unaligned() };
+                behind::show(fd);
                 if let Target::Managed(_) | Target::Kernel | Target::KernelSynced = target::of_other(fd) {
                     target::leave_to_kernel(fd, Reason::HandedAway);
                 }

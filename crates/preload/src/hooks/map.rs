@@ -11,7 +11,7 @@ use libc::{off_t, size_t};
 
 use crate::raw::{call, give};
 use crate::target::{self, Target};
-use crate::{critical, process};
+use crate::{behind, critical, process};
 
 const RANGES: usize = 64;
 
@@ -78,6 +78,10 @@ pub unsafe extern "C-unwind" fn mmap(
         // Gives descriptors whose opening was not seen a row, so that the next line knows them.
         let _: Target = target::of_other(fd);
         target::leave_to_kernel(fd, Reason::MappedShared);
+    }
+    if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 {
+        // What is mapped is the page cache, for as long as the mapping lasts.
+        behind::show(fd);
     }
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };

@@ -11,11 +11,14 @@ use libc::{size_t, timespec, timeval, utimbuf};
 use crate::patch::FCHMODAT;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{descriptions, process};
+use crate::{behind, descriptions, process};
 
 type Name = *const c_char;
 
 const HERE: c_int = libc::AT_FDCWD;
+
+/// A file that may be executed is read by the kernel and the dynamic linker, without any hook.
+const MAY_RUN: c_uint = 0o111;
 
 fn note_fd(fd: c_int, result: isize) -> c_int {
     if result >= 0
@@ -41,6 +44,9 @@ fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
 /// `fchmod`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
+    if mode & MAY_RUN != 0 {
+        behind::show(fd);
+    }
     // SAFETY: touches no memory.
     change_owner(fd, || unsafe { call!(libc::SYS_fchmod, fd, mode) })
 }
@@ -85,6 +91,8 @@ macro_rules! noted {
         pub unsafe extern "C-unwind" fn $name(path: Name, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
             unsafe {
+                // Bytes that reach the kernel later would change the times again.
+                behind::bring_path(HERE, path, $flags);
                 let result = call!($number, path, $($argument),*);
                 note_path(HERE, path, $flags, result)
             }
@@ -98,7 +106,6 @@ noted! {
 }
 
 noted! {
-    path(0) chmod(mode: c_uint) = libc::SYS_chmod;
     path(0) chown(owner: c_uint, group: c_uint) = libc::SYS_chown;
     path(libc::AT_SYMLINK_NOFOLLOW) lchown(owner: c_uint, group: c_uint) = libc::SYS_lchown;
     path(0) utime(times: *const utimbuf) = libc::SYS_utime;
@@ -110,9 +117,20 @@ noted! {
     path(libc::AT_SYMLINK_NOFOLLOW) lremovexattr(name: Name) = libc::SYS_lremovexattr;
 }
 
+/// `chmod`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn chmod(path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { fchmodat(HERE, path, mode, 0) }
+}
+
 /// `fchmodat`: libc does without the kernel's help what older kernels cannot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
+    if mode & MAY_RUN != 0 {
+        // SAFETY: the program's path.
+        unsafe { behind::show_path(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW) };
+    }
     let address = FCHMODAT.address();
     if flags == 0 || address == 0 {
         // SAFETY: the program's own call; the kernel checks its addresses.
@@ -161,6 +179,11 @@ pub unsafe extern "C-unwind" fn fchownat(
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        if path.is_null() {
+            behind::bring(dirfd);
+        } else {
+            behind::bring_path(dirfd, path, flags);
+        }
         let result = call!(libc::SYS_utimensat, dirfd, path, times, flags);
         if path.is_null() {
             return note_fd(dirfd, result);

@@ -5,11 +5,14 @@
 
 mod aio;
 mod copy;
+pub mod limits;
 mod map;
 mod meta;
 mod names;
 mod open;
+mod read;
 mod spawn;
+mod stat;
 mod sync;
 mod syscall;
 mod truncate;
@@ -68,6 +71,24 @@ aliases! {
     open::close(fd: c_int) -> c_int = __close;
     open::dup2(old: c_int, new: c_int) -> c_int = __dup2;
     open::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int = fcntl64, __fcntl, __libc_fcntl64;
+    read::read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t = __read;
+    read::pread(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t =
+        pread64, __pread64, __libc_pread;
+    read::preadv(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t = preadv64;
+    read::preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =
+        preadv64v2;
+    stat::fstat(fd: c_int, stat: *mut libc::stat) -> c_int = fstat64;
+    stat::stat(path: Name, stat: *mut libc::stat) -> c_int = stat64;
+    stat::lstat(path: Name, stat: *mut libc::stat) -> c_int = lstat64;
+    stat::fstatat(dirfd: c_int, path: Name, stat: *mut libc::stat, flags: c_int) -> c_int = fstatat64;
+    stat::__fxstat(version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int = __fxstat64;
+    stat::__xstat(version: c_int, path: Name, stat: *mut libc::stat) -> c_int = __xstat64;
+    stat::__lxstat(version: c_int, path: Name, stat: *mut libc::stat) -> c_int = __lxstat64;
+    stat::__fxstatat(version: c_int, dirfd: c_int, path: Name, stat: *mut libc::stat, flags: c_int) -> c_int =
+        __fxstatat64;
+    limits::setrlimit(resource: c_int, new: *const libc::rlimit64) -> c_int = setrlimit64;
+    limits::prlimit(pid: libc::pid_t, resource: c_int, new: *const libc::rlimit64, old: *mut libc::rlimit64)
+        -> c_int = prlimit64;
     write::write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t = __write;
     write::pwrite(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t =
         pwrite64, __pwrite64, __libc_pwrite;
@@ -136,6 +157,24 @@ pub static ENTRIES: &[Entry] = entries! {
     open::dup2: c"dup2" c"__dup2";
     open::dup3: c"dup3";
     open::fcntl: c"fcntl" c"fcntl64" c"__fcntl" c"__libc_fcntl64";
+    read::read: c"read" c"__read";
+    read::__read_nocancel: c"__read_nocancel";
+    read::pread: c"pread" c"pread64" c"__pread64" c"__libc_pread";
+    read::__pread64_nocancel: c"__pread64_nocancel";
+    read::readv: c"readv";
+    read::preadv: c"preadv" c"preadv64";
+    read::preadv2: c"preadv2" c"preadv64v2";
+    stat::fstat: c"fstat" c"fstat64";
+    stat::stat: c"stat" c"stat64";
+    stat::lstat: c"lstat" c"lstat64";
+    stat::fstatat: c"fstatat" c"fstatat64";
+    stat::__fxstat: c"__fxstat" c"__fxstat64";
+    stat::__xstat: c"__xstat" c"__xstat64";
+    stat::__lxstat: c"__lxstat" c"__lxstat64";
+    stat::__fxstatat: c"__fxstatat" c"__fxstatat64";
+    stat::statx: c"statx";
+    limits::setrlimit: c"setrlimit" c"setrlimit64";
+    limits::prlimit: c"prlimit" c"prlimit64";
     write::write: c"write" c"__write";
     write::__write_nocancel: c"__write_nocancel";
     write::pwrite: c"pwrite" c"pwrite64" c"__pwrite64" c"__libc_pwrite";

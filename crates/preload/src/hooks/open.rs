@@ -60,6 +60,9 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0
                 && let Ok(stat) = raw::fstat(fd as c_int)
             {
+                if stat.regular && !target::may_write(flags) {
+                    fds::note_readable(fd as c_int);
+                }
                 target::note_open(client, &stat);
             }
         }

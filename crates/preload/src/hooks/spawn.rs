@@ -256,6 +256,12 @@ unsafe fn hand_over(environment: Arguments, told: &mut Environment) -> Arguments
     // Read only when there is something to tell: the kernel checks its address, we do not.
     // SAFETY: our caller's promise.
     let stays = || unsafe { inherit::will_be_client(environment) };
+    for fd in fds::readable() {
+        let flags = raw::fcntl(fd, libc::F_GETFD, 0);
+        if flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0 {
+            crate::behind::show(fd);
+        }
+    }
     for (fd, description) in fds::described(0, c_int::MAX) {
         let flags = raw::fcntl(fd, libc::F_GETFD, 0);
         if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {

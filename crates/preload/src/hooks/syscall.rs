@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_long, c_uint};
 
-use super::{aio, copy, map, meta, names, open, spawn, sync, truncate, write};
+use super::{aio, copy, limits, map, meta, names, open, read, spawn, stat, sync, truncate, write};
 use crate::raw::{self, call};
 use crate::{descriptions, process, signals};
 
@@ -30,6 +30,18 @@ pub unsafe extern "C-unwind" fn syscall(
     // SAFETY: the program's own call; each hook takes the words as the kernel would.
     unsafe {
         let result: c_int = match number {
+            libc::SYS_read => return read::read(int(a), b as _, c) as c_long,
+            libc::SYS_pread64 => return read::pread(int(a), b as _, c, d as _) as c_long,
+            libc::SYS_readv => return read::readv(int(a), b as _, int(c)) as c_long,
+            libc::SYS_preadv => return read::preadv(int(a), b as _, int(c), d as _) as c_long,
+            libc::SYS_preadv2 => return read::preadv2(int(a), b as _, int(c), d as _, int(f)) as c_long,
+            libc::SYS_fstat => stat::fstat(int(a), b as _),
+            libc::SYS_stat => stat::stat(a as _, b as _),
+            libc::SYS_lstat => stat::lstat(a as _, b as _),
+            libc::SYS_newfstatat => stat::fstatat(int(a), b as _, c as _, int(d)),
+            libc::SYS_statx => stat::statx(int(a), b as _, int(c), unsigned(d), e as _),
+            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as _, d as _),
+            libc::SYS_setrlimit => limits::setrlimit(int(a), b as _),
             libc::SYS_write => return write::write(int(a), b as _, c) as c_long,
             libc::SYS_pwrite64 => return write::pwrite(int(a), b as _, c, d as _) as c_long,
             libc::SYS_writev => return write::writev(int(a), b as _, int(c)) as c_long,

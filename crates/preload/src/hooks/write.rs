@@ -14,7 +14,7 @@ use crate::descriptions::{APPEND, DSYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
-use crate::{critical, memory, process, tls};
+use crate::{behind, critical, memory, process, tls};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -158,7 +158,7 @@ impl Call {
             // Closed or replaced since it was looked at: try again.
             return None;
         }
-        let strayed = Cell::new(None);
+        let (strayed, moved) = (Cell::new(None), Cell::new(false));
         let outcome = critical::section(|| {
             let follows = self.want == Want::Cursor && self.flags & RWF_APPEND == 0;
             let remembered = handle.description.filter(|it| follows && it.remembers_cursor());
@@ -166,11 +166,11 @@ impl Call {
                 if self.want == Want::Cursor {
                     handle.forget_cursor();
                 }
-                return self.absorb(handle, parts, None, (moment, &strayed));
+                return self.absorb(handle, parts, None, (moment, &strayed, &moved));
             };
             description.locked(|| {
                 let before = description.cursor();
-                let outcome = self.absorb(handle, parts, before, (moment, &strayed));
+                let outcome = self.absorb(handle, parts, before, (moment, &strayed, &moved));
                 description.set_cursor(match (outcome, before) {
                     (Ok(Outcome::Absorbed { bytes, .. }), Some(before)) => Some(before + bytes as u64),
                     // Larger writes may have gone around the log, without an offset to learn from.
@@ -186,6 +186,7 @@ impl Call {
             return Some(if result > 0 { self.settle_others(result, Some(handle)) } else { result });
         }
         match outcome {
+            Err(_) if moved.get() => None,
             Ok(Outcome::Absorbed { bytes, .. }) => Some(bytes as isize),
             Ok(Outcome::Kernel) => Some(self.kernel_synced(handle.flags & DSYNC != 0)),
             Ok(Outcome::Stale) => None,
@@ -198,7 +199,7 @@ impl Call {
         handle: Handle,
         parts: &[Bytes<'_>],
         known: Option<u64>,
-        (moment, strayed): (Moment, &Cell<Option<isize>>),
+        (moment, strayed, moved): (Moment, &Cell<Option<isize>>, &Cell<bool>),
     ) -> Result<Outcome, Errno> {
         let appends =
             handle.flags & APPEND != 0 && self.flags & RWF_NOAPPEND == 0 || self.flags & RWF_APPEND != 0;
@@ -208,11 +209,21 @@ impl Call {
             Want::At(offset) => Place::At(offset),
         };
         // A positioned write leaves the cursor alone even when it appends: then the file's end tells where it went.
-        let landed = || match self.want {
-            Want::At(_) => raw::fstat(self.fd).map(|stat| stat.size),
-            Want::Cursor => raw::cursor(self.fd),
+        let called = Cell::new(false);
+        let landed = || {
+            let place = match self.want {
+                Want::At(_) => raw::fstat(self.fd).map(|stat| stat.size),
+                Want::Cursor => raw::cursor(self.fd),
+            };
+            if called.get() || moment.lasts(self.fd) {
+                return place;
+            }
+            // Another file's cursor, perhaps, and nothing is done yet: see what the number stands for now.
+            moved.set(true);
+            Err(Errno::EAGAIN)
         };
         let raw = || {
+            called.set(true);
             let result = self.unsynced();
             if moment.lasts(self.fd) {
                 return raw::check(result);
@@ -221,7 +232,16 @@ impl Call {
             strayed.set(Some(result));
             Err(Errno::EIO)
         };
-        handle.client.write(handle.file, place, parts, raw, landed)
+        // The kernel does not see such a write, so it does not move the cursor either.
+        let seek = |to: u64| match self.want {
+            // The number is another file's by now, whose cursor stays where it is.
+            Want::Cursor if moment.lasts(self.fd) => {
+                // SAFETY: touches no memory. SEEK_SET = 0.
+                raw::check(unsafe { call!(libc::SYS_lseek, self.fd, to, 0) }).map(|_| ())
+            }
+            Want::Cursor | Want::At(_) => Ok(()),
+        };
+        handle.client.write_seeking(handle.file, place, parts, raw, landed, seek)
     }
 }
 
@@ -337,6 +357,16 @@ pub unsafe extern "C-unwind" fn pwritev2(
 /// `lseek`: keeps the remembered cursor right.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    let (mut offset, mut whence) = (offset, whence);
+    if whence == libc::SEEK_END
+        && let Some((client, file)) = behind::of_reading(fd)
+        && let Some((size, _)) = client.look(file)
+        && let Some(place) = offset.checked_add_unsigned(size)
+    {
+        (offset, whence) = (place, libc::SEEK_SET);
+    } else if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR | libc::SEEK_END) {
+        behind::bring(fd);
+    }
     // SAFETY: touches no memory.
     let seek = || unsafe { call!(libc::SYS_lseek, fd, offset, whence) };
     if process::client().is_some()

@@ -1,0 +1,120 @@
+//! Frames: pages of DRAM in the board, for pages whose newest bytes do not lie in one piece in the log.
+//!
+//! A frame belongs to one page row and is touched only under that row's page lock. It never holds the only copy of
+//! anything: every byte in it is in the log.
+#![allow(unsafe_code)] // Copies in and out of shared memory.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use crate::locks::PAGE_BYTES;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Frames looked at before a search is given up.
+const LOOKS: u32 = 64;
+/// Owner of a frame that a row points to; while it is being filled, lane + 1 stands there.
+const IN_ROW: u32 = 0x8000_0000;
+
+/// All frames.
+#[derive(Clone, Copy)]
+pub struct Frames<'a> {
+    pub(crate) owners: &'a [AtomicU32],
+    pub(crate) hand: &'a AtomicU32,
+    pub(crate) base: NonNull<u8>,
+    pub(crate) life: PhantomData<&'a ()>,
+}
+
+impl Frames<'_> {
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// Takes a free frame for `lane`, if one is found soon.
+    pub fn take(&self, lane: u32) -> Option<u32> {
+        if self.owners.is_empty() {
+            return None;
+        }
+        (0..LOOKS.min(self.owners.len() as u32)).find_map(|_| {
+            let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.owners.len() as u32;
+            let owner = &self.owners[frame as usize];
+            (owner.load(Ordering::Relaxed) == 0
+                && owner.compare_exchange(0, lane + 1, Ordering::Acquire, Ordering::Relaxed).is_ok())
+            .then_some(frame)
+        })
+    }
+
+    /// A row points to the frame now.
+    pub fn keep(&self, frame: u32) {
+        self.owners[frame as usize].store(IN_ROW, Ordering::Relaxed);
+    }
+
+    /// Gives a frame back.
+    pub fn free(&self, frame: u32) {
+        self.owners[frame as usize].store(0, Ordering::Release);
+    }
+
+    /// Gives back what a dead lane had taken; no row points to it.
+    pub fn free_taken(&self, lane: u32) {
+        for owner in self.owners {
+            let _ = owner.compare_exchange(lane + 1, 0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
+    fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
+        assert!((frame as usize) < self.owners.len() && at as usize + bytes <= PAGE_BYTES as usize);
+        // SAFETY: frames lie one after the other behind `base`, as many as there are owners, within the board's mapping.
+        unsafe { self.base.as_ptr().add(frame as usize * PAGE_BYTES as usize + at as usize) }
+    }
+
+    /// Copies `bytes` into a frame. The caller holds the page lock of its row.
+    pub fn write(&self, frame: u32, at: u32, bytes: &[u8]) {
+        let to = self.at(frame, at, bytes.len());
+        // SAFETY: the range lies within the frame (checked); nobody else touches it under the page lock; `bytes` is
+        // ordinary memory or at least not this frame, to which no references exist.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies out of a frame. The caller holds the page lock of its row.
+    pub fn read(&self, frame: u32, at: u32, bytes: &mut [u8]) {
+        let from = self.at(frame, at, bytes.len());
+        // SAFETY: as for `write`, in the other direction.
+        unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::{Board, Plan};
+
+    #[test]
+    fn frames_are_taken_once_and_hold_what_is_put_in() {
+        let (board, fd) = Board::create(Plan::new(256, 16).with_frames(3)).unwrap();
+        let other = Board::open(rustix::fd::AsFd::as_fd(&fd), 256, 16).unwrap();
+        let mut taken: Vec<u32> = (0..3).map(|_| board.frames().take(4).unwrap()).collect();
+        assert_eq!(other.frames().take(5), None);
+        for &frame in &taken {
+            board.frames().write(frame, 4000, &[frame as u8 + 1; 96]);
+        }
+        for &frame in &taken {
+            let mut bytes = [0; 97];
+            other.frames().read(frame, 3999, &mut bytes);
+            assert_eq!((bytes[0], bytes[1], bytes[96]), (0, frame as u8 + 1, frame as u8 + 1));
+        }
+        board.frames().keep(taken[0]);
+        board.frames().free_taken(4);
+        let again: Vec<u32> = (0..2).map(|_| other.frames().take(5).unwrap()).collect();
+        taken.remove(0);
+        taken.sort_unstable();
+        let mut sorted = again;
+        sorted.sort_unstable();
+        assert_eq!(sorted, taken, "the one in a row stays");
+        let (none, _fd) = Board::create(Plan::new(256, 16)).unwrap();
+        assert!(none.frames().is_empty() && none.frames().take(0).is_none());
+    }
+}

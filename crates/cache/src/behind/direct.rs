@@ -1,0 +1,128 @@
+//! What state Behind leaves to the page cache: draining a file with its writers kept out, and leaving the state.
+
+use core::sync::atomic::Ordering;
+
+use holdfast_board::FileState;
+use holdfast_media::{Bytes, Nvm};
+
+use crate::ask::{Ask, ask};
+use crate::client::{Client, Errno, FileRef, Outcome, Place};
+use crate::lane::Entry;
+use crate::through::Written;
+
+impl<N: Nvm> Client<N> {
+    /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file exclusively, and no
+    /// page lock.
+    pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
+        let row = self.row(file);
+        if row.state() != FileState::Behind {
+            return Ok(());
+        }
+        // All of it is in the page cache afterwards, and was brought there later than it was written.
+        row.written_ns.store(0, Ordering::SeqCst);
+        if row.page_rows.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())
+    }
+
+    /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
+    pub(crate) fn leave_behind_locked(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
+        if !self.row(file).state().is_absorbed() || self.row(file).state() == FileState::Through && !for_good
+        {
+            return Ok(());
+        }
+        let args = [u64::from(file.slot), file.generation, u64::from(for_good), 0];
+        ask(&self.board, self.id, Ask::Through, args, None).map(|_| ())
+    }
+
+    /// Brings what only the log has to the page cache and leaves state Behind, for a call that reads the file where we
+    /// cannot see it; `for_good` when it may go on doing so (a mapping).
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed.
+    pub fn leave_behind(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
+        let (state, on) = (self.row(file).state(), self.writes_behind());
+        // One in state Through may be about to enter the other.
+        if !self.is_current(file) || !(state == FileState::Behind || for_good && on && state.is_absorbed()) {
+            return Ok(());
+        }
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let left = if self.is_current(file) { self.leave_behind_locked(file, for_good) } else { Ok(()) };
+        self.row(file).unlock_exclusive(self.id);
+        left
+    }
+
+    /// Brings what only the log has to the page cache, for a call that looks at the file once.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed.
+    pub fn bring_to_kernel(&self, file: FileRef) -> Result<(), Errno> {
+        if !self.is_current(file) || self.row(file).state() != FileState::Behind {
+            return Ok(());
+        }
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let drained = if self.is_current(file) { self.drain_rows(file) } else { Ok(()) };
+        self.row(file).unlock_exclusive(self.id);
+        drained
+    }
+
+    /// Keeps all files out of state Behind, from now on and for every client.
+    pub fn forbid_behind(&self) {
+        // Before the files are looked at: the keeper looks at it after it has let one into the state.
+        if self.board.header().write_behind.word.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        for (slot, row) in self.board.files().iter().enumerate() {
+            let file = FileRef { slot: slot as u32, generation: row.generation.load(Ordering::SeqCst) };
+            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+            let _ = self.leave_behind(file, true);
+        }
+    }
+
+    /// A write of state Through in a file without page rows, whose other writers are kept out meanwhile.
+    pub(crate) fn write_alone(
+        &self,
+        file: FileRef,
+        place: Place,
+        parts: &[Bytes<'_>],
+        raw: &mut impl FnMut() -> Result<usize, Errno>,
+        cursor: &impl Fn() -> Result<u64, Errno>,
+    ) -> Result<Outcome, Errno> {
+        let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let mut lane = self.reserve(total)?;
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let row = self.row(file);
+        let result = self.drain_rows(file).and_then(|()| match lane.enter(file, true)? {
+            Entry::Through | Entry::Behind => {
+                let written = self.write_entered(&mut lane, file, place, parts, total, raw, cursor);
+                lane.finish(file);
+                if let Ok(Written::Misplaced { .. }) = written {
+                    // Invariant 5, as in state Through.
+                    self.settle(file, true)?;
+                }
+                written.map(Ok)
+            }
+            Entry::Kernel => Ok(Err(Outcome::Kernel)),
+            Entry::Stale => Ok(Err(Outcome::Stale)),
+        });
+        row.unlock_exclusive(self.id);
+        drop(lane);
+        match result? {
+            _ if !self.keeper_alive() => Err(Errno::EIO),
+            Ok(Written::Done { bytes, offset }) => Ok(Outcome::Absorbed { bytes, offset }),
+            Ok(Written::Misplaced { bytes }) => {
+                Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
+            }
+            // It left state Behind meanwhile, and then lost its size.
+            Ok(Written::SizeUnknown) => self.write_around(file, place, raw, cursor),
+            Err(outcome) => Ok(outcome),
+        }
+    }
+}

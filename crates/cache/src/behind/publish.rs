@@ -1,0 +1,162 @@
+//! Entering the bytes of a durable record in the page rows, and finding them again. Everything here happens under the
+//! page locks of the pages it touches.
+
+use holdfast_board::{Board, Content, FileRow, Source, pieces};
+use holdfast_media::Nvm;
+
+/// Bytes are moved from the log to frames in steps of this many.
+const STEP_BYTES: usize = 512;
+
+/// Whether a write fits the page rows.
+pub(super) enum Verdict {
+    /// Yes.
+    Fits,
+    /// It must go to the page cache, and may: no row covers a byte of it.
+    Apart,
+    /// It must go to the page cache, where rows would cover it: they are drained first.
+    Covered,
+}
+
+/// Frames taken for the first and the last page of a write; only these can keep bytes of before.
+#[derive(Default)]
+pub(super) struct Spare([Option<u32>; 2]);
+
+impl Spare {
+    fn put(&mut self, frame: u32) {
+        match self.0 {
+            [None, _] => self.0[0] = Some(frame),
+            _ => self.0[1] = Some(frame),
+        }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        self.0[0].take().or_else(|| self.0[1].take())
+    }
+
+    /// Whether the write merges with older bytes.
+    pub(super) fn is_used(&self) -> bool {
+        self.0[0].is_some()
+    }
+}
+
+/// Where a record's bytes are.
+pub(super) struct Payload<'a> {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// First byte on the media.
+    pub media_offset: u64,
+    /// The same bytes in memory, if they are few.
+    pub copy: Option<&'a [u8]>,
+    pub seq: u64,
+}
+
+/// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`. `merges` tells whether
+/// it goes into a frame that a row has already.
+pub(super) fn judge(
+    board: &Board,
+    (lane, slot): (u32, u32),
+    (offset, bytes): (u64, u64),
+    spare: &mut Spare,
+    merges: &mut bool,
+) -> Verdict {
+    let (pages, frames) = (board.pages(), board.frames());
+    let (mut fits, mut covered) = (true, false);
+    for (page, lo, hi) in pieces(offset, bytes) {
+        let Some(row) = pages.find(slot, page) else {
+            fits &= pages.has_room(slot, page);
+            continue;
+        };
+        covered |= row.content.overlaps(lo, hi);
+        if row.content.is_within(lo, hi) {
+            continue;
+        }
+        match row.content.source {
+            _ if !row.content.joins(lo, hi) => fits = false,
+            Source::Frame(_) => *merges = true,
+            Source::Log(_) if !fits => {}
+            Source::Log(_) => match frames.take(lane) {
+                Some(frame) => spare.put(frame),
+                None => fits = false,
+            },
+        }
+    }
+    if fits {
+        return Verdict::Fits;
+    }
+    while let Some(frame) = spare.take() {
+        frames.free(frame);
+    }
+    if covered { Verdict::Covered } else { Verdict::Apart }
+}
+
+/// Enters a durable record that `judge` found to fit, under the same locks.
+pub(super) fn publish(
+    board: &Board,
+    nvm: &impl Nvm,
+    (slot, file): (u32, &FileRow),
+    payload: &Payload<'_>,
+    spare: &mut Spare,
+) {
+    let (pages, frames) = (board.pages(), board.frames());
+    for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
+        let skip = page * holdfast_board::PAGE_BYTES + u64::from(lo) - payload.offset;
+        let in_log = Content { lo, hi, source: Source::Log(payload.media_offset + skip) };
+        let Some(row) = pages.find(slot, page) else {
+            let entered = pages.insert(slot, page, in_log, payload.seq, &file.page_rows);
+            debug_assert!(entered, "the set had room");
+            continue;
+        };
+        let old = row.content;
+        if old.is_within(lo, hi) {
+            pages.replace(row.index, in_log, payload.seq);
+            if let Source::Frame(frame) = old.source {
+                frames.free(frame);
+            }
+            continue;
+        }
+        let (frame, is_new) = match old.source {
+            Source::Frame(frame) => (frame, false),
+            Source::Log(_) => match spare.take() {
+                Some(frame) => (frame, true),
+                None => {
+                    debug_assert!(false, "a frame was taken for it");
+                    continue;
+                }
+            },
+        };
+        if let (Source::Log(from), true) = (old.source, is_new) {
+            move_to_frame(board, nvm, from, frame, (old.lo, old.hi));
+        }
+        match payload.copy {
+            Some(copy) => frames.write(frame, lo, &copy[skip as usize..][..(hi - lo) as usize]),
+            None => move_to_frame(board, nvm, payload.media_offset + skip, frame, (lo, hi)),
+        }
+        let merged = Content { lo: lo.min(old.lo), hi: hi.max(old.hi), source: Source::Frame(frame) };
+        pages.extend(row.index, merged, payload.seq);
+        if is_new {
+            frames.keep(frame);
+        }
+    }
+}
+
+fn move_to_frame(board: &Board, nvm: &impl Nvm, from: u64, frame: u32, (lo, hi): (u32, u32)) {
+    let mut buffer = [0u8; STEP_BYTES];
+    let mut at = lo;
+    while at < hi {
+        let step = ((hi - at) as usize).min(STEP_BYTES);
+        nvm.read(from + u64::from(at - lo), &mut buffer[..step]);
+        board.frames().write(frame, at, &buffer[..step]);
+        at += step as u32;
+    }
+}
+
+/// Copies the bytes of a row from byte `from` of its page on. The caller holds the page's lock; the range lies within
+/// the row's.
+pub fn fetch(board: &Board, nvm: &impl Nvm, content: &Content, from: u32, buffer: &mut [u8]) {
+    match content.source {
+        Source::Log(offset) => nvm.read(offset + u64::from(from - content.lo), buffer),
+        Source::Frame(frame) => board.frames().read(frame, from, buffer),
+    }
+}

@@ -1,0 +1,120 @@
+//! The write path of state Behind.
+
+use core::sync::atomic::Ordering;
+
+use holdfast_log::Kind;
+use holdfast_media::{Bytes, Nvm};
+
+use super::publish::{Payload, Spare, Verdict, judge, publish};
+use crate::client::{Client, Errno, FileRef, Place};
+use crate::lane::{Lane, is_split};
+
+/// Writes up to this size are gathered before they are logged when they merge with older bytes: the frame then gets
+/// the very bytes that the log has, even if the program changes them meanwhile.
+const GATHER_BYTES_MAX: usize = 1024;
+
+/// How the part under the locks ended.
+pub(crate) enum Written {
+    /// Logged and entered.
+    Done { offset: u64 },
+    /// Needs the page cache; nothing was logged, the page locks of the range are held and no row covers it.
+    Apart { offset: u64 },
+    /// Needs the page cache, and the file for itself.
+    Alone,
+}
+
+impl<N: Nvm> Client<N> {
+    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here. `seek` sets the
+    /// description's cursor; without it only writes at an offset are done here.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn write_behind(
+        &self,
+        lane: &mut Lane<'_, N>,
+        file: FileRef,
+        place: Place,
+        parts: &[Bytes<'_>],
+        total: u64,
+        cursor: &impl Fn() -> Result<u64, Errno>,
+        seek: Option<&dyn Fn(u64) -> Result<(), Errno>>,
+    ) -> Result<Written, Errno> {
+        // Larger ones are split over segments, and their pages with them.
+        if is_split(&self.layout, total) || (seek.is_none() && !matches!(place, Place::At(_))) {
+            return Ok(Written::Alone);
+        }
+        let row = self.row(file);
+        let offset = match place {
+            Place::At(offset) => {
+                // Not while an append is under way that ends the file elsewhere.
+                if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
+                    self.lock_cursor(row, lane)?;
+                }
+                offset
+            }
+            Place::Cursor { known } => {
+                self.lock_cursor(row, lane)?;
+                known.map_or_else(cursor, Ok)?
+            }
+            Place::Append => {
+                self.lock_cursor(row, lane)?;
+                row.size_hint.load(Ordering::SeqCst)
+            }
+        };
+        let end = match offset.checked_add(total) {
+            Some(end) if end <= self.size_limit.load(Ordering::Relaxed) => end,
+            // The kernel knows the right error, or how much fits.
+            _ => return Ok(Written::Alone),
+        };
+        lane.lock_pages(file, offset, total)?;
+        let (mut spare, mut merges) = (Spare::default(), false);
+        let at = (lane.index(), file.slot);
+        match judge(&self.board, at, (offset, total), &mut spare, &mut merges) {
+            Verdict::Fits => {}
+            // An append of the kernel's would go to the end of the file as the kernel knows it.
+            Verdict::Apart if place != Place::Append => return Ok(Written::Apart { offset }),
+            Verdict::Apart | Verdict::Covered => return Ok(Written::Alone),
+        }
+        if (merges || spare.is_used()) && total as usize <= GATHER_BYTES_MAX {
+            let mut gathered = [0u8; GATHER_BYTES_MAX];
+            let copy = &mut gathered[..total as usize];
+            gather(parts, copy);
+            let parts = [Bytes::from_slice(copy)];
+            self.log_and_enter(lane, file, (offset, total), &parts, Some(copy), &mut spare);
+        } else {
+            self.log_and_enter(lane, file, (offset, total), parts, None, &mut spare);
+        }
+        // After the rows: whoever sees the size finds the bytes below it.
+        if row.size_hint.load(Ordering::SeqCst) < end {
+            row.size_hint.fetch_max(end, Ordering::SeqCst);
+        }
+        if let (Some(seek), Place::Cursor { .. } | Place::Append) = (seek, place) {
+            seek(end)?;
+        }
+        lane.count_write(total);
+        Ok(Written::Done { offset })
+    }
+
+    fn log_and_enter(
+        &self,
+        lane: &mut Lane<'_, N>,
+        file: FileRef,
+        (offset, bytes): (u64, u64),
+        parts: &[Bytes<'_>],
+        copy: Option<&[u8]>,
+        spare: &mut Spare,
+    ) {
+        let seq = lane.append(file, Kind::Write, offset, bytes, parts);
+        let row = self.row(file);
+        row.note_recorded();
+        row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
+        let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
+        publish(&self.board, &self.nvm, (file.slot, row), &payload, spare);
+    }
+}
+
+fn gather(parts: &[Bytes<'_>], to: &mut [u8]) {
+    let mut at = 0;
+    for part in parts {
+        part.copy_to(&mut to[at..at + part.len()]);
+        at += part.len();
+    }
+}

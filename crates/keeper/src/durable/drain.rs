@@ -1,0 +1,264 @@
+//! Bringing what page rows hold to the page cache (state Behind), and entering and leaving that state.
+//!
+//! Draining writes to files and expires nothing: that is the business of the sync that follows. A row leaves the table
+//! only after its bytes are in the page cache, under its page lock. Nothing here waits for a client.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, pieces};
+use holdfast_cache::behind::fetch;
+use holdfast_media::Nvm;
+
+use super::{Durable, KEEPER_ID, ManagedFile};
+use crate::disk::{Disk, DiskFile};
+
+/// Owner of page locks in the keeper's name; no lane has this number.
+const KEEPER_LANE: u32 = KEEPER_ID - 1;
+/// Pages locked and written at once: a writer waits at most for so many.
+const PIECE_PAGES: u64 = 32;
+/// Value of the board's `write_behind` with which new files do not wait.
+pub const BEHIND_AT_ONCE: u32 = 2;
+/// Space that must be left on a file system beyond what the log can hold.
+const FREE_MARGIN_BYTES: u64 = 64 << 20;
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Brings every byte of a file that comes from a record up to `seq` to the page cache.
+    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64) -> io::Result<()> {
+        let pages = self.pages_to_drain(file, seq);
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let target = self.open_for_writing(file)?;
+        let mut buffer = Vec::new();
+        for piece in pages.chunk_by(|a, b| *b == a + 1).flat_map(|run| run.chunks(PIECE_PAGES as usize)) {
+            let (offset, bytes) = (piece[0] * PAGE_BYTES, piece.len() as u64 * PAGE_BYTES);
+            if !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
+                return Err(io::Error::other("the keeper is stopping"));
+            }
+            // Recovery tells others' changes by their time: this one is ours.
+            self.beat();
+            let drained = self.drain_piece(&target, file.slot, piece, seq, &mut buffer);
+            self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
+            drained?;
+        }
+        Ok(())
+    }
+
+    /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not among them.
+    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<u64> {
+        let row = &self.board.files()[file.slot as usize];
+        let table = self.board.pages();
+        let mut pages = Vec::new();
+        if row.page_rows.load(Ordering::SeqCst) == 0 {
+            return pages;
+        }
+        let file_pages = row.size_hint.load(Ordering::SeqCst).div_ceil(PAGE_BYTES);
+        if file_pages <= table.sets() {
+            // As cheap as a look at the whole table, page by page.
+            pages.extend(
+                (0..file_pages)
+                    .filter(|&page| table.find(file.slot, page).is_some_and(|row| row.oldest_seq <= seq)),
+            );
+        } else {
+            table.scan(|slot, page, oldest| {
+                if slot == file.slot && oldest <= seq {
+                    pages.push(page);
+                }
+            });
+            pages.sort_unstable();
+        }
+        pages
+    }
+
+    /// Drains neighbouring pages, whose locks the caller holds: adjacent intervals in one write.
+    fn drain_piece(
+        &self,
+        target: &D::File,
+        slot: u32,
+        piece: &[u64],
+        seq: u64,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let table = self.board.pages();
+        let mut rows = Vec::with_capacity(piece.len());
+        let mut offset = 0;
+        buffer.clear();
+        for &page in piece {
+            let Some(row) = table.find(slot, page).filter(|row| row.oldest_seq <= seq) else { continue };
+            let at = page * PAGE_BYTES + u64::from(row.content.lo);
+            if at != offset + buffer.len() as u64 {
+                self.write_drained(target, slot, offset, buffer, &mut rows)?;
+                offset = at;
+            }
+            let filled = buffer.len();
+            buffer.resize(filled + (row.content.hi - row.content.lo) as usize, 0);
+            fetch(&self.board, &self.nvm, &row.content, row.content.lo, &mut buffer[filled..]);
+            rows.push(row);
+        }
+        self.write_drained(target, slot, offset, buffer, &mut rows)
+    }
+
+    fn write_drained(
+        &self,
+        target: &D::File,
+        slot: u32,
+        offset: u64,
+        buffer: &mut Vec<u8>,
+        rows: &mut Vec<holdfast_board::Row>,
+    ) -> io::Result<()> {
+        if !buffer.is_empty() {
+            target.write_all_at(buffer, offset)?;
+            self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        }
+        let count = &self.board.files()[slot as usize].page_rows;
+        for row in rows.drain(..) {
+            self.board.pages().remove(row.index, count);
+            if let Source::Frame(frame) = row.content.source {
+                self.board.frames().free(frame);
+            }
+        }
+        buffer.clear();
+        Ok(())
+    }
+
+    /// Drains the pages of a range whose locks a dead lane holds.
+    pub(super) fn drain_held(
+        &self,
+        target: &D::File,
+        slot: u32,
+        (offset, bytes): (u64, u64),
+    ) -> io::Result<()> {
+        let pages: Vec<u64> = pieces(offset, bytes).map(|(page, ..)| page).collect();
+        let mut buffer = Vec::new();
+        for piece in pages.chunks(PIECE_PAGES as usize) {
+            self.drain_piece(target, slot, piece, u64::MAX, &mut buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Drains all of a file whose writers are kept out.
+    pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        self.drain(file, u64::MAX)?;
+        // A client that died between counting a row and entering it left the count too high.
+        self.board.files()[file.slot as usize].page_rows.store(0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Behind -> Through. The caller keeps the file's writers out.
+    pub fn leave_behind(&self, file: &ManagedFile<D::File>, for_good: bool) -> io::Result<()> {
+        if for_good {
+            file.meta().may_be_behind = false;
+        }
+        let row = &self.board.files()[file.slot as usize];
+        if row.state() == FileState::Behind {
+            self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
+            row.written_ns.store(0, Ordering::SeqCst);
+            row.set_state(FileState::Through);
+            self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Behind -> Through for good: somebody reads the file where we do not see it.
+    pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        if self.never_behind(file) {
+            return Ok(());
+        }
+        if !self.board.lock_file(file.slot, KEEPER_ID) {
+            return Err(io::Error::other("the keeper is stopping"));
+        }
+        let left = self.leave_behind(file, true);
+        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        left
+    }
+
+    /// Nobody but clients can see what a file holds from now on, and nobody had it open but who registered it: it may be in
+    /// state Behind. A file that was just created waits for the next round of expiry, unless all shall go there `at_once`:
+    /// most of those that live shorter are journals, which would only come back.
+    pub fn allow_behind(&self, file: &ManagedFile<D::File>, created: bool) {
+        file.meta().may_be_behind = true;
+        if !created || self.board.header().write_behind.word.load(Ordering::SeqCst) == BEHIND_AT_ONCE {
+            self.enter_behind(file);
+        }
+    }
+
+    /// Through -> Behind, if the file may be (invariant 6) and write-behind is on.
+    pub fn enter_behind(&self, file: &ManagedFile<D::File>) {
+        let row = &self.board.files()[file.slot as usize];
+        if row.state() != FileState::Through || !self.may_be_behind(file) {
+            return;
+        }
+        if self.open_for_writing(file).is_err() {
+            // Its mode may keep us from draining it, though its writer has it open.
+            file.meta().may_be_behind = false;
+            return;
+        }
+        // Never waiting: a client that has the file may wait for the thread we are on.
+        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
+            return;
+        }
+        let stat = file.held().stat();
+        // Held until the state is set: a removal that is announced afterwards sees it.
+        let meta = file.meta();
+        if let (FileState::Through, Ok(stat)) = (row.state(), stat)
+            && stat.size < NO_SIZE
+            // The kernel and the dynamic linker read programs and libraries without any hook.
+            && stat.ownership.mode & 0o111 == 0
+            && meta.may_be_behind
+        {
+            // Before the state: readers and writers take the size from here.
+            row.size_hint.store(stat.size, Ordering::SeqCst);
+            row.written_ns.store(0, Ordering::SeqCst);
+            self.board.header().behind_files.word.fetch_add(1, Ordering::SeqCst);
+            row.set_state(FileState::Behind);
+            if self.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
+                // A client forbade it meanwhile. Nobody could enter yet.
+                row.set_state(FileState::Through);
+                self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        drop(meta);
+        row.unlock_exclusive(KEEPER_ID);
+    }
+
+    /// Keeps a file out of state Behind for good; false when it is in it, and must leave it first.
+    pub fn never_behind(&self, file: &ManagedFile<D::File>) -> bool {
+        let mut meta = file.meta();
+        meta.may_be_behind = false;
+        self.board.files()[file.slot as usize].state() != FileState::Behind
+    }
+
+    /// Whether a file may be in state Behind now.
+    pub fn may_be_behind(&self, file: &ManagedFile<D::File>) -> bool {
+        let pool_bytes = self.superblock.layout.pool_bytes;
+        let meta = file.meta();
+        let named = meta.may_be_behind && meta.unlinking.is_none() && meta.bypass.is_none() && !meta.rewrite;
+        drop(meta);
+        named
+            && self.board.header().write_behind.word.load(Ordering::SeqCst) != 0
+            && pool_bytes <= ROW_MEDIA_BYTES_MAX
+            && file.held().free_bytes().is_ok_and(|free| free >= pool_bytes + FREE_MARGIN_BYTES)
+    }
+
+    /// Takes files into state Behind and out of it, as the space on their disks allows (invariant 6).
+    pub fn review_behind(&self) {
+        if self.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for file in self.managed() {
+            let row = &self.board.files()[file.slot as usize];
+            match row.state() {
+                FileState::Through => self.enter_behind(&file),
+                FileState::Behind
+                    if !self.may_be_behind(&file) && self.board.try_lock_file(file.slot, KEEPER_ID) =>
+                {
+                    // What fails is reported, and tried again in the next round, as is a file that somebody has now.
+                    let _ = self.leave_behind(&file, false);
+                    row.unlock_exclusive(KEEPER_ID);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The durable part by itself, on real files: what can be done to a file whose writers somebody keeps out.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{Board, FileState, Plan};
+use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
+use holdfast_media::{Bytes, Mapping, OpenMode};
+
+use super::{contents, errno};
+use crate::disk::{Disk, DiskFile, OsDisk, OsFile};
+use crate::durable::{Durable, Events, Held, ManagedFile, Newcomer, Writers};
+
+struct Silent;
+
+impl Events<OsFile> for Silent {
+    fn trouble(&self, message: String) {
+        panic!("{message}");
+    }
+
+    fn bypassed(&self, _: &Path, _: Reason) {}
+
+    fn released(&self, _: &ManagedFile<OsFile>) {}
+}
+
+/// A keeper without threads, and one file in state Behind.
+struct Bench {
+    durable: Durable<Mapping, OsDisk>,
+    client: Client,
+    file: File,
+    place: FileRef,
+    pool: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.pool);
+    }
+}
+
+const CLIENT: u32 = 5;
+
+fn bench(name: &str) -> Bench {
+    let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
+    let _ = std::fs::remove_file(&pool);
+    crate::recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let open = || Mapping::open(&pool, OpenMode::ReadWrite).unwrap().0;
+    let nvm = open();
+    let superblock = holdfast_pool::open(&nvm).unwrap();
+    let (layout, uuid) = (superblock.layout, superblock.uuid);
+    let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(4);
+    let (board, fd) = Board::create(plan).unwrap();
+    board.header().counter.set(1000);
+    board.header().write_behind.word.store(2, Ordering::SeqCst);
+    let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
+    let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], Arc::new(Silent));
+    let path = directory.path().join("file");
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    let (slot, generation) = durable.free_slot(|_| false).unwrap();
+    let description = durable.disk.open(&path).unwrap();
+    let identity = description.identity().unwrap();
+    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: false };
+    assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
+    durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
+    let client = Client::new(open(), theirs, layout, uuid, CLIENT);
+    Bench { durable, client, file, place: FileRef { slot, generation }, pool, _directory: directory }
+}
+
+impl Bench {
+    fn managed(&self) -> Arc<ManagedFile<OsFile>> {
+        self.durable.file(u64::from(self.place.slot), self.place.generation).unwrap()
+    }
+
+    fn state(&self) -> FileState {
+        self.durable.board.files()[self.place.slot as usize].state()
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        let raw = || -> Result<usize, Errno> { panic!("no system call is needed") };
+        let parts = [Bytes::from_slice(bytes)];
+        self.client
+            .write(self.place, Place::At(offset), &parts, raw, || Err(errno(std::io::Error::other(""))))
+            .unwrap();
+    }
+
+    fn ask(&self, ask: Ask) -> Result<[u64; 2], Errno> {
+        // Of a settle: its asker keeps the writers out.
+        let held = u64::from(ask == Ask::Settle);
+        let args = [u64::from(self.place.slot), self.place.generation, held, 0];
+        self.durable.answer(CLIENT, ask, args, || None)
+    }
+}
+
+#[test]
+fn a_file_to_be_rewritten_can_be_settled_and_bypassed_by_who_keeps_its_writers_out() {
+    // The rewrite took the file's lock again, which its own caller held, and waited for ever.
+    let bench = bench("rewrite-held");
+    bench.write(3000, b"a failed sync may have dropped this");
+    bench.managed().meta().rewrite = true;
+    assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
+    bench.ask(Ask::Settle).unwrap();
+    bench.durable.board.files()[bench.place.slot as usize].unlock_exclusive(CLIENT);
+    assert_eq!(&contents(&bench.file)[3000..3008], b"a failed");
+    bench.write(10, b"more");
+    bench.managed().meta().rewrite = true;
+    bench.durable.bypass(&bench.managed(), Reason::MappedShared).unwrap();
+    assert_eq!(bench.state(), FileState::Bypassed);
+    assert_eq!(&contents(&bench.file)[10..14], b"more");
+}
+
+#[test]
+fn what_a_dead_client_asked_is_not_done_without_its_lock() {
+    // It would take the file out of state Behind while others write.
+    let bench = bench("asked-late");
+    bench.write(0, b"bytes");
+    assert_eq!(bench.ask(Ask::Through), Err(Errno::EIO));
+    assert_eq!(bench.state(), FileState::Behind);
+    assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
+    bench.ask(Ask::Through).unwrap();
+    assert_eq!((bench.state(), contents(&bench.file)), (FileState::Through, b"bytes".to_vec()));
+}
+
+#[test]
+fn a_sync_covers_the_page_rows_of_everything_it_expires() {
+    let bench = bench("covers");
+    for page in 0..100u64 {
+        bench.write(page * 4096 + 7, &[page as u8 + 1; 300]);
+    }
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    assert_eq!(row.page_rows.load(Ordering::SeqCst), 0);
+    assert!(row.expired_seq.load(Ordering::SeqCst) >= row.newest_seq.load(Ordering::SeqCst));
+    let bytes = contents(&bench.file);
+    for page in 0..100 {
+        assert!(bytes[page * 4096 + 7..][..300].iter().all(|byte| *byte == page as u8 + 1));
+    }
+}

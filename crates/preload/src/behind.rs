@@ -1,0 +1,99 @@
+//! Files of which the kernel does not have the newest bytes (state Behind), as calls that read or look find them.
+//!
+//! While no file is in that state, a call pays for one load. It registers nothing, and never turns a call away.
+#![allow(unsafe_code)] // Paths of the program.
+
+use core::ffi::{c_char, c_int};
+
+use holdfast_cache::{Client, FileRef};
+
+use crate::descriptions::State;
+use crate::fds::{self, Row};
+use crate::{critical, process, raw};
+
+/// The file behind `fd`, if the page cache may lack bytes of it.
+#[inline]
+pub fn of_reading(fd: c_int) -> Option<(&'static Client, FileRef)> {
+    let client = process::client().filter(|client| client.may_hide_bytes())?;
+    let file = absorbed(client, fd)?;
+    client.hides_bytes(file).then_some((client, file))
+}
+
+/// The absorbed file behind `fd`, if one of its process' files may ever be in state Behind.
+fn absorbed(client: &Client, fd: c_int) -> Option<FileRef> {
+    match fds::look(fd) {
+        Row::Ignored => None,
+        Row::Described(description)
+            if let State::Managed(file) = description.state()
+                && client.is_current(file) =>
+        {
+            Some(file)
+        }
+        Row::Described(_) | Row::Readable | Row::Unknown => {
+            let moment = fds::moment(fd);
+            let stat = raw::fstat(fd).ok()?;
+            if !stat.regular {
+                if let Row::Unknown = moment.row() {
+                    // Looked at once.
+                    fds::ignore_at(fd, moment);
+                }
+                return None;
+            }
+            client.find(stat.dev, stat.ino).map(|seen| seen.file)
+        }
+    }
+}
+
+/// Brings the newest bytes of the file behind `fd` to the page cache, for a call of the kernel's that reads it once.
+#[inline]
+pub fn bring(fd: c_int) {
+    if let Some((client, file)) = of_reading(fd) {
+        // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+        let _ = critical::section(|| client.bring_to_kernel(file));
+    }
+}
+
+/// As `bring`, and keeps the file out of state Behind for good: somebody goes on reading it where we do not see it.
+pub fn show(fd: c_int) {
+    if let Some(client) = process::client().filter(|client| client.writes_behind())
+        && let Some(file) = absorbed(client, fd)
+    {
+        let _ = critical::section(|| client.leave_behind(file, true));
+    }
+}
+
+/// [`bring`] for the file of a name.
+///
+/// # Safety
+/// `path` is the program's, as for any call of the kernel's.
+pub unsafe fn bring_path(dirfd: c_int, path: *const c_char, flags: c_int) {
+    if let Some(client) = process::client().filter(|client| client.may_hide_bytes())
+        // SAFETY: the program's path.
+        && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
+        && stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        let _ = critical::section(|| client.bring_to_kernel(seen.file));
+    }
+}
+
+/// [`show`] for the file of a name.
+///
+/// # Safety
+/// As for [`bring_path`].
+pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
+    if let Some(client) = process::client().filter(|client| client.writes_behind())
+        // SAFETY: the program's path.
+        && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
+        && stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        let _ = critical::section(|| client.leave_behind(seen.file, true));
+    }
+}
+
+/// Size and time of the last write of a file, if the kernel does not know them.
+pub fn look(dev: u64, ino: u64) -> Option<(u64, u64)> {
+    let client = process::client().filter(|client| client.may_hide_bytes())?;
+    client.look(client.find(dev, ino)?.file)
+}

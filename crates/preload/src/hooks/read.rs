@@ -1,0 +1,281 @@
+//! Everything that reads bytes at a descriptor. Only files of which the page cache may lack bytes are read here; all
+//! others are the kernel's, after one load.
+#![allow(unsafe_code)] // C entry points and the program's buffers.
+
+use core::ffi::{c_int, c_void};
+
+use holdfast_cache::{Errno, Place, Reading};
+use libc::{iovec, off_t, size_t, ssize_t};
+
+use crate::descriptions::WRITE_ONLY;
+use crate::fds::{self, Row};
+use crate::raw::{self, call, check, give};
+use crate::{behind, critical, memory, target};
+
+const PARTS_MAX: usize = 1024;
+/// What the kernel reads at most in one call.
+const READ_BYTES_MAX: usize = 0x7fff_f000;
+
+/// Whether a description can read; the kernel says why one cannot.
+fn may_read(fd: c_int) -> bool {
+    match fds::look(fd) {
+        Row::Described(description) => description.flags() & WRITE_ONLY == 0,
+        Row::Readable => true,
+        _ => check(raw::fcntl(fd, libc::F_GETFL, 0))
+            .is_ok_and(|flags| flags as c_int & (libc::O_ACCMODE | libc::O_PATH) != libc::O_WRONLY),
+    }
+}
+
+/// Reads at `place` from a file that the kernel does not have in full; `None`: the kernel's business.
+///
+/// # Safety
+/// The program says that `bytes` bytes at `buffer` are its to fill.
+#[inline]
+unsafe fn read_behind(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
+    behind::of_reading(fd)?;
+    // SAFETY: our caller's promise.
+    unsafe { read_found(fd, buffer, bytes, place) }
+}
+
+#[cold]
+unsafe fn read_found(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
+    let bytes = bytes.min(READ_BYTES_MAX);
+    if bytes == 0 || buffer.is_null() || !memory::is_range_readable(buffer.addr(), bytes) || !may_read(fd) {
+        return None;
+    }
+    // SAFETY: the program's buffer, readable as probed; nobody else fills it during the call, or the program races
+    // with itself.
+    let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, bytes) };
+    // SAFETY: the part lies within the program's buffer.
+    let raw = |part: &mut [u8], offset: u64| {
+        // SAFETY: a slice has room for its length.
+        check(unsafe { call!(libc::SYS_pread64, fd, part.as_mut_ptr(), part.len(), offset) })
+    };
+    let seek = |to: u64| {
+        // SAFETY: touches no memory. SEEK_SET = 0.
+        check(unsafe { call!(libc::SYS_lseek, fd, to, 0) }).map(|_| ())
+    };
+    for _ in 0..target::TRIES {
+        let (client, file) = behind::of_reading(fd)?;
+        let read =
+            critical::section(|| client.read(file, place, &mut *buffer, raw, || raw::cursor(fd), seek));
+        match read {
+            Ok(Reading::Done(count)) => return Some(count as isize),
+            Ok(Reading::Kernel) => return None,
+            Ok(Reading::Stale) => {
+                if let Row::Described(description) = fds::look(fd) {
+                    description
+                        .set_state(crate::descriptions::State::Pending(holdfast_cache::Origin::Opened));
+                }
+            }
+            Err(errno) => return Some(-(errno.0 as isize)),
+        }
+    }
+    Some(-(Errno::EIO.0 as isize))
+}
+
+unsafe fn read_bytes(
+    number: i64,
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    offset: Option<off_t>,
+    cancel: bool,
+) -> ssize_t {
+    let place = match offset {
+        None => Some(Place::Cursor { known: None }),
+        Some(offset) => u64::try_from(offset).ok().map(Place::At),
+    };
+    // SAFETY: the program's buffer.
+    if let Some(done) = place.and_then(|place| unsafe { read_behind(fd, buffer.cast(), bytes, place) }) {
+        return give(done);
+    }
+    let arguments = [fd as usize, buffer as usize, bytes, offset.unwrap_or(0) as usize, 0, 0];
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    give(unsafe {
+        if cancel {
+            raw::cancellable(number, arguments)
+        } else {
+            raw::call6(number, arguments[0], arguments[1], arguments[2], arguments[3], 0, 0)
+        }
+    })
+}
+
+unsafe fn read_parts(
+    number: i64,
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: Option<off_t>,
+    flags: c_int,
+) -> ssize_t {
+    let arguments =
+        [fd as usize, parts as usize, count as usize, offset.unwrap_or(0) as usize, 0, flags as usize];
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    let kernel = || give(unsafe { raw::cancellable(number, arguments) });
+    let length = usize::try_from(count).unwrap_or(usize::MAX);
+    if behind::of_reading(fd).is_none()
+        || parts.is_null()
+        || !(1..=PARTS_MAX).contains(&length)
+        || !memory::is_range_readable(parts.addr(), length * size_of::<iovec>())
+    {
+        return kernel();
+    }
+    if flags != 0 {
+        // Not to wait, or not through the page cache: the kernel's to answer, when it can.
+        behind::bring(fd);
+        return kernel();
+    }
+    let at = match offset {
+        None => None,
+        Some(-1) if number == libc::SYS_preadv2 => None,
+        Some(offset) if offset < 0 => return kernel(),
+        Some(offset) => Some(offset as u64),
+    };
+    let mut done = 0u64;
+    for index in 0..length {
+        // SAFETY: within the program's vector, readable as probed.
+        let part = unsafe { *parts.add(index) };
+        if part.iov_len == 0 {
+            continue;
+        }
+        let place = at.map_or(Place::Cursor { known: None }, |at| Place::At(at + done));
+        // SAFETY: the program's buffer.
+        let read = unsafe { read_behind(fd, part.iov_base.cast(), part.iov_len, place) };
+        // SAFETY: the program's buffer; the kernel checks its address.
+        let read = read.unwrap_or_else(|| unsafe {
+            match at {
+                Some(at) => call!(libc::SYS_pread64, fd, part.iov_base, part.iov_len, at + done),
+                None => call!(libc::SYS_read, fd, part.iov_base, part.iov_len),
+            }
+        });
+        match check(read) {
+            Err(_) if done > 0 => break,
+            Err(_) => return give(read),
+            Ok(bytes) => done += bytes as u64,
+        }
+        if (read as usize) < part.iov_len {
+            break;
+        }
+    }
+    done as ssize_t
+}
+
+/// `read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { read_bytes(libc::SYS_read, fd, buffer, bytes, None, true) }
+}
+
+/// `read` as parts of libc use it: not a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read_nocancel(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { read_bytes(libc::SYS_read, fd, buffer, bytes, None, false) }
+}
+
+/// `pread`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pread(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { read_bytes(libc::SYS_pread64, fd, buffer, bytes, Some(offset), true) }
+}
+
+/// `pread` as parts of libc use it: not a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __pread64_nocancel(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
+    // SAFETY: the program's buffer.
+    unsafe { read_bytes(libc::SYS_pread64, fd, buffer, bytes, Some(offset), false) }
+}
+
+/// `readv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the program's buffers.
+    unsafe { read_parts(libc::SYS_readv, fd, parts, count, None, 0) }
+}
+
+/// `preadv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn preadv(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
+    // SAFETY: the program's buffers.
+    unsafe { read_parts(libc::SYS_preadv, fd, parts, count, Some(offset), 0) }
+}
+
+/// `preadv2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's buffers.
+    unsafe { read_parts(libc::SYS_preadv2, fd, parts, count, Some(offset), flags) }
+}
+
+/// `__read_chk`: libc's own ends the process when the buffer is too small, and so does this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+) -> ssize_t {
+    refuse_overflow(bytes, room);
+    // SAFETY: the program's buffer.
+    unsafe { read(fd, buffer, bytes) }
+}
+
+/// `__pread_chk`, as `__read_chk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __pread_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+    room: size_t,
+) -> ssize_t {
+    refuse_overflow(bytes, room);
+    // SAFETY: the program's buffer.
+    unsafe { pread(fd, buffer, bytes, offset) }
+}
+
+/// `__pread64_chk`, as `__read_chk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __pread64_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+    room: size_t,
+) -> ssize_t {
+    refuse_overflow(bytes, room);
+    // SAFETY: the program's buffer.
+    unsafe { pread(fd, buffer, bytes, offset) }
+}
+
+fn refuse_overflow(bytes: usize, room: usize) {
+    if bytes > room {
+        raw::say(&[b"*** buffer overflow detected ***: terminated\n"]);
+        // SAFETY: ends the process as libc would.
+        unsafe { libc::abort() };
+    }
+}
