@@ -114,7 +114,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         }
         let newest = file.hints.first();
         if newest.is_none_or(|hint| hint.path != path || hint.kind != HintKind::Name) {
-            self.slots().push_hint(file.slot, HintKind::Name, path);
+            self.slots().restore_hint(file.slot, path);
         }
         self.slots().mark_rebuilt(file.slot);
         self.name_rebuilt(file, path, directory)
