@@ -251,6 +251,26 @@ impl<N: Nvm> Slots<'_, N> {
         self.write_hint(slot, copy, generation, &Hint { kind, version, path: path.to_vec() });
     }
 
+    /// Makes `path` the newest name, durably. A copy that says so already is not touched: should the other one be torn by
+    /// a crash, the name still stands in it.
+    pub fn restore_hint(&self, slot: u32, path: &[u8]) {
+        let copies = [0, 1].map(|copy| self.hint(slot, copy));
+        let says = |hint: &Option<Hint>| {
+            hint.as_ref().is_some_and(|hint| hint.kind == HintKind::Name && hint.path == path)
+        };
+        let Some(kept) = copies.iter().position(says) else {
+            return self.push_hint(slot, HintKind::Name, path);
+        };
+        let version = copies.iter().flatten().map(|hint| hint.version).max().unwrap_or(0) + 1;
+        let generation = self.generation(slot).unwrap_or(0);
+        self.write_hint(
+            slot,
+            1 - kept,
+            generation,
+            &Hint { kind: HintKind::Name, version, path: path.to_vec() },
+        );
+    }
+
     fn hint(&self, slot: u32, copy: usize) -> Option<Hint> {
         let mut bytes = [0u8; size_of::<RawHint>()];
         self.nvm.read(self.layout.slot_offset(slot) + HINTS[copy], &mut bytes);

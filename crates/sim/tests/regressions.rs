@@ -169,6 +169,15 @@ fn a_sync_of_a_file_does_not_stand_for_its_directory_where_names_are_not_ordered
     ]);
 }
 
+/// Renamed over another while it got its first record. The crash took the rename and the file; recovery built it anew at
+/// its older name, and a crash tore the only hint that said so.
+#[test]
+fn a_file_built_at_its_older_name_is_not_forgotten_by_a_crash_in_between() {
+    check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Expire), Step::alone(1, Op::Put(B, 0, 40))], |at| {
+        Amid::Other(at, 0, Op::Rename(B, A))
+    });
+}
+
 /// A few thousand images of each kind; the whole sets and long runs are the program's.
 #[test]
 fn short_histories_and_seeds_keep_every_promise() {

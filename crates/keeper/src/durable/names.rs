@@ -97,9 +97,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let hints = self.slots().hints(file.slot);
         if let [newest, older, ..] = hints.as_slice() {
             let stands = if newest.kind == HintKind::Unlink { &newest.path } else { &older.path };
-            // Into both copies: no file may ever be built at a name that it never got.
-            self.slots().push_hint(file.slot, HintKind::Name, stands);
-            self.slots().push_hint(file.slot, HintKind::Name, stands);
+            // Over the withdrawn one: no file may ever be built at a name that it never got.
+            self.slots().restore_hint(file.slot, stands);
             let mut meta = file.meta();
             meta.path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
             (meta.unlinking, meta.removing) = (None, None);

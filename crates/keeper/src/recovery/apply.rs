@@ -21,8 +21,6 @@ use crate::disk::{Access, Disk, DiskFile};
 
 /// How often the heartbeat is persisted while files change under recovery's own hands.
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(200);
-/// Longest part of a file's name that goes into its temporary name, in bytes (names may have 255).
-const TEMPORARY_NAME_BYTES_MAX: usize = 200;
 
 /// What applying needs of the pool and the log.
 pub(super) struct Applier<'a, N, D> {
@@ -101,7 +99,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// needs to be known: the temporary name, which no other pool or slot uses, stands for it.
     pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
         let directory = make_parent(self.disk, path)?;
-        let temporary = self.temporary_name(file.slot, path);
+        let temporary = self.temporary_name(file.slot);
         remove(&directory, &temporary)?;
         let made = directory.create(&temporary)?;
         // Mode and owner it had.
@@ -116,7 +114,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         }
         let newest = file.hints.first();
         if newest.is_none_or(|hint| hint.path != path || hint.kind != HintKind::Name) {
-            self.slots().push_hint(file.slot, HintKind::Name, path);
+            self.slots().restore_hint(file.slot, path);
         }
         self.slots().mark_rebuilt(file.slot);
         self.name_rebuilt(file, path, directory)
@@ -129,7 +127,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     }
 
     fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
-        let temporary = self.temporary_name(file.slot, path);
+        let temporary = self.temporary_name(file.slot);
         let (_, name) = split(path).ok_or_else(gone)?;
         match directory.rename(&temporary, name) {
             Ok(()) => {}
@@ -188,19 +186,17 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         for hint in file.hints.iter().filter(|_| !file.rebuilt) {
             // Where it cannot be done, it only stands there.
             if let Ok(directory) = parent(self.disk, &hint.path) {
-                let _ = remove(&directory, &self.temporary_name(file.slot, &hint.path))
-                    .and_then(|()| directory.sync());
+                let _ = remove(&directory, &self.temporary_name(file.slot)).and_then(|()| directory.sync());
             }
         }
     }
 
-    /// Names the pool and the slot, so that what stands there can only be ours.
-    fn temporary_name(&self, slot: u32, path: &[u8]) -> Vec<u8> {
-        let name = split(path).map_or(&b"file"[..], |(_, name)| name);
-        let name = &name[..name.len().min(TEMPORARY_NAME_BYTES_MAX)];
+    /// Names the pool and the slot, so that what stands there can only be ours, and not the file: which of its names is the
+    /// newest may be told differently after a crash.
+    fn temporary_name(&self, slot: u32) -> Vec<u8> {
         let uuid: String =
             self.source.superblock.uuid[..8].iter().map(|byte| std::format!("{byte:02x}")).collect();
-        [b".", name, std::format!(".holdfast-{uuid}-{slot}").as_bytes()].concat()
+        std::format!(".holdfast-{uuid}-{slot}").into_bytes()
     }
 }
 

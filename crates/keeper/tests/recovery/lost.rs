@@ -34,7 +34,7 @@ fn building_a_lost_file_survives_crashes_of_recovery() {
             pool.write(1, file, 0, b"journal");
             fs::remove_file(&path).unwrap();
             let uuid: String = pool.uuid()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-            let temporary = rig.dir.join(format!(".a.holdfast-{uuid}-7"));
+            let temporary = rig.dir.join(format!(".holdfast-{uuid}-7"));
             match stage {
                 // Before the mark: half a copy.
                 0 => fs::write(&temporary, b"jou-garbage-of-an-earlier-try").unwrap(),
@@ -67,7 +67,7 @@ fn a_name_taken_while_a_file_is_rebuilt_is_left_alone() {
         pool.write(1, file, 0, b"journal");
         fs::remove_file(&path).unwrap();
         let uuid: String = pool.uuid()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        fs::write(rig.dir.join(format!(".a.holdfast-{uuid}-7")), b"journal").unwrap();
+        fs::write(rig.dir.join(format!(".holdfast-{uuid}-7")), b"journal").unwrap();
         pool.slots().mark_rebuilt(7);
         fs::write(&path, b"somebody's").unwrap();
     });
