@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, NO_SIZE};
+use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
@@ -116,7 +117,8 @@ impl<N: Nvm> Client<N> {
         let result = if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-            let settled = if has_records { self.settle(file, true) } else { Ok(()) };
+            let settled =
+                if has_records && !on(Canary::AroundUnsettled) { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {
                 // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);

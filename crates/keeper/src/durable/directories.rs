@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
 use holdfast_cache::Errno;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
@@ -131,7 +132,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let watched = watched_directories.by_path.get_mut(directory)?;
         let adds_up =
             !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
-        if !adds_up || !rebuildable {
+        if !adds_up && !on(Canary::DirectorySyncUncounted) || !rebuildable {
             return None;
         }
         watched.names.clear();

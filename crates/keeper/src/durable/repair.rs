@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::rewrite::roll_forward;
@@ -14,7 +15,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Repairs everything of `client`, which is dead or has become another program.
     pub fn repair(&self, client: u32) {
         for dead in self.board.dead_lanes(client) {
-            if let Some(seq) = dead.seq {
+            if let Some(seq) = dead.seq.filter(|_| !on(Canary::RollForwardSkipped)) {
                 self.finish_operation(dead.slot, seq, &dead.segments);
                 if let Some(row) = self.board.files().get(dead.slot as usize) {
                     // It may have made the file longer, and did not live to say so.

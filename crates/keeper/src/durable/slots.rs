@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, NO_SIZE};
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Identity, MARK_CREATED};
 
@@ -119,7 +120,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let row = &self.board.files()[file.slot as usize];
         let unused = row.state() == FileState::Through
-            && !self.is_dirty(file)
+            && (!self.is_dirty(file) || on(Canary::RetireDirty))
             && !row.needs_real_sync()
             && file
                 .description(&row.client_opens)
