@@ -166,7 +166,7 @@ impl<N: Nvm> Slots<'_, N> {
         }
         self.nvm.write(base, raw.as_bytes());
         self.nvm.flush(base, size_of::<RawIdentity>() as u64);
-        let older = self.expired_seq(slot).filter(|_| on(Canary::OlderUseLive));
+        let older = if on(Canary::OlderUseLive) { self.expired_seq(slot) } else { None };
         self.set_word(slot, EXPIRED, encode(older.unwrap_or(generation)));
         self.set_word(slot, MARKS, encode(marks));
         self.write_hint(slot, 0, generation, &Hint { kind: HintKind::Name, version: 1, path: path.to_vec() });

@@ -13,8 +13,10 @@ use holdfast_sim::check::{Counts, Effort};
 use holdfast_sim::run::{Failure, Shared, Worker};
 use serde::{Deserialize, Serialize};
 
-/// Sequences up to which one thread explores the exhaustive sets, shortest first, before it goes on with seeds.
-const EXHAUSTIVE_MAX: usize = 3;
+/// One thread explores the exhaustive sets of so many operations, before it goes on with seeds like the other.
+const EXHAUSTIVE_OPERATIONS: usize = 4;
+/// It does so in as many rounds, each of which takes every so manieth history: all sets come up soon.
+const ROUNDS: u64 = 199;
 /// What a thread may take to end a history after the time is over; one that does not come back is a failure, too.
 const HISTORY_S_MAX: u64 = 10;
 const WHAT_CHARS_MAX: usize = 96;
@@ -43,11 +45,10 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
             let failures = sender.clone();
             std::thread::spawn(move || {
                 let counts = Counts::default();
-                let mut worker = Worker { index: 0, of: 1, effort, shared, failures, counts };
-                if index == 0 {
-                    (2..=EXHAUSTIVE_MAX).for_each(|operations| {
-                        worker.exhaustive(operations);
-                    });
+                let mut worker = Worker { index, of: ROUNDS, effort, shared, failures, counts };
+                for round in (0..ROUNDS).filter(|_| index == 0) {
+                    worker.index = round;
+                    worker.exhaustive(EXHAUSTIVE_OPERATIONS);
                 }
                 worker.index = index;
                 worker.of = 2;

@@ -117,15 +117,18 @@ impl<N: Nvm> Client<N> {
         let result = if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-            let settled =
-                if has_records && !on(Canary::AroundUnsettled) { self.settle(file, true) } else { Ok(()) };
+            let settled = if has_records { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {
                 // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 let done = raw();
                 row.size_hint.store(size_after(&done), Ordering::SeqCst);
                 row.note_unlogged();
-                if durable { self.settle(file, true).map(|()| Ok(done)) } else { Ok(Ok(done)) }
+                if durable && !on(Canary::AroundUnsynced) {
+                    self.settle(file, true).map(|()| Ok(done))
+                } else {
+                    Ok(Ok(done))
+                }
             })
         } else {
             Ok(Err(raw))

@@ -132,7 +132,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let watched = watched_directories.by_path.get_mut(directory)?;
         let adds_up =
             !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
-        if !adds_up && !on(Canary::DirectorySyncUncounted) || !rebuildable {
+        if !adds_up || !rebuildable && !on(Canary::DirectorySyncBlank) {
             return None;
         }
         watched.names.clear();
