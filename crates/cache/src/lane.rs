@@ -258,8 +258,7 @@ impl<N: Nvm> Lane<'_, N> {
             #[cfg(shuttle)]
             let kept_out =
                 if mutated(Mutation::LookBeforeAnnouncing) { !exclusive && looked } else { kept_out };
-            let is_current = row.generation.load(Ordering::SeqCst) == file.generation;
-            if !kept_out && (is_current || on(Canary::SlotGenerationUnchecked)) {
+            if !kept_out && row.generation.load(Ordering::SeqCst) == file.generation {
                 match row.state() {
                     FileState::Through => return Ok(Entry::Entered),
                     state => {

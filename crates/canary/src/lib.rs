@@ -66,11 +66,9 @@ canaries! {
     AroundUnsynced, "5", "a call around the log returns before its effect is synced";
     RenameUnsettled, "4 (names)", "a file is renamed with live records";
     RetireDirty, "2", "a slot is given back with live records";
-    SlotGenerationUnchecked, "4 (slots)", "a client goes on although its slot is another file's by now";
     InUseBeforeIdentity, "4 (slots)", "a slot is marked as in use before its identity is written";
     OlderUseLive, "4 (slots)", "recovery takes records of a slot's earlier use for live";
     NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
-    DirectorySyncBlank, "9", "a directory's sync is absorbed although a new file in it has no record yet";
     UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
     RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
     ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";

@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
 use holdfast_cache::Errno;
-use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
@@ -132,7 +131,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let watched = watched_directories.by_path.get_mut(directory)?;
         let adds_up =
             !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
-        if !adds_up || !rebuildable && !on(Canary::DirectorySyncBlank) {
+        if !adds_up || !rebuildable {
             return None;
         }
         watched.names.clear();
