@@ -67,16 +67,18 @@ pub const ALL: [Op; 28] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 5] = [
+const DIRECTED: [(&[Op], Spread); 6] = [
     // Segments that stay live because a sync fails, and somebody who wants space.
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.
     (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
     // A client's sync takes the kernel's only notice of lost pages.
     (
-        &[Op::Put(A, 300, 500), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
+        &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
         Spread::None,
     ),
+    // Two writers of the same bytes; neither makes the file longer.
+    (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
     // A watched directory, and a new file in it that has no record yet.
     (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Put(B, 0, 40)], Spread::Other(0, Op::SyncDirectory)),
     // The keeper's round, and a write in the middle of it.
