@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use holdfast_canary::{Canary, on};
+
 use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
@@ -195,7 +197,9 @@ impl Board {
             true => self.header().counter.get() - 1,
             false => drawn,
         };
-        announced.map_or(drawn, |bound| drawn.min(bound.saturating_sub(1)))
+        announced
+            .filter(|_| !on(Canary::AnnouncementsIgnored))
+            .map_or(drawn, |bound| drawn.min(bound.saturating_sub(1)))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use holdfast_canary::{Canary, on};
+
 use crate::board::Board;
 use crate::files::FileState;
 use crate::header::Header;
@@ -36,7 +38,7 @@ impl Board {
         };
         let mut freed = false;
         for row in sealed {
-            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) {
+            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) || on(Canary::LiveSegmentFreed) {
                 row.set_state(SegmentState::Free);
                 freed = true;
             }

@@ -7,9 +7,10 @@ use core::time::Duration;
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, pause, wait, wake};
+use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
 
 use crate::client::{Client, Errno, FileRef};
 
@@ -239,7 +240,10 @@ impl<N: Nvm> Lane<'_, N> {
         let segment = self.row.reserved[self.more_used].load(Ordering::Relaxed);
         self.more_used += 1;
         self.row.segment.store(0, Ordering::SeqCst);
-        let generation = client.board.header().counter.add(1);
+        let mut generation = client.board.header().counter.add(1);
+        if on(Canary::GenerationKept) {
+            generation = segment_generation(&client.nvm, &client.layout, segment).unwrap_or(generation);
+        }
         rows[segment as usize].clear_summary();
         #[cfg(shuttle)]
         if mutated(Mutation::RecordBeforeGeneration) {
@@ -294,7 +298,7 @@ impl<N: Nvm> Lane<'_, N> {
             // Only the announcement is a full barrier: whoever sees it sees the slot.
             self.row.slot.store(file.slot, Ordering::Release);
             self.row.announce.store(self.client.board.header().counter.get() + 1, Ordering::SeqCst);
-            let kept_out = !exclusive && row.is_exclusive();
+            let kept_out = !exclusive && row.is_exclusive() && !on(Canary::WritersStayIn);
             #[cfg(shuttle)]
             let kept_out =
                 if mutated(Mutation::LookBeforeAnnouncing) { !exclusive && looked } else { kept_out };
@@ -323,6 +327,9 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Locks the pages of a range, noting first what may be held.
     pub(crate) fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Errno> {
+        if on(Canary::PageLocksOpen) {
+            return Ok(());
+        }
         self.row.lock_offset.store(offset, Ordering::Relaxed);
         self.row.lock_bytes.store(bytes, Ordering::Release);
         let locked = self.client.board.page_locks().lock(self.index, file.slot, offset, bytes);
@@ -387,7 +394,9 @@ impl<N: Nvm> Lane<'_, N> {
             }
             debug_assert_eq!(draft.group_index, draft.group_count);
         }
-        self.client.nvm.fence();
+        if !on(Canary::DropFence) {
+            self.client.nvm.fence();
+        }
         seq
     }
 
@@ -400,6 +409,9 @@ impl<N: Nvm> Lane<'_, N> {
     /// Makes only the first `kept` bytes of the record `seq` count, durably, before the program hears of it
     /// (history 6).
     pub(crate) fn cancel(&mut self, file: FileRef, seq: u64, kept: u64) {
+        if on(Canary::NoCancel) {
+            return;
+        }
         let cancel_seq = self.client.board.header().counter.add(1);
         self.client.row(file).newest_seq.fetch_max(cancel_seq, Ordering::SeqCst);
         let draft = Draft {
@@ -414,7 +426,9 @@ impl<N: Nvm> Lane<'_, N> {
             group_count: 1,
         };
         self.write_record(&draft, &[], 0, 0);
-        self.client.nvm.fence();
+        if !on(Canary::CancelUnfenced) {
+            self.client.nvm.fence();
+        }
         LaneRow::count(&self.row.cancels, 1);
     }
 
@@ -427,7 +441,9 @@ impl<N: Nvm> Lane<'_, N> {
             generation: self.row.generation.load(Ordering::Relaxed),
             seed: self.row.seed.load(Ordering::Relaxed),
         };
-        self.client.board.segments()[segment as usize].note(draft.slot, draft.seq);
+        if draft.group_index == 0 || !on(Canary::GroupMemberUnnoted) {
+            self.client.board.segments()[segment as usize].note(draft.slot, draft.seq);
+        }
         let taken = append(&self.client.nvm, &tail, draft, parts, from as usize, bytes as usize);
         self.row.at.store(at + taken as u32, Ordering::Release);
         self.payload_offset = tail.segment_offset + u64::from(at) + RECORD_HEADER_BYTES;

@@ -9,6 +9,7 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use crate::ask::{Ask, Reason, ask};
@@ -153,7 +154,11 @@ impl<N: Nvm> Client<N> {
     fn settle_if_live(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if live && self.is_current(file) && self.has_log(file) { self.settle(file, true) } else { Ok(()) }
+        if !on(Canary::RenameUnsettled) && live && self.is_current(file) && self.has_log(file) {
+            self.settle(file, true)
+        } else {
+            Ok(())
+        }
     }
 
     /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes, else made by the

@@ -26,6 +26,9 @@ use clap::Parser;
 
 use args::{Arguments, Command};
 
+// Deliberate bugs are for the simulator alone.
+const _: () = assert!(!holdfast_canary::ARMED);
+
 /// Holdfast refused or failed before the program started.
 const EXIT_REFUSED: u8 = 120;
 /// The keeper failed or died while the program ran.

@@ -1,5 +1,6 @@
 //! Segment headers: one generation word, drawn from the seq counter and never used twice.
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use crate::{Layout, decode, encode};
@@ -16,7 +17,9 @@ pub fn segment_generation(nvm: &impl Nvm, layout: &Layout, segment: u32) -> Opti
 pub fn set_segment_generation(nvm: &impl Nvm, layout: &Layout, segment: u32, generation: u64) {
     let offset = layout.segment_offset(segment);
     nvm.store_u64(offset, encode(generation));
-    nvm.flush(offset, 8);
+    if !on(Canary::GenerationUnflushed) {
+        nvm.flush(offset, 8);
+    }
     nvm.fence();
 }
 

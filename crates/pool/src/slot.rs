@@ -4,6 +4,7 @@
 //! copies, so that a crash while one is written leaves the other; `expired_seq`, the in-use mark and the marks
 //! are self-checking words outside of both. Only the keeper writes here (clients map this zone read-only).
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -160,9 +161,13 @@ impl<N: Nvm> Slots<'_, N> {
         raw.owner = U32::new(ownership.owner);
         raw.group = U32::new(ownership.group);
         raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
+        if on(Canary::InUseBeforeIdentity) {
+            self.set_word(slot, IN_USE, encode(generation));
+        }
         self.nvm.write(base, raw.as_bytes());
         self.nvm.flush(base, size_of::<RawIdentity>() as u64);
-        self.set_word(slot, EXPIRED, encode(generation));
+        let older = if on(Canary::OlderUseLive) { self.expired_seq(slot) } else { None };
+        self.set_word(slot, EXPIRED, encode(older.unwrap_or(generation)));
         self.set_word(slot, MARKS, encode(marks));
         self.write_hint(slot, 0, generation, &Hint { kind: HintKind::Name, version: 1, path: path.to_vec() });
         self.set_word(slot, IN_USE, encode(generation));

@@ -17,3 +17,6 @@ mod raw;
 mod signals;
 mod target;
 mod tls;
+
+// Deliberate bugs are for the simulator alone.
+const _: () = assert!(!holdfast_canary::ARMED);

@@ -10,6 +10,7 @@
 //!   interrupted at each of its points by each operation of the other thread.
 //! - *kills*: each client operation, after up to two core operations, killed at each of its points; then nothing,
 //!   another write, or the keeper's round; and killed with another write waiting for what it held.
+//! - *directed*: a few longer ones, each for a bug that short ones do not show ([`DIRECTED`]).
 
 use crate::disk::Journal;
 use crate::history::{History, TINY};
@@ -63,6 +64,25 @@ pub const ALL: [Op; 28] = [
     Op::Fail(A),
     Op::Outsider(A, false),
     Op::Outsider(A, true),
+];
+
+/// Longer sequences, and what interrupts the last operation.
+const DIRECTED: [(&[Op], Spread); 6] = [
+    // Segments that stay live because a sync fails, and somebody who wants space.
+    (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
+    // Names that no slot holds, and a sync that could be absorbed.
+    (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
+    // A client's sync takes the kernel's only notice of lost pages.
+    (
+        &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
+        Spread::None,
+    ),
+    // Two writers of the same bytes; neither makes the file longer.
+    (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
+    // A watched directory, and a new file in it that has no record yet.
+    (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Put(B, 0, 40)], Spread::Other(0, Op::SyncDirectory)),
+    // The keeper's round, and a write in the middle of it.
+    (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40), Op::Expire], Spread::Other(1, Op::Put(A, 300, 500))),
 ];
 
 /// What a history in a set begins as; its interruptions are found by playing it.
@@ -194,6 +214,9 @@ pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
             visit((history(journal, steps), spread));
         }
     };
+    for (steps, spread) in DIRECTED {
+        both(visit, steps, spread);
+    }
     for length in 1..=operations.min(3) {
         sequences(&ALL, length, &mut |steps| both(visit, steps, Spread::None));
     }

@@ -1,5 +1,8 @@
 //! The command: explores histories, prints a summary, and for each failure the command that plays it again.
 
+#[cfg(feature = "canaries")]
+mod canaries;
+
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
@@ -61,6 +64,18 @@ struct Args {
     /// Print the summary as JSON.
     #[arg(long)]
     json: bool,
+    /// Instead: show one deliberate bug after the other and see that each is caught.
+    #[cfg(feature = "canaries")]
+    #[arg(long)]
+    canaries: bool,
+    /// Only this one.
+    #[cfg(feature = "canaries")]
+    #[arg(long, value_name = "NAME", value_parser = canaries::named)]
+    canary: Option<holdfast_canary::Canary>,
+    /// Seconds after which one that was not caught has survived.
+    #[cfg(feature = "canaries")]
+    #[arg(long, value_name = "S", default_value_t = 8.0)]
+    canary_seconds: f64,
 }
 
 /// What a run did.
@@ -113,6 +128,13 @@ fn main() -> ExitCode {
         default(panic);
         eprintln!("again: cargo run --release -p holdfast-sim -- {}", holdfast_sim::run::playing());
     }));
+    #[cfg(feature = "canaries")]
+    if let Some(done) = with_canaries(&args) {
+        return done.unwrap_or_else(|error| {
+            eprintln!("holdfast-sim: {error:#}");
+            ExitCode::from(2)
+        });
+    }
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -120,6 +142,21 @@ fn main() -> ExitCode {
             eprintln!("holdfast-sim: {error:#}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// What this build is for; `None`: an ordinary run, with the chosen bug if a history is played again.
+#[cfg(feature = "canaries")]
+fn with_canaries(args: &Args) -> Option<anyhow::Result<ExitCode>> {
+    let limit = Duration::from_secs_f64(args.canary_seconds);
+    match args.canary {
+        _ if args.canaries => Some(canaries::all(limit)),
+        Some(canary) if args.history.is_some() || args.seed.is_some() => {
+            holdfast_canary::arm(Some(canary));
+            None
+        }
+        Some(canary) => Some(canaries::one(canary, args.effort(), limit).map(|()| ExitCode::SUCCESS)),
+        None => None,
     }
 }
 

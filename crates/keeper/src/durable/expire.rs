@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::FileState;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
@@ -100,6 +101,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut directories: HashSet<PathBuf> = HashSet::new();
         for file in void.iter().chain(created) {
             directories.extend(file.meta().directories.iter().cloned());
+        }
+        if on(Canary::ReleaseBeforeDirectorySync) {
+            void.iter().for_each(|file| self.slots().release(file.slot));
         }
         if let Err(error) = self.sync_directories(&directories) {
             self.events.trouble(format!("cannot bring a directory to disk: {error}"));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_VOID};
 
@@ -32,7 +33,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if let (HintKind::Name, Some(directory)) = (kind, path.parent()) {
             self.secure_directory(directory)?;
         }
-        self.slots().push_hint(file.slot, kind, path.as_os_str().as_bytes());
+        if kind == HintKind::Name || !on(Canary::UnlinkUnannounced) {
+            self.slots().push_hint(file.slot, kind, path.as_os_str().as_bytes());
+        }
         meta.names_unsynced += 1;
         meta.directories.extend(path.parent().map(Path::to_owned));
         match kind {
@@ -95,6 +98,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// The call announced by `push_name` failed: the name before it stands.
     pub fn withdraw_name(&self, file: &ManagedFile<D::File>) {
         let hints = self.slots().hints(file.slot);
+        if on(Canary::RemovalNotWithdrawn) {
+            return;
+        }
         if let [newest, older, ..] = hints.as_slice() {
             let stands = if newest.kind == HintKind::Unlink { &newest.path } else { &older.path };
             // Over the withdrawn one: no file may ever be built at a name that it never got.

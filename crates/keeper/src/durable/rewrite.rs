@@ -6,6 +6,7 @@
 use std::io;
 
 use crate::disk::DiskFile;
+use holdfast_canary::{Canary, on};
 use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment, whole_write};
 use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock};
@@ -39,6 +40,9 @@ pub(crate) fn replay_live<F: DiskFile>(
         });
     }
     found.sort_by_key(|record| (record.header.seq, record.header.group_index));
+    if on(Canary::RewriteBackwards) {
+        found.reverse();
+    }
     if found.is_empty() {
         return Ok(());
     }
@@ -93,7 +97,9 @@ pub(super) fn roll_forward<F: DiskFile>(
     // Its writer may have died before its fence: what follows from a record must not outlive it (invariant 1).
     let persist = |record: &Record<'_>| {
         let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
-        nvm.flush(offset, record_bytes(record.payload.len() as u64));
+        if !on(Canary::RollForwardUnflushed) {
+            nvm.flush(offset, record_bytes(record.payload.len() as u64));
+        }
         nvm.fence();
     };
     let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, persist);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
 use holdfast_cache::Reason;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
@@ -47,7 +48,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
         let synced = self.sync_file(file, writers)?;
-        if file.meta().marks & MARK_CREATED != 0 {
+        if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
             let directories = file.meta().directories.clone();
             self.sync_directories(&directories)?;
         }
@@ -64,7 +65,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let client_failures = row.sync_failures.load(Ordering::SeqCst);
         {
             let mut meta = file.meta();
-            meta.rewrite |= client_failures != meta.client_failures;
+            meta.rewrite |= client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
             meta.client_failures = client_failures;
         }
         if file.meta().rewrite {
@@ -76,7 +77,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // State Behind: what the records up to S say comes to the page cache only now.
         self.drain(file, settled).inspect_err(|error| self.sync_failed(file, error))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        description.sync().inspect_err(|error| self.sync_failed(file, error))?;
+        if on(Canary::ExpireBeforeSync) {
+            self.expire(file, Synced { settled, unlogged });
+        }
+        let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
+        let settled = if on(Canary::SettledAfterSync) { self.board.settled_seq(file.slot) } else { settled };
+        done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
         file.meta().failures = 0;
         Ok(Synced { settled, unlogged })
     }
@@ -95,7 +101,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
         if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
-            self.slots().set_expired_seq(file.slot, synced.settled);
+            if !on(Canary::ExpiryUnpersisted) {
+                self.slots().set_expired_seq(file.slot, synced.settled);
+            }
             row.expired_seq.store(synced.settled, Ordering::SeqCst);
         }
         row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
@@ -109,7 +117,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[file.slot as usize];
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
         let mut meta = file.meta();
-        meta.rewrite = true;
+        meta.rewrite = !on(Canary::NoRewrite);
         meta.failures += 1;
         self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
         if meta.failures == FAILURES_MAX {
@@ -148,6 +156,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let row = &self.board.files()[file.slot as usize];
         let result = self.leave_behind(file, false).and_then(|()| match row.state() {
+            FileState::Through if on(Canary::BypassUnsettled) => Ok(()),
             FileState::Through => self.settle(file, Writers::KeptOut),
             _ => Ok(()),
         });

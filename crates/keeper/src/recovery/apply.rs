@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots};
 
@@ -59,7 +60,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             self.beat();
             (self.progress)(bytes);
         })?;
-        file.sync()
+        if on(Canary::RecoverUnsynced) { Ok(()) } else { file.sync() }
     }
 
     /// Voids the slot's records, which are in the synced file, and gives it back.
@@ -106,6 +107,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if let Ok(had) = self.slots().ownership(file.slot) {
             made.set_ownership(had)?;
         }
+        if on(Canary::RebuiltTooEarly) {
+            self.slots().mark_rebuilt(file.slot);
+        }
         let written = self.write_records(file.slot, &made).and_then(|()| directory.sync());
         if let Err(error) = written {
             // Half a copy is of no use; the first error is the one to tell.
@@ -141,7 +145,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             }
             Err(error) => return Err(error),
         }
-        directory.sync()?;
+        if !on(Canary::RebuiltUnnamed) {
+            directory.sync()?;
+        }
         self.expire(file.slot);
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 
 use super::scan::Entry;
@@ -97,6 +98,7 @@ fn segments(slot: &[Entry]) -> Vec<u32> {
 fn cancels(slot: &[Entry]) -> HashMap<u64, u64> {
     slot.iter()
         .filter(|entry| entry.kind == Kind::Cancel && entry.file_offset < entry.seq)
+        .filter(|_| !on(Canary::RecoverCancelled))
         .map(|entry| (entry.file_offset, entry.extent))
         .collect()
 }
@@ -125,7 +127,7 @@ fn whole(found: &[Entry], damaged: &mut Vec<String>) -> Vec<Entry> {
     let complete = members.len() == count
         && members.iter().all(|member| usize::from(member.group_count) == count)
         && (count == 1 || members.iter().all(|member| member.kind == Kind::Write));
-    if complete { members } else { Vec::new() }
+    if complete || on(Canary::RecoverPartGroup) { members } else { Vec::new() }
 }
 
 /// Keeps the first `extent` bytes of a write (counted over all members); voids anything else.

@@ -15,6 +15,7 @@
 
 use std::io;
 
+use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES};
 use holdfast_media::Nvm;
 use holdfast_pool::Layout;
@@ -45,6 +46,8 @@ pub(super) fn replay(
         left = rest;
         match first.kind {
             Kind::Write => write(nvm, layout, run, &mut writer)?,
+            Kind::Truncate if on(Canary::RecoverNoTruncate) => {}
+            Kind::Punch if on(Canary::RecoverNoPunch) => {}
             Kind::Truncate => {
                 writer.tick(0);
                 file.set_len(first.file_offset)?;
@@ -68,6 +71,13 @@ fn write(
     writer: &mut Writer<'_, impl DiskFile>,
 ) -> io::Result<()> {
     let mut overwritten: u64 = writes.iter().map(|write| u64::from(write.bytes)).sum();
+    let backwards: Vec<Entry>;
+    let writes = if on(Canary::RecoverBackwards) {
+        backwards = writes.iter().rev().copied().collect();
+        &backwards
+    } else {
+        writes
+    };
     newest_pieces(writes, |write, skip, bytes| {
         overwritten -= bytes;
         let from = payload_offset(layout, write) + skip;

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Layout, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Slots, Superblock, Words};
 
@@ -151,7 +152,8 @@ fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -
 
 /// Whether somebody changed a file after the crash, or gave a removed one another name.
 fn is_changed<F>(same: &SameFile<F>, void: bool, last_alive_unix_s: u64) -> bool {
-    same.stat.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64 || void && same.stat.links != 1
+    !on(Canary::ChangeIgnored) && same.stat.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64
+        || void && same.stat.links != 1
 }
 
 /// How many files with live records call each path their own.

@@ -1,0 +1,124 @@
+//! Deliberate bugs, one for each place where a promise is upheld: whoever claims to test the promises must catch each.
+//!
+//! A canary stands beside the line it spoils, as `if on(Canary::X)`. Without the feature `armed`, [`on`] is a constant
+//! function that says no, and the compiler removes the bug. The feature is for the crash simulator's own build; `holdfast`
+//! and its preloaded library do not compile with it ([`ARMED`]). Nothing here may do anything but answer.
+
+#![no_std]
+
+macro_rules! canaries {
+    ($($name:ident, $invariant:literal, $story:literal;)*) => {
+        /// One deliberate bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Canary {
+            $(#[doc = $story] $name,)*
+        }
+
+        impl Canary {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+
+            /// What it breaks: numbers are invariants, histories or sections of docs/crash.md.
+            pub const fn breaks(self) -> &'static str {
+                match self {
+                    $(Self::$name => $invariant,)*
+                }
+            }
+
+            /// What it does wrong.
+            pub const fn story(self) -> &'static str {
+                match self {
+                    $(Self::$name => $story,)*
+                }
+            }
+        }
+    };
+}
+
+canaries! {
+    DropFence, "1", "a write is acknowledged without the fence behind its record";
+    NoCancel, "6", "no cancel record is written after a short or refused write";
+    CancelUnfenced, "6", "the program hears of a short write before its cancel record is fenced";
+    PageLocksOpen, "1", "two writers of the same bytes are not kept apart";
+    WritersStayIn, "7", "a truncation does not keep the file's writers out";
+    GroupMemberUnnoted, "3", "further members of a group are not noted in their segments' summaries";
+    GenerationUnflushed, "3", "a segment's new generation is not flushed before its first record";
+    GenerationKept, "3", "a reused segment keeps its old generation";
+    AnnouncementsIgnored, "2", "S does not stay below what writers have announced";
+    LiveSegmentFreed, "3", "a sealed segment is freed although its records are live";
+    ExpireBeforeSync, "2", "records expire before the sync that covers them begins";
+    SettledAfterSync, "2", "S is computed after the sync instead of before";
+    SyncErrorIgnored, "4", "a failed sync expires the records all the same";
+    NoRewrite, "4", "a failed sync orders no rewrite from the log";
+    ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
+    RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";
+    ExpiryUnpersisted, "2", "expired_seq moves on the board but not in the pool";
+    CreatedExpiresEarly, "4 (names)", "a created file expires before its directory is synced";
+    BypassUnsettled, "5", "a file is left to the kernel with live records";
+    OutsiderUnsettled, "5", "an outsider is let in while records are live";
+    AroundUnsynced, "5", "a call around the log returns before its effect is synced";
+    RenameUnsettled, "4 (names)", "a file is renamed with live records";
+    RetireDirty, "2", "a slot is given back with live records";
+    InUseBeforeIdentity, "4 (slots)", "a slot is marked as in use before its identity is written";
+    OlderUseLive, "4 (slots)", "recovery takes records of a slot's earlier use for live";
+    NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
+    UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
+    RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
+    ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";
+    RollForwardSkipped, "history 15", "the whole record of a dead writer is not rolled forward";
+    RollForwardUnflushed, "1", "a dead writer's record is rolled forward without being flushed";
+    RecoverPartGroup, "4 (groups)", "recovery replays a group of which members are missing";
+    RecoverCancelled, "6", "recovery ignores cancel records";
+    RecoverExpired, "2", "recovery replays what had expired";
+    RecoverBackwards, "4 (records)", "recovery lets older writes win over newer ones";
+    RecoverNoTruncate, "7", "recovery leaves truncations out";
+    RecoverNoPunch, "7", "recovery leaves punched holes out";
+    RecoverUnsynced, "8", "recovery gives records up before they are synced to the file";
+    RebuiltTooEarly, "8", "recovery marks a file as rebuilt before its copy is written";
+    RebuiltUnnamed, "8", "recovery gives a rebuilt file's records up before its name is synced";
+    ChangeIgnored, "7 (others)", "recovery replays over a file that somebody changed since";
+    CounterLow, "history 3", "the counter restarts below numbers that are in use";
+}
+
+/// Whether this build can have a bug. What ships asserts that it cannot.
+pub const ARMED: bool = cfg!(feature = "armed");
+
+/// Whether this bug is to show. Never, in every build but the simulator's own.
+#[cfg(not(feature = "armed"))]
+#[inline(always)]
+pub const fn on(_: Canary) -> bool {
+    false
+}
+
+/// Whether this bug is to show.
+#[cfg(feature = "armed")]
+#[inline]
+pub fn on(canary: Canary) -> bool {
+    CHOSEN.load(core::sync::atomic::Ordering::Relaxed) == canary as u32 + 1
+}
+
+#[cfg(feature = "armed")]
+static CHOSEN: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// Lets this bug show from now on, or none.
+#[cfg(feature = "armed")]
+pub fn arm(canary: Option<Canary>) {
+    CHOSEN.store(canary.map_or(0, |canary| canary as u32 + 1), core::sync::atomic::Ordering::Relaxed);
+}
+
+// A build without the feature knows at compile time that no bug is in it.
+#[cfg(not(feature = "armed"))]
+const _: () = {
+    let mut index = 0;
+    while index < Canary::ALL.len() {
+        assert!(!on(Canary::ALL[index]));
+        index += 1;
+    }
+};

@@ -1,0 +1,140 @@
+//! Deliberate bugs (`holdfast-canary`), one after the other: each must make the simulator fail, or its silence about the
+//! product proves nothing. Every bug runs in a process of its own, so that one that corrupts memory or never ends is
+//! caught as such and spoils nothing else.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use holdfast_canary::Canary;
+use holdfast_sim::check::{Counts, Effort};
+use holdfast_sim::run::{Failure, Shared, Worker};
+use serde::{Deserialize, Serialize};
+
+/// One thread explores the exhaustive sets of so many operations, before it goes on with seeds like the other.
+const EXHAUSTIVE_OPERATIONS: usize = 4;
+/// It does so in as many rounds, each of which takes every so manieth history: all sets come up soon.
+const ROUNDS: u64 = 199;
+/// What a thread may take to end a history after the time is over; one that does not come back is a failure, too.
+const HISTORY_S_MAX: u64 = 10;
+const WHAT_CHARS_MAX: usize = 96;
+
+/// How one bug fared.
+#[derive(Serialize, Deserialize)]
+struct Fate {
+    caught: bool,
+    /// Crash images checked until then.
+    images: u64,
+    seconds: f64,
+    /// The first failure.
+    what: String,
+    /// The arguments that play it again.
+    again: String,
+}
+
+/// Runs one bug in this process and prints its fate as JSON.
+pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()> {
+    holdfast_canary::arm(Some(canary));
+    let begun = Instant::now();
+    let shared: &'static Shared = Box::leak(Box::new(Shared::default()));
+    let (sender, failures) = channel::<Failure>();
+    let workers: Vec<_> = (0..2)
+        .map(|index| {
+            let failures = sender.clone();
+            std::thread::spawn(move || {
+                let counts = Counts::default();
+                let mut worker = Worker { index, of: ROUNDS, effort, shared, failures, counts };
+                if index == 0 {
+                    // The shortest, and the directed ones.
+                    (worker.index, worker.of) = (0, 1);
+                    worker.exhaustive(1);
+                    worker.of = ROUNDS;
+                }
+                for round in (0..ROUNDS).filter(|_| index == 0) {
+                    worker.index = round;
+                    worker.exhaustive(EXHAUSTIVE_OPERATIONS);
+                }
+                worker.index = index;
+                worker.of = 2;
+                worker.seeds(1, u64::MAX, None);
+            })
+        })
+        .collect();
+    drop(sender);
+    let first = failures.recv_timeout(limit);
+    let seconds = begun.elapsed().as_secs_f64();
+    shared.stop.store(true, Ordering::Relaxed);
+    let until = Instant::now() + Duration::from_secs(HISTORY_S_MAX);
+    while !workers.iter().all(std::thread::JoinHandle::is_finished) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let never_ends = !workers.iter().all(std::thread::JoinHandle::is_finished);
+    let (caught, what, again) = match first {
+        Ok(failure) => (true, failure.violation.what, failure.replay),
+        Err(RecvTimeoutError::Timeout) if never_ends => (true, "a step never ends".into(), String::new()),
+        Err(_) => (false, String::new(), String::new()),
+    };
+    let images = shared.images.load(Ordering::Relaxed);
+    println!("{}", serde_json::to_string(&Fate { caught, images, seconds, what, again })?);
+    Ok(())
+}
+
+/// Runs all bugs, prints a table and says whether all were caught.
+pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
+    let widest = Canary::ALL.iter().map(|canary| canary.name().len()).max().unwrap_or(0);
+    let (mut caught, mut images) = (0, 0);
+    println!("{:widest$}  {:14} {:>8} {:>6}  caught by", "canary", "breaks", "images", "s");
+    for &canary in Canary::ALL {
+        let fate = child(canary, limit)?;
+        caught += usize::from(fate.caught);
+        images += fate.images;
+        let what = if fate.caught { shorten(&fate.what) } else { "SURVIVED".to_owned() };
+        println!(
+            "{:widest$}  {:14} {:>8} {:>6.2}  {what}",
+            canary.name(),
+            canary.breaks(),
+            fate.images,
+            fate.seconds
+        );
+        if !fate.caught {
+            println!("{:widest$}  {}: no test would notice", "", canary.story());
+        }
+    }
+    println!("{caught} of {} canaries caught, {images} crash images checked", Canary::ALL.len());
+    Ok(if caught == Canary::ALL.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn child(canary: Canary, limit: Duration) -> anyhow::Result<Fate> {
+    let begun = Instant::now();
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--canary", canary.name(), "--canary-seconds", &limit.as_secs_f64().to_string(), "--json"])
+        .stdin(Stdio::null())
+        .output()
+        .context("the simulator cannot start itself")?;
+    if let Ok(fate) = serde_json::from_slice(&output.stdout) {
+        return Ok(fate);
+    }
+    // An assertion of the product, or of the simulated machine, ended the process.
+    let said = String::from_utf8_lossy(&output.stderr);
+    let mut lines = said.lines().skip_while(|line| !line.contains("panicked at"));
+    let place = lines.next().with_context(|| format!("{}: {} {said}", canary.name(), output.status))?;
+    let what = format!("panic: {} ({})", lines.next().unwrap_or_default(), place.trim());
+    Ok(Fate { caught: true, images: 0, seconds: begun.elapsed().as_secs_f64(), what, again: String::new() })
+}
+
+fn shorten(what: &str) -> String {
+    let line = what.split("; recovery says").next().unwrap_or_default();
+    let short: String = line.chars().take(WHAT_CHARS_MAX).collect();
+    if short.len() < line.len() { short + "..." } else { short }
+}
+
+/// The bug with this name.
+pub fn named(name: &str) -> Result<Canary, String> {
+    let found = Canary::ALL.iter().find(|canary| canary.name() == name);
+    found.copied().ok_or_else(|| {
+        let all: Vec<&str> = Canary::ALL.iter().map(|canary| canary.name()).collect();
+        format!("there are: {}", all.join(", "))
+    })
+}
