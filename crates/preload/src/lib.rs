@@ -17,6 +17,7 @@ mod raw;
 mod signals;
 mod target;
 mod tls;
+mod unseen;
 
 // Deliberate bugs are for the simulator alone.
 const _: () = assert!(!holdfast_canary::ARMED);

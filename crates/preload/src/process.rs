@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
-use holdfast_cache::{Client, Errno};
+use holdfast_cache::{Client, Errno, Unseen};
 use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -352,7 +352,11 @@ unsafe extern "C" fn construct(
         bypass_all();
         // What it reads by stdio is not seen either.
         client.forbid_behind();
-        raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
+        if client.note_unseen(Unseen::Unpatched, None) {
+            raw::say(&[
+                b"holdfast: libc could not be patched: files of this program go to the disk as usual\n",
+            ]);
+        }
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
     if patched {

@@ -155,5 +155,5 @@ fn patch_object(object: &Object) -> bool {
             unsafe { text.replace(symbol.address, entry.address(), symbol.bytes) };
         });
     }
-    fits
+    fits && text.finish()
 }
