@@ -2,9 +2,10 @@
 //! others are the kernel's, after one load.
 #![allow(unsafe_code)] // C entry points and the program's buffers.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
-use holdfast_cache::{Errno, Place, Reading};
+use holdfast_cache::{Errno, GLANCE_BYTES_MAX, Place, Reading};
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::transfer::{self, Spot, Transfer};
@@ -26,39 +27,60 @@ fn may_read(fd: c_int) -> bool {
     }
 }
 
-/// Reads at `place` from a file that the kernel does not have in full; `None`: the kernel's business.
+/// Reads at `place` from a file that the kernel does not have in full, or of which pages are loaded; `None`: the kernel's
+/// business.
 ///
 /// # Safety
 /// The program says that `bytes` bytes at `buffer` are its to fill.
 #[inline]
 unsafe fn read_behind(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
-    behind::of_reading(fd)?;
-    // SAFETY: our caller's promise.
-    unsafe { read_found(fd, buffer, bytes, place) }
-}
-
-#[cold]
-unsafe fn read_found(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
+    let (client, file) = behind::read_here(fd)?;
     let bytes = bytes.min(READ_BYTES_MAX);
-    if bytes == 0 || buffer.is_null() || !memory::is_range_readable(buffer.addr(), bytes) || !may_read(fd) {
+    if bytes == 0 || !may_read(fd) {
         return None;
     }
-    // SAFETY: the program's buffer, readable as probed; nobody else fills it during the call, or the program races
-    // with itself.
+    if buffer.is_null() || !memory::is_range_writable(buffer.addr(), bytes) {
+        // The kernel fills what there is of it, and must have the newest bytes for that.
+        behind::bring(fd);
+        return None;
+    }
+    // SAFETY: the program's buffer, writable as probed; nobody else fills it during the call, or the program races with
+    // itself.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, bytes) };
-    // SAFETY: the part lies within the program's buffer.
+    if let Place::At(offset) = place
+        && bytes <= GLANCE_BYTES_MAX
+        && let Some(count) = client.glance(file, offset, buffer)
+    {
+        return Some(count as isize);
+    }
+    read_found(fd, buffer, place)
+}
+
+#[inline(never)]
+fn read_found(fd: c_int, buffer: &mut [u8], place: Place) -> Option<isize> {
     let raw = |part: &mut [u8], offset: u64| {
         // SAFETY: a slice has room for its length.
         check(unsafe { call!(libc::SYS_pread64, fd, part.as_mut_ptr(), part.len(), offset) })
     };
+    let move_by = |bytes: i64| {
+        // SAFETY: touches no memory. SEEK_CUR = 1.
+        check(unsafe { call!(libc::SYS_lseek, fd, bytes, 1) }).map(|at| at as u64)
+    };
+    // One call instead of two: most reads get all they ask for. What they do not get is taken back.
+    let ahead = Cell::new(0);
+    let wanted = buffer.len() as u64;
+    let cursor = || {
+        ahead.set(0);
+        let moved = move_by(wanted as i64).inspect(|&at| ahead.set(at));
+        // Too near to the largest offset there is.
+        moved.map(|at| at - wanted).or_else(|_| move_by(0).inspect(|&at| ahead.set(at)))
+    };
     let seek = |to: u64| {
-        // SAFETY: touches no memory. SEEK_SET = 0.
-        check(unsafe { call!(libc::SYS_lseek, fd, to, 0) }).map(|_| ())
+        if to == ahead.get() { Ok(()) } else { move_by(to as i64 - ahead.get() as i64).map(|_| ()) }
     };
     for _ in 0..target::TRIES {
-        let (client, file) = behind::of_reading(fd)?;
-        let read =
-            critical::section(|| client.read(file, place, &mut *buffer, raw, || raw::cursor(fd), seek));
+        let (client, file) = behind::read_here(fd)?;
+        let read = critical::section(|| client.read(file, place, &mut *buffer, raw, cursor, seek));
         match read {
             Ok(Reading::Done(count)) => return Some(count as isize),
             Ok(Reading::Kernel) => return None,
@@ -94,6 +116,9 @@ unsafe fn read_bytes(
         // SAFETY: the program's buffer.
         && let Some(done) = unsafe { read_behind(fd, buffer.cast(), bytes, place(spot, 0)) }
     {
+        if cancel {
+            raw::cancellation_point();
+        }
         return give(done);
     }
     give(Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel).kernel())
@@ -108,7 +133,7 @@ unsafe fn read_parts(
     flags: c_int,
 ) -> ssize_t {
     let call = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
-    if behind::of_reading(fd).is_none() {
+    if behind::read_here(fd).is_none() {
         return give(call.kernel());
     }
     // SAFETY: the program's vector.
