@@ -409,7 +409,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
             call!(libc::SYS_fcntl, fd, command, argument)
         }
     };
-    if command == libc::F_GETOWN && -4095 <= result && result < 0 {
+    if command == libc::F_GETOWN && (-4095..0).contains(&result) {
         // A process group, which this call returns below zero: the other form tells it from an error, as libc does.
         return owner(fd);
     }
