@@ -163,7 +163,7 @@ fn adopt(entry: &[u8]) -> Option<()> {
     }
     let synced = if entry.get(kind) == Some(&b's') { DSYNC | SYNC } else { DSYNC };
     let (index, description) =
-        descriptions::allocate(SHARED | synced | target::append_flag(flags), Origin::Unknown)?;
+        descriptions::allocate(SHARED | synced | target::kernel_flags(flags), Origin::Unknown)?;
     if !fds::describe(fd, index, description) {
         description.release();
     }
