@@ -19,9 +19,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ldb", "rocksdb-tools"),
     ("ldd", "libc-bin"),
     ("losetup", "mount util-linux"),
+    ("lsof", "lsof"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("musl-gcc", "musl-tools"),
     ("ndctl", "ndctl"),
     ("pg_amcheck", "postgresql-15"),
     ("pg_checksums", "postgresql-15"),
@@ -29,6 +31,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("postgres", "postgresql-15"),
     ("psql", "postgresql-15"),
     ("python3", "python3"),
+    ("quotaon", "quota"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("redis-check-aof", "redis-tools"),
     ("redis-server", "redis-server"),
@@ -39,6 +42,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("su", "login"),
     ("sudo", "sudo"),
     ("unshare", "util-linux"),
+    ("valgrind", "valgrind libc6-dbg"),
     ("xfs_io", "xfsprogs"),
 ];
 
