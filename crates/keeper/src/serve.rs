@@ -362,6 +362,7 @@ impl EventLoop {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
             _ => {
+                runtime::leave_standard_error_if_parents(connection);
                 self.connections.remove(&token);
                 return;
             }

@@ -23,6 +23,7 @@ impl Keeper {
             volatile: !self.media.kind.is_persistent(),
             fence: self.notes.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
             bypassed: locked(&self.notes.bypassed).clone(),
+            programs_unseen: locked(&self.notes.programs).clone(),
             recovered: self.recovered.clone(),
             ..Summary::default()
         };

@@ -8,12 +8,12 @@ use core::ffi::{c_int, c_void};
 use holdfast_cache::{Errno, GLANCE_BYTES_MAX, Place, Reading};
 use libc::{iovec, off_t, size_t, ssize_t};
 
+use super::transfer::{self, Spot, Transfer};
 use crate::descriptions::WRITE_ONLY;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
 use crate::{behind, critical, memory, target};
 
-const PARTS_MAX: usize = 1024;
 /// What the kernel reads at most in one call.
 const READ_BYTES_MAX: usize = 0x7fff_f000;
 
@@ -96,6 +96,14 @@ fn read_found(fd: c_int, buffer: &mut [u8], place: Place) -> Option<isize> {
     Some(-(Errno::EIO.0 as isize))
 }
 
+/// Where a read that has done `done` bytes goes on.
+fn place(spot: Spot, done: u64) -> Place {
+    match spot {
+        Spot::Cursor => Place::Cursor { known: None },
+        Spot::At(offset) => Place::At(offset + done),
+    }
+}
+
 unsafe fn read_bytes(
     number: i64,
     fd: c_int,
@@ -104,26 +112,16 @@ unsafe fn read_bytes(
     offset: Option<off_t>,
     cancel: bool,
 ) -> ssize_t {
-    let place = match offset {
-        None => Some(Place::Cursor { known: None }),
-        Some(offset) => u64::try_from(offset).ok().map(Place::At),
-    };
-    // SAFETY: the program's buffer.
-    if let Some(done) = place.and_then(|place| unsafe { read_behind(fd, buffer.cast(), bytes, place) }) {
+    if let Some(spot) = Spot::of(number, offset)
+        // SAFETY: the program's buffer.
+        && let Some(done) = unsafe { read_behind(fd, buffer.cast(), bytes, place(spot, 0)) }
+    {
         if cancel {
             raw::cancellation_point();
         }
         return give(done);
     }
-    let arguments = [fd as usize, buffer as usize, bytes, offset.unwrap_or(0) as usize, 0, 0];
-    // SAFETY: the program's own call; the kernel checks its addresses.
-    give(unsafe {
-        if cancel {
-            raw::cancellable(number, arguments)
-        } else {
-            raw::call6(number, arguments[0], arguments[1], arguments[2], arguments[3], 0, 0)
-        }
-    })
+    give(Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel).kernel())
 }
 
 unsafe fn read_parts(
@@ -134,44 +132,29 @@ unsafe fn read_parts(
     offset: Option<off_t>,
     flags: c_int,
 ) -> ssize_t {
-    let arguments =
-        [fd as usize, parts as usize, count as usize, offset.unwrap_or(0) as usize, 0, flags as usize];
-    // SAFETY: the program's own call; the kernel checks its addresses.
-    let kernel = || give(unsafe { raw::cancellable(number, arguments) });
-    let length = usize::try_from(count).unwrap_or(usize::MAX);
-    if behind::read_here(fd).is_none()
-        || parts.is_null()
-        || !(1..=PARTS_MAX).contains(&length)
-        || !memory::is_range_readable(parts.addr(), length * size_of::<iovec>())
-    {
-        return kernel();
+    let call = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
+    if behind::read_here(fd).is_none() {
+        return give(call.kernel());
     }
+    // SAFETY: the program's vector.
+    let (Some(spot), Some(parts)) = (Spot::of(number, offset), unsafe { transfer::parts(parts, count) })
+    else {
+        return give(call.kernel());
+    };
     if flags != 0 {
         // Not to wait, or not through the page cache: the kernel's to answer, when it can.
         behind::bring(fd);
-        return kernel();
+        return give(call.kernel());
     }
-    let at = match offset {
-        None => None,
-        Some(-1) if number == libc::SYS_preadv2 => None,
-        Some(offset) if offset < 0 => return kernel(),
-        Some(offset) => Some(offset as u64),
-    };
     let mut done = 0u64;
-    for index in 0..length {
-        // SAFETY: within the program's vector, readable as probed.
-        let part = unsafe { *parts.add(index) };
-        if part.iov_len == 0 {
-            continue;
-        }
-        let place = at.map_or(Place::Cursor { known: None }, |at| Place::At(at + done));
+    for part in parts.iter().filter(|part| part.iov_len > 0) {
         // SAFETY: the program's buffer.
-        let read = unsafe { read_behind(fd, part.iov_base.cast(), part.iov_len, place) };
+        let read = unsafe { read_behind(fd, part.iov_base.cast(), part.iov_len, place(spot, done)) };
         // SAFETY: the program's buffer; the kernel checks its address.
         let read = read.unwrap_or_else(|| unsafe {
-            match at {
-                Some(at) => call!(libc::SYS_pread64, fd, part.iov_base, part.iov_len, at + done),
-                None => call!(libc::SYS_read, fd, part.iov_base, part.iov_len),
+            match spot {
+                Spot::At(at) => call!(libc::SYS_pread64, fd, part.iov_base, part.iov_len, at + done),
+                Spot::Cursor => call!(libc::SYS_read, fd, part.iov_base, part.iov_len),
             }
         });
         match check(read) {
