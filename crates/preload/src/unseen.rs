@@ -78,7 +78,7 @@ unsafe fn of_environment(mut environment: *const *const c_char) -> Option<Unseen
 unsafe fn value(entry: *const c_char, name: &[u8], into: &mut [u8; PATH_BYTES]) {
     let byte = |at: usize| {
         let address = entry.addr().wrapping_add(at);
-        if (at == 0 || address % PAGE_BYTES == 0) && !memory::is_range_readable(address, 1) {
+        if (at == 0 || address.is_multiple_of(PAGE_BYTES)) && !memory::is_range_readable(address, 1) {
             return 0;
         }
         // SAFETY: readable, as probed at the start and at each new page.

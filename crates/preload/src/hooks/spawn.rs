@@ -182,6 +182,8 @@ spawns! {
     system(command: *const c_char) -> c_int = patch::SYSTEM, else -1;
     popen(command: *const c_char, mode: *const c_char) -> *mut c_void =
         patch::POPEN, else core::ptr::null_mut();
+    _IO_proc_open(stream: *mut c_void, command: *const c_char, mode: *const c_char) -> *mut c_void =
+        patch::PROC_OPEN, else core::ptr::null_mut();
     wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int = patch::WORDEXP, else 1;
 }
 
