@@ -137,6 +137,22 @@ CHECK(every_form_of_children, 11) {
     T(write(fd, "parent", 6));
     state(fd);
 }
+CHECK(flags_of_every_kind, 11) {
+    /* But for RWF_NOWAIT (8), whose answer depends on what else happens. */
+    int fd = make("a", 100000, 1);
+    for (int bit = 0; bit < 12; bit++) {
+        struct iovec in = { big, 10 }, out = { "written", 7 };
+        int flags = 1 << bit;
+        if (flags == RWF_NOWAIT) continue;
+        say("flags %x", flags);
+        T(pwritev2(fd, &out, 1, 100 * bit, flags));
+        T(preadv2(fd, &in, 1, 100 * bit, flags));
+        say("%.10s", big);
+        T(pwritev2(fd, &out, 1, -1, flags | RWF_DSYNC));
+        T(preadv2(fd, &in, 1, -1, flags));
+    }
+    state(fd);
+}
 CHECK(truncation_by_openat2, 6) {
     struct open_how how = { .flags = O_RDWR | O_TRUNC };
     int fd = make("a", 5000, 1);

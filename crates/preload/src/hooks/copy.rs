@@ -103,6 +103,25 @@ const HARMLESS: [c_ulong; 11] = [
     0x800c_581e,
 ];
 
+/// Brings the files up to date that `FIDEDUPERANGE` compares with.
+unsafe fn bring_targets(range: usize) {
+    const HEAD_BYTES: usize = 24;
+    const COUNT_AT: usize = 16;
+    const TARGET_BYTES: usize = 32;
+    if !memory::may_look() || !memory::is_range_readable(range, HEAD_BYTES) {
+        return;
+    }
+    // SAFETY: readable as probed: two offsets, then how many targets follow.
+    let count = unsafe { ((range + COUNT_AT) as *const u16).read_unaligned() };
+    for at in (0..usize::from(count)).map(|index| range + HEAD_BYTES + index * TARGET_BYTES) {
+        if !memory::is_range_readable(at, size_of::<i64>()) {
+            return;
+        }
+        // SAFETY: readable as probed; a target begins with its descriptor.
+        behind::bring(unsafe { (at as *const i64).read_unaligned() } as c_int);
+    }
+}
+
 /// `ioctl`. What is not known to be harmless leaves the file to the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
@@ -117,7 +136,14 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         if request == FICLONE {
             behind::bring(argument as c_int);
         }
-        if request == FICLONERANGE && memory::is_range_readable(argument, size_of::<i64>()) {
+        if request == FIDEDUPERANGE {
+            // SAFETY: the program's own structure.
+            unsafe { bring_targets(argument) };
+        }
+        if request == FICLONERANGE
+            && memory::may_look()
+            && memory::is_range_readable(argument, size_of::<i64>())
+        {
             // SAFETY: readable as probed; the structure begins with the source's descriptor.
             behind::bring(unsafe { (argument as *const i64).read_unaligned() } as c_int);
         }
