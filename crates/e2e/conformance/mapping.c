@@ -67,6 +67,25 @@ CHECK(a_read_map_sees_pwrite, 40) {
     T(msync(map, 1 << 20, MS_SYNC));
     state(fd);
 }
+static long unseen(long number, long a, long b, long c) {
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return result;
+}
+CHECK(a_read_map_of_a_file_of_before_sees_pwrite, 20) {
+    /* As LMDB opens a file that is there already: mapped before its first write, which the map must show. */
+    int fd = unseen(SYS_open, (long)"a", O_RDWR | O_CREAT, 0644);
+    unseen(SYS_ftruncate, fd, 1 << 20, 0);
+    unseen(SYS_close, fd, 0, 0);
+    fd = T(open("a", O_RDWR));
+    char *map = P(mmap(NULL, 1 << 20, PROT_READ, MAP_SHARED, fd, 0)), page[4096];
+    for (int i = 0; i < 20; i++) {
+        fill(page, sizeof page, i);
+        pwrite(fd, page, sizeof page, i * 4096);
+        if (memcmp(map + i * 4096, page, sizeof page)) say("differs at %d", i);
+    }
+    state(fd);
+}
 CHECK(a_read_map_made_writable, 2) {
     int fd = make("a", 8192, 1);
     char *map = P(mmap(NULL, 8192, PROT_READ, MAP_SHARED, fd, 0));

@@ -79,17 +79,18 @@ pub unsafe extern "C-unwind" fn mmap(
         let _: Target = target::of_other(fd);
         target::leave_to_kernel(fd, Reason::MappedShared);
     }
-    if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 {
+    // Registers it before it is mapped, or it could enter state Behind afterwards. A mapping outlives its descriptor.
+    let target =
+        if watched && protection & libc::PROT_WRITE == 0 { target::of_change(fd) } else { Target::Kernel };
+    let is_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0;
+    if is_file {
         // What is mapped is the page cache, for as long as the mapping lasts.
         behind::show(fd);
     }
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };
-    if watched
-        && protection & libc::PROT_WRITE == 0
+    if let Target::Managed(handle) = target
         && result > 0
-        // Registers it: a mapping outlives its descriptor.
-        && let Target::Managed(handle) = target::of_change(fd)
         && !remember(result as usize, bytes, handle.file)
     {
         target::leave_to_kernel(fd, Reason::MappedShared);
