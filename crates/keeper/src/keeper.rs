@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 
 use crate::config::KeeperConfig;
@@ -16,10 +16,11 @@ use crate::durable::{Durable, Events, ManagedFile, locked};
 use crate::fence::Fence;
 use crate::patterns::Patterns;
 use crate::recovery::Report;
-use crate::status::BypassedFile;
+use crate::status::{BypassedFile, UnseenProgram};
 
 const ERRORS_KEPT_MAX: usize = 20;
 const BYPASSED_KEPT_MAX: usize = 100;
+const PROGRAMS_KEPT_MAX: usize = 20;
 
 /// A process attached to this keeper.
 pub(crate) struct Attached {
@@ -46,6 +47,21 @@ pub(crate) struct Notes {
     pub fence: OnceLock<Fence>,
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
+    pub programs: Mutex<Vec<UnseenProgram>>,
+}
+
+impl Notes {
+    /// Keeps the name of a program whose writes are not seen, and why. False when that is known.
+    pub(crate) fn unseen(&self, program: PathBuf, why: Unseen) -> bool {
+        let unseen =
+            UnseenProgram { program: program.to_string_lossy().into_owned(), reason: why.to_string() };
+        let mut programs = locked(&self.programs);
+        let is_new = programs.len() < PROGRAMS_KEPT_MAX && !programs.contains(&unseen);
+        if is_new {
+            programs.push(unseen);
+        }
+        is_new
+    }
 }
 
 impl Events<OsFile> for Notes {

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Ask, Errno};
+use holdfast_cache::{Ask, Errno, Unseen};
 use holdfast_pool::PATH_BYTES_MAX;
 
 use crate::keeper::Keeper;
@@ -142,6 +142,11 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
     match ask {
         Ask::Register => return keeper.register(client, args[0], args[1], None),
         Ask::Sole => return keeper.register(client, args[0], args[1], Some(args[2] != 0)),
+        Ask::Unseen => {
+            let why = Unseen::from_u64(args[0]).ok_or(Errno::EINVAL)?;
+            let program = program(keeper, client, args[2], cell).ok_or(Errno::EINVAL)?;
+            return Ok([u64::from(keeper.notes.unseen(program, why)), 0]);
+        }
         Ask::SyncDirectory => {
             let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
             return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
@@ -149,6 +154,16 @@ fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
         _ => {}
     }
     keeper.durable.answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))
+}
+
+/// The program that a client means: its own when it names none.
+fn program(keeper: &Keeper, client: u32, dirfd: u64, cell: &RequestCell) -> Option<PathBuf> {
+    let named = cell.path();
+    if named.is_empty() {
+        return std::fs::read_link(format!("/proc/{}/exe", keeper.pid_of(client)?)).ok();
+    }
+    let absolute = absolute(keeper, client, dirfd as i32, &named);
+    absolute.or_else(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&named))))
 }
 
 /// The absolute path a client means by `path` relative to one of its descriptors, if a slot can hold it.

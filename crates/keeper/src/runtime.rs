@@ -1,6 +1,7 @@
 //! Where keepers are found: one socket per pool in a directory of the user's own.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -39,4 +40,15 @@ pub fn prepare_directory() -> io::Result<()> {
         )));
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+}
+
+/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
+/// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
+pub fn leave_standard_error_if_parents(connection: &OwnedFd) {
+    let parent = std::os::unix::process::parent_id() as i32;
+    let is_parent = rustix::net::sockopt::socket_peercred(connection)
+        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == parent);
+    if is_parent && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
 }

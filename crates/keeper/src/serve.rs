@@ -122,8 +122,8 @@ fn build(
         WriteBehind::Off => 0,
         _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
     };
-    let plan =
-        Plan::new(superblock.layout.slot_count, superblock.layout.segment_count).with_frames(frames as u32);
+    let plan = Plan::new(superblock.layout.slot_count, superblock.layout.segment_count)
+        .with_read_cache(frames as u32);
     let (board, board_fd) = Board::create(plan).map_err(|error| KeeperError::Os {
         what: "make the board".to_owned(),
         source: io::Error::other(format!("{error:?}")),
@@ -362,6 +362,7 @@ impl EventLoop {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
             _ => {
+                runtime::leave_standard_error_if_parents(connection);
                 self.connections.remove(&token);
                 return;
             }

@@ -101,7 +101,8 @@ fn rig_of(layout: Layout, frames: u32) -> &'static Rig {
             Client::new(nvm.on_cpu(id), board, layout, UUID, id).with_first_lane(id as usize)
         };
         let clients = [client(1), client(2)];
-        let rig: &'static Rig = Box::leak(Box::new(Rig { layout, frames, board: Arc::new(board), nvm, clients }));
+        let rig: &'static Rig =
+            Box::leak(Box::new(Rig { layout, frames, board: Arc::new(board), nvm, clients }));
         rigs.push(rig);
         rig
     })

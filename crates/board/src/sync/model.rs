@@ -173,6 +173,11 @@ pub fn choose() {
     }
 }
 
+/// As [`choose`], in the code under test.
+pub fn moment() {
+    choose();
+}
+
 /// The same, where nothing can be done before others have done something.
 fn give_way() {
     if !mine(|thread| thread.dead) {

@@ -61,7 +61,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.
-            Ask::Register | Ask::Sole | Ask::SyncDirectory => return Err(Errno::EINVAL),
+            Ask::Register | Ask::Sole | Ask::SyncDirectory | Ask::Unseen => return Err(Errno::EINVAL),
         }
         Ok([0, 0])
     }

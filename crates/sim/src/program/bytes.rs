@@ -65,7 +65,8 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
         // Who keeps the writers out and logs nothing goes around the log: durable when it returns, not before.
         let around = Cell::new(false);
         let raw_write = || {
-            let is_logging = client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
+            let is_logging =
+                client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
             around.set(row.is_exclusive() && !is_logging);
             raw(!around.get())
         };
