@@ -29,6 +29,7 @@ mod requests;
 mod rewrite;
 mod settle;
 mod slots;
+mod turn;
 
 pub use drain::BEHIND_AT_ONCE;
 pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};

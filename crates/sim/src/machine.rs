@@ -225,7 +225,7 @@ impl Machine {
                 return Some(Box::new(repair));
             }
             // Space may be short, or a sync may have failed.
-            (call < 8).then(|| -> Task {
+            (call < 24).then(|| -> Task {
                 Box::new(|| {
                     durable().expire_all();
                 })
