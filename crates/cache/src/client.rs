@@ -25,6 +25,8 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Ask again.
     pub const EAGAIN: Self = Self(11);
+    /// No space left: not for want of disk space, but of log space that expiry could give.
+    pub const ENOSPC: Self = Self(28);
     /// The file must leave state Behind first.
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
@@ -295,9 +297,12 @@ impl<N: Nvm> Client<N> {
         }
         let covered = row.unlogged.load(Ordering::SeqCst);
         self.board.header().syncs_real.add(1);
-        raw().inspect_err(|_| {
+        row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+        let synced = raw().inspect_err(|_| {
             row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        })?;
+        });
+        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        synced?;
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {
             names.cover(covered);

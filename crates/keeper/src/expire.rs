@@ -79,6 +79,7 @@ impl Expirer<'_> {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
+                header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;

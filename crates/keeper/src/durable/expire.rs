@@ -74,6 +74,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             (meta.used, meta.look_at) = (Instant::now(), Instant::now() + IDLE_FILE);
         }
         self.free_segments();
+        self.board.header().rounds.add(1);
         self.review_behind();
         clean && named
     }
