@@ -12,6 +12,7 @@ mod fio_benches;
 mod lab;
 mod lifecycle;
 mod machine;
+mod presence;
 mod recovery;
 mod redis;
 mod report;
