@@ -310,7 +310,7 @@ fn clients_come_and_go() {
         for (number, mut writer) in writers.drain(..).enumerate() {
             let acknowledged = writer.until(10 * number as u64);
             rows.insert(dirs[number].clone(), acknowledged);
-            if (round as usize + number) % 2 == 0 {
+            if (round as usize + number).is_multiple_of(2) {
                 assert_eq!(writer.end(), Some(0));
                 rows.insert(dirs[number].clone(), 59);
             }
