@@ -13,6 +13,7 @@ mod fio_benches;
 mod lab;
 mod lifecycle;
 mod machine;
+mod presence;
 mod recovery;
 mod redis;
 mod report;

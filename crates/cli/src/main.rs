@@ -22,8 +22,6 @@ mod supervise;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Arguments, Command};
 
 // Deliberate bugs are for the simulator alone.
@@ -35,7 +33,7 @@ const EXIT_REFUSED: u8 = 120;
 const EXIT_KEEPER: u8 = 121;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(&args), EXIT_REFUSED),
         Command::Recover(args) => (recover::run(&args), 1),
