@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod ages;
 pub mod config;
 pub mod control;
 pub mod disk;
@@ -17,6 +18,7 @@ mod keeper;
 mod lease;
 mod outsiders;
 mod patterns;
+mod reclaim;
 pub mod recovery;
 mod register;
 mod requests;
