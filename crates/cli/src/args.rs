@@ -123,7 +123,7 @@ pub struct RunArgs {
     /// Let writes reach the page cache later than the log where nobody can see the difference
     #[arg(long, value_enum, default_value_t = Behind::Off)]
     pub write_behind: Behind,
-    /// Memory for pages whose newest bytes are scattered over the log, with --write-behind
+    /// Memory for pages that are read often, or whose newest bytes are scattered over the log, with --write-behind
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
     pub read_cache: u64,
     /// Start bringing files to disk once this much is logged [default: an eighth of the pool]
