@@ -6,7 +6,8 @@ cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 
 packages="ca-certificates gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
-    libpython3.11-testsuite stress-ng rsync sudo strace e2fsprogs xfsprogs btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
+    libpython3.11-testsuite stress-ng rsync sudo strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
+    btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
 missing=""
 for package in $packages; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

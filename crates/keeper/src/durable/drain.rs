@@ -252,8 +252,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let meta = file.meta();
         if let (FileState::Through, Ok(stat)) = (row.state(), stat)
             && stat.size < NO_SIZE
-            // The kernel and the dynamic linker read programs and libraries without any hook.
-            && stat.ownership.mode & 0o111 == 0
+            // The kernel and the dynamic linker read programs and libraries without any hook, and a write takes set-user-ID
+            // away.
+            && stat.ownership.mode & 0o6111 == 0
             && meta.may_be_behind
         {
             // Before the state: readers and writers take the size from here.
