@@ -91,6 +91,11 @@ impl SegmentRow {
         self.flags.store(OVERFLOW, Ordering::Release);
     }
 
+    /// The highest seq of the records here.
+    pub(crate) fn newest_seq(&self) -> u64 {
+        self.max_seq.load(Ordering::Acquire)
+    }
+
     /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot whose
     /// records are void) and the lowest one of all slots with live records.
     pub fn is_dead(&self, expired_seq: impl Fn(u32) -> u64, expired_seq_min: u64) -> bool {

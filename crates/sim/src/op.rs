@@ -28,6 +28,8 @@ pub enum Op {
     Punch(Name, u32, u32),
     /// A program changes a file in a way that no record can hold.
     Around(Name, u32, u32),
+    /// A program has the kernel fill in bytes from elsewhere (`copy_file_range`): durable at the next sync.
+    Fill(Name, u32, u32),
     /// A program syncs a file.
     Sync(Name),
     /// A program syncs the directory.
@@ -103,6 +105,7 @@ impl fmt::Display for Op {
             Self::TruncateRefused(a, size) => write!(f, "refused truncate({}, {size})", c(a)),
             Self::Punch(a, at, bytes) => write!(f, "punch({}, at {at}, {bytes})", c(a)),
             Self::Around(a, at, bytes) => write!(f, "around({}, at {at}, {bytes})", c(a)),
+            Self::Fill(a, at, bytes) => write!(f, "fill({}, at {at}, {bytes})", c(a)),
             Self::Sync(a) => write!(f, "sync({})", c(a)),
             Self::SyncDirectory => write!(f, "sync directory"),
             Self::Rename(a, b) => write!(f, "rename({}, {})", c(a), c(b)),

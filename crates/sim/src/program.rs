@@ -35,6 +35,7 @@ pub(crate) fn is_possible(op: Op) -> bool {
         | Op::TruncateRefused(name, _)
         | Op::Punch(name, ..)
         | Op::Around(name, ..)
+        | Op::Fill(name, ..)
         | Op::Sync(name)
         | Op::Rename(name, _)
         | Op::RenameRefused(name, _)
@@ -66,7 +67,8 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Punch(name, at, bytes) => {
             resize(thread, name, &Effect::Punch { offset: at.into(), bytes: bytes.into() }, true);
         }
-        Op::Around(name, at, bytes) => around(thread, name, at, bytes),
+        Op::Around(name, at, bytes) => around(thread, name, at, bytes, true),
+        Op::Fill(name, at, bytes) => around(thread, name, at, bytes, false),
         Op::Sync(name) => sync(thread, name),
         Op::SyncDirectory => sync_directory(thread),
         Op::Rename(from, to) => rename(thread, from, to, true),
@@ -282,7 +284,7 @@ fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
     model(|model| model.returned(index, id));
 }
 
-fn around(thread: u8, name: Name, at: u32, bytes: u32) {
+fn around(thread: u8, name: Name, at: u32, bytes: u32, durable: bool) {
     let Some(index) = file_at(name) else { return };
     let Ok(reference) = managed(thread, index) else { return };
     let effect = Effect::Write { offset: at.into(), bytes: payload(bytes) };
@@ -305,7 +307,9 @@ fn around(thread: u8, name: Name, at: u32, bytes: u32) {
                 })
             };
             let through = row_is_through();
-            if client(thread).around(reference, raw).is_ok() && through && row_is_through() {
+            if !durable {
+                let _ = client(thread).around_content(reference, raw);
+            } else if client(thread).around(reference, raw).is_ok() && through && row_is_through() {
                 model(|model| {
                     let states = model.states(index);
                     model.synced(index, states);

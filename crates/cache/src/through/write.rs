@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use holdfast_board::{FileRow, NO_SIZE};
+use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
@@ -73,7 +74,7 @@ impl<N: Nvm> Client<N> {
             return self.write_around(file, place, raw, cursor);
         }
         // Step 0: space before any lock.
-        let mut lane = self.reserve(total as u64)?;
+        let mut lane = if on(Canary::ReserveLate) { self.take_lane()? } else { self.reserve(total as u64)? };
         let written = match lane.enter(file, false)? {
             Entry::Behind => {
                 match self.write_behind(&mut lane, file, place, parts, total as u64, &cursor, seek) {
@@ -167,6 +168,9 @@ impl<N: Nvm> Client<N> {
     ) -> Result<Written, Errno> {
         let row = self.row(file);
         let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        if on(Canary::ReserveLate) {
+            lane.make_room(total)?;
+        }
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);

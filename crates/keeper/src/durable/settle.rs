@@ -100,6 +100,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
+        if on(Canary::SelectiveDrain) {
+            return;
+        }
         if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
             if !on(Canary::ExpiryUnpersisted) {
                 self.slots().set_expired_seq(file.slot, synced.settled);
