@@ -107,6 +107,10 @@ canaries! {
         ResizeLoggedLate, "7", "a truncation is logged after it was made";
         RecoverSizesLast, "7", "recovery makes all writes first and sets sizes last";
         DirectorySyncUncounted, "9 (names)", "a directory's sync is absorbed although it has changes that no slot holds";
+        ReadsUnlocked, "4 (page rows)", "a read in state Behind does not lock its pages";
+        DrainStale, "4 (page rows)", "a drain does not keep writers from the pages it writes: a stale one goes over a newer one";
+        DrainSkipped, "2", "a sync does not drain page rows first";
+        OldestSeqForgotten, "4 (page rows)", "a row that older records have bytes in says the newest one's number";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
@@ -114,7 +118,6 @@ canaries! {
         RecoveryPutOff, "history 12", "the supervisor of a dead keeper leaves recovery to the next run";
         LinksUncounted, "4 (names)", "removing one of two names is taken for removing the last";
         SlotGenerationUnchecked, "history 20", "a write does not check that its slot is still the file's";
-        ReadsUnlocked, "history 21", "a read in state Behind does not lock its pages";
         DeathUnwatched, "history 22", "the keeper does not watch its clients' processes";
         SignalsAtOnce, "history 23", "signal handlers run in the middle of a write";
         RefusalIgnored, "history 24", "functions that cannot be patched do not keep a program's files from the log";
@@ -123,7 +126,8 @@ canaries! {
         SizeUntold, "history 26", "stat tells the page cache's size";
         LinksFollowed, "history 27", "recovery follows symbolic links";
         IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
-        SyncCallUndrained, "history 28", "sync() leaves bytes in the log";
+        DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
+        AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
     }
 }
 

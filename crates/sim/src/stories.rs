@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 
 use crate::check::{Checker, Counts, Effort, Violation};
 use crate::disk::Journal;
-use crate::history::{History, TINY};
+use crate::history::{Behind, History, TINY};
 use crate::op::{Amid, Name, Op, Step};
 use crate::run::{Failure, Only, Shared, Worker};
 
@@ -23,6 +23,13 @@ const POINTS: usize = 24;
 /// play.
 const EFFORT: Effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 4, tamper_one_in: 6 };
 
+/// The machines that files in state Through are played on, and those for files in state Behind.
+const THROUGH: [(Journal, Option<Behind>); 2] = [(Journal::Ordered, None), (Journal::Lagging, None)];
+const BEHIND: [(Journal, Option<Behind>); 2] = [
+    (Journal::Ordered, Some(Behind { at_once: true, frames: 4 })),
+    (Journal::Lagging, Some(Behind { at_once: true, frames: 0 })),
+];
+
 /// One of the histories.
 pub struct Story {
     /// Its number in docs/crash.md.
@@ -35,7 +42,7 @@ pub struct Story {
 }
 
 /// All of them.
-pub const STORIES: [Story; 18] = [
+pub const STORIES: [Story; 19] = [
     Story {
         number: 1,
         name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
@@ -150,6 +157,12 @@ pub const STORIES: [Story; 18] = [
         bugs: &["OlderUseLive", "RetireDirty"],
         plays: new_hands,
     },
+    Story {
+        number: 21,
+        name: "a_read_in_state_behind_sees_every_write_and_nothing_older",
+        bugs: &["ReadsUnlocked", "DrainStale", "DrainSkipped", "OldestSeqForgotten"],
+        plays: reads_behind,
+    },
 ];
 
 impl Story {
@@ -162,9 +175,14 @@ impl Story {
     pub fn histories(&self) -> Vec<History> {
         let mut plays = Vec::new();
         (self.plays)(&mut plays);
-        let journals = [Journal::Ordered, Journal::Lagging];
-        let history = |journal, steps: &[Step]| History { journal, pool: TINY, steps: steps.to_vec() };
-        plays.iter().flat_map(|steps| journals.map(|journal| history(journal, steps))).collect()
+        let machines = if self.number == 21 { BEHIND } else { THROUGH };
+        let history = |(journal, behind), steps: &[Step]| History {
+            journal,
+            pool: TINY,
+            behind,
+            steps: steps.to_vec(),
+        };
+        plays.iter().flat_map(|steps| machines.map(|machine| history(machine, steps))).collect()
     }
 
     /// Plays it until the first failure.
@@ -203,7 +221,8 @@ fn first_of_interest(history: &History) -> Option<usize> {
 
 fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) -> Option<Failure> {
     let superblock = first.superblock();
-    let mut checker = Checker { superblock: &superblock, effort: EFFORT, counts: Counts::default() };
+    let mut checker =
+        Checker { superblock: &superblock, effort: EFFORT, behind: None, counts: Counts::default() };
     let failed = |violation: Violation, history: &History| Failure {
         violation,
         history: format!("{first}then, after a crash and recovery, {history}"),
@@ -276,8 +295,12 @@ fn restarts(plays: &mut Plays) {
 
 /// The first life gives a file's slot a high generation; the second draws numbers until its file in that slot has the same.
 fn reused_numbers() -> Vec<(History, History)> {
-    let history =
-        |operations: &[Op]| History { journal: Journal::Ordered, pool: TINY, steps: alone(operations) };
+    let history = |operations: &[Op]| History {
+        journal: Journal::Ordered,
+        pool: TINY,
+        behind: None,
+        steps: alone(operations),
+    };
     let first = [&[Op::Put(B, 0, 40); 5][..], &[Op::Put(A, 0, 40), Op::Put(A, 0, 40)]].concat();
     let second = |puts: usize| [&vec![Op::Put(B, 0, 40); puts][..], &[Op::Put(C, 5, 10)]].concat();
     (1..10).map(|puts| (history(&first), history(&second(puts)))).collect()
@@ -451,5 +474,26 @@ fn new_hands(plays: &mut Plays) {
             |at| Amid::Other(at, 1, Op::Put(A, 10, 40)),
             &[Step::alone(1, Op::Put(C, 0, 30))],
         );
+    }
+}
+
+/// Reads and drains among writes that are in the log alone.
+fn reads_behind(plays: &mut Plays) {
+    // Two pages are drained one after the other; the second gets more bytes meanwhile.
+    let pages = [Op::Put(A, 0, 40), Op::Put(A, 8192, 40), Op::Expire];
+    amid(plays, &pages, |at| Amid::Other(at, 1, Op::Write(A, 8200, 60)), &[]);
+    let read = Op::Read(A, 0, 200);
+    for op in [Op::Write(A, 10, 60), Op::Write(A, 0, 40), Op::Write(A, 30, 50), Op::Append(A, 50)] {
+        let written = [Op::Put(A, 0, 40), op];
+        amid(plays, &written, |at| Amid::Other(at, 1, read), &alone(&[read]));
+        amid(plays, &written, |at| Amid::Other(at, 1, Op::Drain(A)), &alone(&[read, Op::Expire, read]));
+        plays.push(alone(&[&written[..], &[Op::Drain(A), read, Op::Expire, read]].concat()));
+        for drain in [Op::Drain(A), Op::Expire] {
+            let drained = [Op::Put(A, 0, 40), Op::Put(A, 20, 40), drain];
+            amid(plays, &drained, |at| Amid::Other(at, 1, op), &alone(&[read, Op::Expire, read]));
+        }
+        let looked = [Op::Put(A, 0, 40), Op::Write(A, 60, 20), read];
+        amid(plays, &looked, |at| Amid::Other(at, 1, op), &alone(&[read]));
+        amid(plays, &looked, |at| Amid::Other(at, 1, Op::Drain(A)), &alone(&[read]));
     }
 }

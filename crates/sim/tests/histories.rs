@@ -50,4 +50,5 @@ told! {
     bytes_that_a_failed_sync_dropped_are_written_again
     a_file_that_recovery_builds_anew_survives_its_crash
     a_segment_or_slot_in_new_hands_shows_nothing_of_its_old_ones
+    a_read_in_state_behind_sees_every_write_and_nothing_older
 }
