@@ -111,13 +111,13 @@ canaries! {
         DrainStale, "4 (page rows)", "a drain does not keep writers from the pages it writes: a stale one goes over a newer one";
         DrainSkipped, "2", "a sync does not drain page rows first";
         OldestSeqForgotten, "4 (page rows)", "a row that older records have bytes in says the newest one's number";
+        SlotGenerationUnchecked, "4 (slots)", "a write does not check that its slot is still the file's";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
         DeadKeeperServed, "history 11", "a program does not hear that the keeper is dead, and goes on";
         RecoveryPutOff, "history 12", "the supervisor of a dead keeper leaves recovery to the next run";
         LinksUncounted, "4 (names)", "removing one of two names is taken for removing the last";
-        SlotGenerationUnchecked, "history 20", "a write does not check that its slot is still the file's";
         DeathUnwatched, "history 22", "the keeper does not watch its clients' processes";
         SignalsAtOnce, "history 23", "signal handlers run in the middle of a write";
         RefusalIgnored, "history 24", "functions that cannot be patched do not keep a program's files from the log";

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::{disk, proc, report};
+use holdfast_e2e::{disk, proc, report, tally};
 use tempfile::TempDir;
 
 /// How often the log is brought to disk while the checks run: one of them waits for it.
@@ -169,7 +169,7 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
 
 /// `absorbed` says which part of the checks' writes must have been, in percent.
 fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], absorbed: u64) {
-    let (themes, count) = themes();
+    let (begun, (themes, count)) = (Instant::now(), themes());
     assert!(count >= 300, "{count} checks");
     let mut failures = Vec::new();
     for (theme, writes) in &themes {
@@ -183,7 +183,11 @@ fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], absorbed: u64
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    println!("{place}: {count} checks in {} modes", modes.len());
+    let (modes, seconds) = (modes.len(), begun.elapsed().as_secs());
+    tally::say(&format!(
+        "conformance on {place}: checks {}; {count} in {modes} modes, {seconds} s",
+        count * modes
+    ));
 }
 
 #[test]

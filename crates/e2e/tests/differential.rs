@@ -15,7 +15,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::random::Random;
-use holdfast_e2e::{disk, proc, report};
+use holdfast_e2e::{disk, proc, report, tally};
 use tempfile::TempDir;
 
 const CALLS: u64 = 60_000;
@@ -66,7 +66,11 @@ fn agrees(mode: &str, kind: Kind) {
         Cmd::new("diff").arg("-r").arg(directory.join("held")).arg(directory.join("plain")).ok();
         std::fs::remove_dir_all(&directory).expect("removed");
     }
-    println!("{mode}: {} calls agree, {absorbed} writes absorbed", calls());
+    let seed = random.seed();
+    tally::say(&format!(
+        "differential, {mode}: calls compared {}, of which absorbed {absorbed}; seed {seed}",
+        calls()
+    ));
     // A third of the calls write, and most files are managed.
     assert!(absorbed >= calls() / 6, "{absorbed} writes absorbed of {} calls", calls());
 }
@@ -146,4 +150,5 @@ fn the_log_agrees_with_the_kernel() {
         );
         std::fs::remove_dir_all(&directory).expect("removed");
     }
+    tally::say(&format!("differential, log: calls compared {}; seed {}", calls(), random.seed()));
 }

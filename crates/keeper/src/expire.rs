@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, SegmentState, wait};
+use holdfast_canary::{Canary, on};
 
 use crate::disk::OsFile;
 use crate::durable::{ManagedFile, REMOVED_FILES_MAX, locked};
@@ -64,7 +65,8 @@ impl Expirer<'_> {
             let now = Instant::now();
             let due = *due.get_or_insert_with(|| {
                 keeper.durable.beat();
-                now + Duration::from_millis(keeper.config.age_ms_max)
+                let age = Duration::from_millis(keeper.config.age_ms_max);
+                now + if on(Canary::AgeIgnored) { IDLE } else { age }
             });
             if now >= due || self.backlog_is_large() {
                 return;
@@ -170,6 +172,9 @@ impl Expirer<'_> {
 impl Keeper {
     /// Brings everything to disk that is absorbed now; returns whether it is there.
     pub(crate) fn drain(&self) -> bool {
+        if on(Canary::DrainCommandIdle) {
+            return true;
+        }
         let mut done = locked(&self.drain_done);
         let ticket = self.drain_wanted.fetch_add(1, Ordering::SeqCst) + 1;
         self.durable.ring_expirer();

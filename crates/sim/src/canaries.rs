@@ -95,7 +95,7 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
 /// Runs all bugs, prints a table and says whether all were caught.
 pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
     let widest = Canary::SIMULATED.iter().map(|canary| canary.name().len()).max().unwrap_or(0);
-    let (mut caught, mut images) = (0, 0);
+    let (begun, mut caught, mut images) = (Instant::now(), 0, 0);
     println!("{:widest$}  {:14} {:>8} {:>6}  caught by", "canary", "breaks", "images", "s");
     for &canary in Canary::SIMULATED {
         let fate = child(&["--canary", canary.name()], limit)?;
@@ -114,6 +114,11 @@ pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
         }
     }
     println!("{caught} of {} canaries caught, {images} crash images checked", Canary::SIMULATED.len());
+    println!(
+        "tally: canaries: canaries {}, canaries caught {caught}, crash images {images}; {:.1} s",
+        Canary::SIMULATED.len(),
+        begun.elapsed().as_secs_f64()
+    );
     Ok(if caught == Canary::SIMULATED.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -272,5 +272,15 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
     if let Some(operations) = summary.exhaustive_operations {
         println!("exhaustive sets complete for sequences of up to {operations} operations");
     }
+    let last = args.first_seed + summary.seeds.saturating_sub(1);
+    println!(
+        "tally: simulator: histories {}, crash points {}, crash images {}, recoveries {}; seed {} to {last}, {:.1} s",
+        counts.histories,
+        counts.crash_points,
+        counts.images,
+        counts.recoveries,
+        args.first_seed,
+        summary.seconds
+    );
     Ok(())
 }

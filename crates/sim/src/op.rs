@@ -62,6 +62,8 @@ pub enum Op {
     Drain(Name),
     /// The next write of the keeper to the file fails.
     Refuse(Name),
+    /// A program writes to the file that lost its last name last, and that it still has open.
+    Haunt(u32, u32),
     /// The disk has room for what is written, or becomes full.
     Space(bool),
 }
@@ -120,7 +122,7 @@ impl Op {
             | Self::Show(name)
             | Self::Drain(name)
             | Self::Refuse(name) => Some(name),
-            Self::Expire | Self::SyncDirectory | Self::Space(_) => None,
+            Self::Expire | Self::SyncDirectory | Self::Space(_) | Self::Haunt(..) => None,
         }
     }
 }
@@ -190,6 +192,7 @@ impl fmt::Display for Op {
             Self::Show(a) => write!(f, "outsider reads({})", c(a)),
             Self::Drain(a) => write!(f, "drain({})", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
+            Self::Haunt(at, bytes) => write!(f, "write(a file without a name, at {at}, {bytes})"),
             Self::Space(true) => write!(f, "disk has room"),
             Self::Space(false) => write!(f, "disk is full"),
         }

@@ -38,6 +38,7 @@ pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
             plays.push((story, Some(named(bug).map_err(anyhow::Error::msg)?)));
         }
     }
+    let begun = Instant::now();
     let (next, fates) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..CHILDREN {
@@ -54,12 +55,13 @@ pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
     });
     let mut fates = fates.into_inner().expect("fates");
     fates.sort_by_key(|(number, bug, _)| (*number, *bug));
-    let (mut right, mut images) = (0, 0);
+    let (mut right, mut missed, mut images) = (0, 0, 0);
     for (number, bug, fate) in &fates {
         let fate = fate.as_ref().map_err(|error| anyhow::anyhow!("history {number}, {bug}: {error:#}"))?;
         images += fate.images;
         let expected = fate.caught != bug.is_empty();
         right += usize::from(expected);
+        missed += usize::from(expected && fate.caught);
         let rule = if bug.is_empty() { "all rules" } else { bug };
         let what = match (fate.caught, expected) {
             (false, true) => "keeps every promise".to_owned(),
@@ -74,6 +76,12 @@ pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
         "{} histories with {taken_out} rules taken out, {right} of {} as expected, {images} crash images checked",
         STORIES.len(),
         plays.len()
+    );
+    println!(
+        "tally: known histories, simulated: histories {}, rules taken out {taken_out}, rules missed {missed}, \
+         crash images {images}; {:.1} s",
+        STORIES.len(),
+        begun.elapsed().as_secs_f64()
     );
     Ok(if right == plays.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

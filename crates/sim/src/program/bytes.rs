@@ -100,6 +100,26 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
     model(|model| model.returned(index, id));
 }
 
+/// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show them.
+pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
+    let Some(ghost) = parts(|parts| parts.ghost.take()) else { return };
+    let data = payload(bytes);
+    let raw = || {
+        stage::point(Kind::Raw);
+        ghost.file.pwrite(&data, at.into());
+        Ok(data.len())
+    };
+    let logged = ghost.reference.is_some_and(|reference| {
+        let place = Place::At(at.into());
+        let written = client(thread).write(reference, place, &[Bytes::from_slice(&data)], raw, || Ok(0));
+        matches!(written, Ok(Outcome::Absorbed { .. }))
+    });
+    if !logged {
+        let _ = raw();
+    }
+    parts(|parts| parts.ghost = Some(ghost));
+}
+
 pub(super) fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
     let Some(index) = file_at(name) else { return };
     let client = client(thread);
