@@ -10,16 +10,19 @@ mod files;
 mod frames;
 mod header;
 mod lanes;
+mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
 mod names;
+mod opens;
 #[cfg(shuttle)]
 mod ordinary;
 mod pages;
 mod reclaim;
 mod requests;
 mod segments;
+mod stamps;
 mod sync;
 mod table;
 mod takeover;
@@ -29,11 +32,14 @@ pub use files::{FileRow, FileState, NO_SIZE};
 pub use frames::Frames;
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
+pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use names::NamesRow;
+pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
+pub use stamps::{Stamp, Stamps};
 #[cfg(shuttle)]
 pub use sync::model;
 #[cfg(not(shuttle))]

@@ -37,9 +37,9 @@ impl Board {
             false => sealed,
         };
         let mut freed = false;
-        let newest = sealed.iter().map(|row| row.newest_seq()).max().filter(|_| on(Canary::SelectiveDrain));
+        let newest = sealed.iter().map(|row| row.max_seq()).max().filter(|_| on(Canary::SelectiveDrain));
         for row in sealed {
-            let emptied = newest == Some(row.newest_seq());
+            let emptied = newest == Some(row.max_seq());
             if emptied || row.is_dead(expired, lowest.unwrap_or(u64::MAX)) || on(Canary::LiveSegmentFreed) {
                 row.set_state(SegmentState::Free);
                 freed = true;
@@ -57,6 +57,19 @@ impl Header {
         let word = &self.segments_freed.word;
         word.fetch_add(1, Ordering::SeqCst);
         wake(word, u32::MAX);
+    }
+
+    /// A segment is full: rings the keeper, unless it said that it need not know yet.
+    pub fn note_sealed(&self) {
+        let quiet = &self.quiet_segments.word;
+        let left = quiet.load(Ordering::Relaxed);
+        if left > 1 {
+            // Not exact when two do it at once: whoever finds no space rings in any case.
+            quiet.store(left - 1, Ordering::Relaxed);
+        } else {
+            quiet.store(0, Ordering::Relaxed);
+            self.ring_expirer();
+        }
     }
 
     /// Makes the expirer look, whether it sleeps with or without a time limit.

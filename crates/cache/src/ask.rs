@@ -47,6 +47,9 @@ pub enum Ask {
     Drain = 10,
     /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
     Through = 11,
+    /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path, relative to descriptor
+    /// `args[2]`; none means the client's own program.
+    Unseen = 12,
 }
 
 impl Ask {
@@ -64,6 +67,7 @@ impl Ask {
             Self::Replaced,
             Self::Drain,
             Self::Through,
+            Self::Unseen,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)
@@ -141,6 +145,44 @@ impl fmt::Display for Reason {
             Self::Permission => "the keeper may not open it",
             Self::NoSlot => "no file slot was free (use a larger pool)",
             Self::Uncovered => "a system call changed it around the log",
+        })
+    }
+}
+
+/// Why what a program writes is not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Unseen {
+    /// libc's entries could not be replaced in it.
+    Unpatched = 1,
+    /// It was started without the library in its environment.
+    Environment = 2,
+    /// It runs with more privilege than who started it, and the loader ignores the library.
+    Privileged = 3,
+    /// It has no loader.
+    Static = 4,
+    /// The library or the keeper's socket is not under its path where the program runs.
+    OutOfReach = 5,
+}
+
+impl Unseen {
+    const ALL: [Self; 5] =
+        [Self::Unpatched, Self::Environment, Self::Privileged, Self::Static, Self::OutOfReach];
+
+    /// Decodes an argument.
+    pub fn from_u64(value: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|unseen| *unseen as u64 == value)
+    }
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unpatched => "libc's entries could not be replaced in it",
+            Self::Environment => "it was started with an environment without the library",
+            Self::Privileged => "it runs with more privilege, and the loader ignores the library",
+            Self::Static => "it is statically linked",
+            Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A process attached to a keeper: what the preloaded library calls.
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
@@ -11,7 +12,7 @@ use holdfast_pool::Layout;
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
-use crate::ask::{Ask, Reason, ask};
+use crate::ask::{Ask, Reason, Unseen, ask};
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
@@ -20,8 +21,6 @@ use crate::wire::{WIRE_VERSION, Welcome};
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Another process registers the same file at this moment.
-    pub const EINTR: Self = Self(4);
     /// Input/output error: nothing is acknowledged any more.
     pub const EIO: Self = Self(5);
     /// Ask again.
@@ -30,6 +29,8 @@ impl Errno {
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
     pub const EINVAL: Self = Self(22);
+    /// Within the keeper alone: somebody has the file; to be tried again.
+    pub const EDEADLK: Self = Self(35);
     /// Path longer than a request can carry.
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
@@ -193,6 +194,12 @@ impl<N: Nvm> Client<N> {
         self.row(file).client_opens.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether opens must be announced before they are made.
+    #[inline]
+    pub fn announces_opens(&self) -> bool {
+        self.board.header().announces_opens.word.load(Ordering::Relaxed) != 0
+    }
+
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether
     /// no other description of the file exists; it is called once the fence stands.
     pub fn register(
@@ -202,10 +209,7 @@ impl<N: Nvm> Client<N> {
         sole: impl FnOnce() -> bool,
     ) -> Result<Option<FileRef>, Errno> {
         let args = [fd as u64, origin as u64, 0, 0];
-        let mut answer = Err(Errno::EINTR);
-        while answer == Err(Errno::EINTR) {
-            answer = ask(&self.board, self.id, Ask::Register, args, None);
-        }
+        let mut answer = ask(&self.board, self.id, Ask::Register, args, None);
         if answer == Err(Errno::EAGAIN) {
             let args = [fd as u64, origin as u64, u64::from(sole()), 0];
             answer = ask(&self.board, self.id, Ask::Sole, args, None);
@@ -228,6 +232,15 @@ impl<N: Nvm> Client<N> {
     pub fn bypass(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, reason as u64, 0];
         ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+    }
+
+    /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is a path and the
+    /// descriptor it is relative to; `None`: this one. True when the keeper hears it for the first time.
+    pub fn note_unseen(&self, why: Unseen, program: Option<(i32, &CStr)>) -> bool {
+        let dirfd = program.map_or(0, |(dirfd, _)| dirfd as u64);
+        let args = [why as u64, 0, dirfd, 0];
+        ask(&self.board, self.id, Ask::Unseen, args, program.map(|(_, path)| path))
+            .is_ok_and(|[is_new, _]| is_new != 0)
     }
 
     /// Notes a change that the log does not hold (mode, owner, times, attributes, allocation): the next sync is

@@ -277,7 +277,7 @@ impl<N: Nvm> Lane<'_, N> {
     /// As `enter`, to read a file of which the page cache may lack bytes.
     pub(crate) fn enter_reading(&self, file: FileRef) -> Result<Entry, Errno> {
         self.enter_if(file, false, |_| {
-            Ok(if self.client.has_rows(file) { Entry::Behind } else { Entry::Kernel })
+            Ok(if self.client.reads_here(file) { Entry::Behind } else { Entry::Kernel })
         })
     }
 
@@ -494,7 +494,7 @@ impl<N: Nvm> Drop for Lane<'_, N> {
             wake(wanted, u32::MAX);
         }
         if self.more_used > 0 {
-            board.header().ring_expirer();
+            board.header().note_sealed();
         }
     }
 }

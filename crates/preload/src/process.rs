@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
-use holdfast_cache::{Client, Errno};
+use holdfast_cache::{Client, Errno, Unseen};
 use holdfast_canary::{Canary, on};
 use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
@@ -27,7 +27,7 @@ const ATTACHED: u32 = 2;
 /// changed, and cannot be changed when the keeper is dead.
 const CUT_OFF: u32 = 3;
 
-/// Exit status of a program that could not be started because the keeper has died; `holdfast run` has the same.
+/// Exit status of a program that could not be started because the keeper has died or ended; `holdfast run` has the same.
 const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_PATH_BYTES: usize = 108;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
@@ -320,21 +320,30 @@ unsafe fn arm_canary(mut environment: *const *const c_char) {
     }
 }
 
-unsafe extern "C" fn construct(
-    _count: c_int,
-    _arguments: *const *const c_char,
-    environment: *const *const c_char,
-) {
+unsafe extern "C" {
+    /// The program's environment. Constructors get it as an argument too, but from glibc alone.
+    static mut environ: *mut *const c_char;
+}
+
+unsafe extern "C" fn construct() {
+    patch::find_originals();
+    // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other thread exists.
+    let environment = unsafe { environ };
     #[cfg(feature = "canaries")]
-    // SAFETY: the loader passes the environment to constructors.
+    // SAFETY: libc's own array.
     unsafe {
         arm_canary(environment);
     }
-    patch::find_originals();
-    // SAFETY: the loader passes the environment to constructors.
+    // SAFETY: libc's own array.
     let Some(path) = (unsafe { socket_path(environment) }) else { return };
     // SAFETY: asks the loader for a number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return;
+    }
+    if !patch::is_glibc() {
+        // Its stdio makes system calls where nothing can be put in front of them. As a client it would be trusted to hide
+        // nothing; so it stays an outsider, against whom the fences stand.
+        raw::say(&[b"holdfast: this program's C library is not glibc: its writes go to the disk as usual\n"]);
         return;
     }
     let patched = patch::patch_libc();
@@ -349,10 +358,16 @@ unsafe extern "C" fn construct(
             ]);
             return;
         }
-        // A keeper that ended well takes its socket with it: no record of any file is live.
+        // A keeper that ended well takes its socket with it: no record of any file is live, but nobody would make durable
+        // what this program writes, which was started to have just that.
         Err(Errno(libc::ENOENT)) => {
-            raw::say(&[b"holdfast: no keeper at ", shown, b": writes go to the disk as usual\n"]);
-            return;
+            raw::say(&[
+                b"holdfast: no keeper at ",
+                shown,
+                b": the run that this program was started in is over. Start it with `holdfast run`, or without \
+                  HOLDFAST_SOCKET and LD_PRELOAD in its environment\n",
+            ]);
+            raw::exit(KEEPER_DIED_STATUS);
         }
         // One that died left records that recovery will write over whatever this program did (history 11).
         Err(Errno(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::EAGAIN)) => {
@@ -381,7 +396,11 @@ unsafe extern "C" fn construct(
         bypass_all();
         // What it reads by stdio is not seen either.
         client.forbid_behind();
-        raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
+        if client.note_unseen(Unseen::Unpatched, None) {
+            raw::say(&[
+                b"holdfast: libc could not be patched: files of this program go to the disk as usual\n",
+            ]);
+        }
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
     if patched {
@@ -394,12 +413,10 @@ unsafe extern "C" fn construct(
     }
     word.store(ATTACHED, Ordering::Release);
     PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
-    // SAFETY: the loader passes the environment to constructors, which run before the program's threads.
-    unsafe { inherit::take(environment.cast_mut()) };
+    // SAFETY: libc's own array; constructors run before the program's threads.
+    unsafe { inherit::take(environment) };
 }
-
-type Constructor = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: Constructor = construct;
+static CONSTRUCTOR: unsafe extern "C" fn() = construct;

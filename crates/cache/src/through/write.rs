@@ -171,6 +171,7 @@ impl<N: Nvm> Client<N> {
         if on(Canary::ReserveLate) {
             lane.make_room(total)?;
         }
+        self.forget_loaded(file, offset, total);
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);
@@ -187,6 +188,7 @@ impl<N: Nvm> Client<N> {
             return result.map(|bytes| Written::Done { bytes, offset });
         }
         if landed != end {
+            self.forget_loaded(file, landed.saturating_sub(bytes as u64), bytes as u64);
             row.size_hint.store(landed, Ordering::SeqCst);
             return Ok(Written::Misplaced { bytes });
         }

@@ -160,6 +160,34 @@ pub unsafe extern "C-unwind" fn mknod(path: Name, mode: c_uint, device: libc::de
     unsafe { mknodat(HERE, path, mode, device) }
 }
 
+/// `__xmknodat`: `mknodat` of programs built against older libcs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __xmknodat(
+    version: c_int,
+    dirfd: c_int,
+    path: Name,
+    mode: c_uint,
+    device: *const libc::dev_t,
+) -> c_int {
+    if version != 0 {
+        return give_int(-(libc::EINVAL as isize));
+    }
+    // SAFETY: the program passes the device's place.
+    unsafe { mknodat(dirfd, path, mode, *device) }
+}
+
+/// `__xmknod`, as `__xmknodat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __xmknod(
+    version: c_int,
+    path: Name,
+    mode: c_uint,
+    device: *const libc::dev_t,
+) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { __xmknodat(version, HERE, path, mode, device) }
+}
+
 /// `mkfifoat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkfifoat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {

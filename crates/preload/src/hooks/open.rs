@@ -4,15 +4,16 @@
 //! it tries `O_EXCL` first, to learn whether the file is new. Never fails where the kernel would not.
 #![allow(unsafe_code)] // C entry points.
 
-use core::ffi::{c_char, c_int, c_long, c_uint};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use holdfast_cache::{Client, Errno, Origin, Outcome, Reason};
+use holdfast_board::FileState;
+use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
-use crate::target::{self, Target};
-use crate::{critical, process};
+use crate::target::{self, Announced, Target};
+use crate::{critical, memory, process};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -35,6 +36,17 @@ unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, canc
     }
 }
 
+/// Announces the open that is about to be made, where the fence needs it.
+unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Announced> {
+    if !client.announces_opens() || flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
+        return None;
+    }
+    let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+    // SAFETY: the kernel checks the path's address.
+    let stat = unsafe { raw::fstatat(dirfd, path, follow) }.ok()?;
+    target::announce_open(client, &stat, flags)
+}
+
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let Some(client) = process::client() else {
         // SAFETY: our caller's path.
@@ -50,22 +62,24 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             }
         }
         // SAFETY: our caller's path.
+        let announced = unsafe { announce(client, dirfd, path, flags) };
+        // SAFETY: our caller's path.
         let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
+        let mut opened = None;
         if fd >= 0 {
             if target::may_write(flags) {
                 fds::retire(fd as c_int)
             } else {
                 fds::ignore(fd as c_int)
             }
-            if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0
-                && let Ok(stat) = raw::fstat(fd as c_int)
-            {
-                if stat.regular && !target::may_write(flags) {
+            if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 {
+                opened = raw::fstat(fd as c_int).ok();
+                if opened.is_some_and(|stat| stat.regular) && !target::may_write(flags) {
                     fds::note_readable(fd as c_int);
                 }
-                target::note_open(client, &stat);
             }
         }
+        target::opened(client, announced, opened.as_ref());
         return fd;
     }
 
@@ -81,6 +95,8 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         return fd;
     }
     let asked = flags & !(libc::O_SYNC | libc::O_TRUNC);
+    // SAFETY: our caller's path.
+    let announced = unsafe { announce(client, dirfd, path, flags) };
     let mut created = asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let mut fd = -1;
     if asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT {
@@ -93,10 +109,13 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         fd = unsafe { kernel_open(dirfd, path, asked, mode, cancel) };
     }
     if fd < 0 {
+        target::opened(client, announced, None);
         return fd;
     }
     let number = fd as c_int;
-    match adopt(client, number, flags, created, truncates && !created) {
+    let stat = raw::fstat(number).ok();
+    let seen = target::opened(client, announced, stat.as_ref());
+    match adopt(client, number, (stat, seen), flags, created, truncates && !created) {
         Ok(()) => fd,
         Err(errno) => {
             fds::retire(number);
@@ -107,14 +126,20 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
 }
 
 /// Gives a newly opened descriptor its row, and does what was left out of the kernel's call.
-fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), Errno> {
+fn adopt(
+    client: &Client,
+    fd: c_int,
+    (stat, seen): (Option<raw::Stat>, Option<Seen>),
+    flags: c_int,
+    created: bool,
+    truncate: bool,
+) -> Result<(), Errno> {
     fds::retire(fd);
-    let Ok(stat) = raw::fstat(fd) else { return Ok(()) };
+    let Some(stat) = stat else { return Ok(()) };
     if !stat.regular {
         fds::ignore(fd);
         return Ok(());
     }
-    let seen = target::note_open(client, &stat);
     let mut described_as = target::append_flag(flags);
     if flags & libc::O_ACCMODE == libc::O_WRONLY {
         described_as |= WRITE_ONLY;
@@ -131,7 +156,10 @@ fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool
         let described = fds::describe(fd, index, description);
         match seen {
             _ if !described => description.release(),
-            Some(seen) if !process::bypasses_all() => target::adopt(client, description, seen),
+            // Of one that is left to the kernel the keeper is asked anew at the first change.
+            Some(seen) if seen.state != FileState::Bypassed && !process::bypasses_all() => {
+                target::adopt(client, description, seen);
+            }
             _ => {}
         }
         described
@@ -193,15 +221,82 @@ pub unsafe extern "C-unwind" fn creat(path: Name, mode: c_uint) -> c_int {
     give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, true) })
 }
 
-/// The system call `openat2`, which has no function in libc.
-pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
-    // SAFETY: the kernel checks the addresses.
-    let fd = unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) };
+/// An open that the kernel makes as asked, synchronous or not: the number is looked at when it is written to. Only a
+/// truncation is taken out, as the log must hear of it. `open` makes the call with the flags that it gets.
+fn open_as_asked(flags: c_int, open: impl Fn(c_int) -> isize) -> isize {
+    if process::client().or_else(process::parents_client).is_none() {
+        return open(flags);
+    }
+    let fd = open(flags & !libc::O_TRUNC);
     if fd >= 0 && process::client().is_some() {
-        // As asked, synchronous or not; seen for the first time when it is written to.
         fds::retire(fd as c_int);
     }
-    raw::give(fd) as c_long
+    let is_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    if fd < 0 || flags & libc::O_TRUNC == 0 || is_new { fd } else { truncated(fd, flags, &open) }
+}
+
+/// Does the truncation that was left out.
+#[cold]
+fn truncated(fd: isize, flags: c_int, open: &impl Fn(c_int) -> isize) -> isize {
+    let number = fd as c_int;
+    let Ok(stat) = raw::fstat(number) else { return fd };
+    if !stat.regular {
+        return fd;
+    }
+    if target::may_write(flags) && process::client().is_some() {
+        let result = super::truncate::resize(number, 0);
+        if result < 0 {
+            fds::retire(number);
+            raw::close(number);
+            return result;
+        }
+        return fd;
+    }
+    if let Some(client) = process::client().or_else(process::parents_client) {
+        target::leave_file_to_kernel(client, &stat, Reason::Uncovered);
+    }
+    raw::close(number);
+    open(flags)
+}
+
+/// The system call `openat2`, which has no function in libc.
+pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
+    /// The kernel takes no more than a page.
+    const HOW_BYTES_MAX: usize = 4096;
+    let fits = (size_of::<u64>()..=HOW_BYTES_MAX).contains(&bytes) && memory::is_range_readable(how, bytes);
+    // SAFETY: readable as probed; the structure begins with the flags.
+    let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
+    let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
+        // SAFETY: the kernel checks the addresses.
+        let fd = unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) };
+        if fd >= 0 && process::client().is_some() {
+            fds::retire(fd as c_int);
+        }
+        return raw::give(fd) as c_long;
+    };
+    let open = |flags: c_int| {
+        let mut copy = [0u8; HOW_BYTES_MAX];
+        // SAFETY: the program's structure, readable as probed, fits into the copy; the kernel checks the path.
+        unsafe {
+            core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
+            copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
+            call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes)
+        }
+    };
+    raw::give(open_as_asked(flags, open)) as c_long
+}
+
+/// `open_by_handle_at`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn open_by_handle_at(
+    mount: c_int,
+    handle: *const c_void,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the kernel checks the address.
+    give_int(open_as_asked(flags, |flags| unsafe {
+        call!(libc::SYS_open_by_handle_at, mount, handle, flags)
+    }))
 }
 
 /// Makes a call that closes a number. The number is forgotten before: afterwards it may be another thread's.
@@ -309,6 +404,20 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     give_int(unsafe { dup_to(old, new, Some(flags)) })
 }
 
+/// Who gets the signals of a descriptor: a process, or a group below zero.
+fn owner(fd: c_int) -> c_int {
+    const F_GETOWN_EX: c_int = 16;
+    const F_OWNER_PGRP: c_int = 2;
+    let mut kind_and_number = [0 as c_int; 2];
+    // SAFETY: the kernel fills two numbers.
+    let result = unsafe { call!(libc::SYS_fcntl, fd, F_GETOWN_EX, kind_and_number.as_mut_ptr()) };
+    match kind_and_number {
+        _ if result < 0 => give_int(result),
+        [F_OWNER_PGRP, group] => -group,
+        [_, number] => number,
+    }
+}
+
 /// `fcntl`: duplicates, and flags that the kernel does not know of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
@@ -316,6 +425,9 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
         // A lease is about every other open of the file, the keeper's too: it must have none of its own to make.
         target::leave_to_kernel(fd, Reason::Uncovered);
+    }
+    if command == libc::F_NOTIFY {
+        super::onlookers::watching(|| raw::fstat(fd));
     }
     // SAFETY: the kernel checks the argument if it is an address.
     let result = unsafe {
@@ -325,6 +437,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
             call!(libc::SYS_fcntl, fd, command, argument)
         }
     };
+    if command == libc::F_GETOWN && (-4095..0).contains(&result) {
+        // A process group, which this call returns below zero: the other form tells it from an error, as libc does.
+        return owner(fd);
+    }
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_copy(fd, result as c_int);
     }
