@@ -167,7 +167,7 @@ impl<N: Nvm> Client<N> {
     /// Whether the keeper lives; if not, nothing may be acknowledged.
     #[inline]
     pub fn keeper_alive(&self) -> bool {
-        self.board.header().keeper_alive()
+        self.board.header().keeper_alive() || on(Canary::DeadKeeperServed)
     }
 
     #[inline]
@@ -294,7 +294,7 @@ impl<N: Nvm> Client<N> {
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.
-        let is_logged = !row.needs_real_sync() && !row.is_exclusive();
+        let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && (names_covered == Some(None) || on(Canary::NamesUncounted)) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
@@ -307,6 +307,7 @@ impl<N: Nvm> Client<N> {
         });
         row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
         synced?;
+        let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {
             names.cover(covered);

@@ -24,8 +24,8 @@ use std::process::ExitCode;
 
 use args::{Arguments, Command};
 
-// Deliberate bugs are for the simulator alone.
-const _: () = assert!(!holdfast_canary::ARMED);
+// Deliberate bugs are for the tests' own build alone.
+const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));
 
 /// Holdfast refused or failed before the program started.
 const EXIT_REFUSED: u8 = 120;
@@ -33,6 +33,13 @@ const EXIT_REFUSED: u8 = 120;
 const EXIT_KEEPER: u8 = 121;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "canaries")]
+    if let Some(name) = std::env::var_os(holdfast_canary::VARIABLE)
+        && !holdfast_canary::arm_named(name.as_encoded_bytes())
+    {
+        report::say(&format!("{} names no deliberate bug", holdfast_canary::VARIABLE));
+        return ExitCode::from(EXIT_REFUSED);
+    }
     let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(&args), EXIT_REFUSED),
