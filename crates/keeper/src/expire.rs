@@ -10,7 +10,7 @@ use holdfast_board::{FileState, SegmentState, wait};
 
 use crate::ages::{Ages, Dirty, Due};
 use crate::disk::OsFile;
-use crate::durable::{ManagedFile, Pace, REMOVED_FILES_MAX, locked};
+use crate::durable::{BYPASSED_FILE, ManagedFile, Pace, REMOVED_FILES_MAX, locked};
 use crate::keeper::Keeper;
 
 /// A file that was still open for writing then is looked at again after this long.
@@ -79,6 +79,7 @@ impl Expirer<'_> {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
+                header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
@@ -194,7 +195,8 @@ impl Expirer<'_> {
     }
 
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
-        self.keeper.durable.board.files()[file.slot as usize].state().is_absorbed()
+        let state = self.keeper.durable.board.files()[file.slot as usize].state();
+        state.is_absorbed() || state == FileState::Bypassed
     }
 
     fn retire_idle(&self) {
@@ -203,7 +205,8 @@ impl Expirer<'_> {
                 && file.meta().look_at <= Instant::now()
                 && !self.keeper.durable.retire(&file)
             {
-                file.meta().look_at = Instant::now() + OPEN_FILE;
+                let bypassed = file.meta().bypass.is_some();
+                file.meta().look_at = Instant::now() + if bypassed { BYPASSED_FILE } else { OPEN_FILE };
             }
         }
     }

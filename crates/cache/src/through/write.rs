@@ -81,7 +81,10 @@ impl<N: Nvm> Client<N> {
             self.board.prefetch_page(file.slot, offset / holdfast_board::PAGE_BYTES);
         }
         // Step 0: space before any lock.
-        let mut lane = self.reserve(total as u64)?;
+        let mut lane = match self.reserve(total as u64) {
+            Err(Errno::ENOSPC) => return self.write_around(file, place, raw, cursor),
+            lane => lane?,
+        };
         let written = match lane.enter(file, false)? {
             Entry::Behind => {
                 match self.write_behind(&mut lane, file, place, parts, total as u64, &cursor, seek) {
