@@ -7,6 +7,7 @@
 mod append_api;
 mod bare;
 mod behind_reads;
+mod behind_writes;
 mod catalog;
 mod fio;
 mod fio_benches;
@@ -20,6 +21,7 @@ mod report;
 mod rocksdb;
 mod running;
 mod sqlite;
+mod stages;
 mod worker;
 
 use std::path::PathBuf;

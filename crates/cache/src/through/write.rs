@@ -2,6 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
+#[cfg(not(shuttle))]
+use holdfast_board::FileState;
 use holdfast_board::{FileRow, NO_SIZE};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
@@ -72,6 +74,12 @@ impl<N: Nvm> Client<N> {
         }
         if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
+        }
+        #[cfg(not(shuttle))]
+        if let Place::At(offset) = place
+            && self.row(file).state() == FileState::Behind
+        {
+            self.board.prefetch_page(file.slot, offset / holdfast_board::PAGE_BYTES);
         }
         // Step 0: space before any lock.
         let reserved = if on(Canary::ReserveLate) { self.take_lane() } else { self.reserve(total as u64) };
