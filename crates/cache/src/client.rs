@@ -25,6 +25,8 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Ask again.
     pub const EAGAIN: Self = Self(11);
+    /// No space left: not for want of disk space, but of log space that expiry could give.
+    pub const ENOSPC: Self = Self(28);
     /// The file must leave state Behind first.
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
@@ -165,7 +167,7 @@ impl<N: Nvm> Client<N> {
     /// Whether the keeper lives; if not, nothing may be acknowledged.
     #[inline]
     pub fn keeper_alive(&self) -> bool {
-        self.board.header().keeper_alive()
+        self.board.header().keeper_alive() || on(Canary::DeadKeeperServed)
     }
 
     #[inline]
@@ -292,16 +294,20 @@ impl<N: Nvm> Client<N> {
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.
-        let is_logged = !row.needs_real_sync() && !row.is_exclusive();
+        let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && (names_covered == Some(None) || on(Canary::NamesUncounted)) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
         let covered = row.unlogged.load(Ordering::SeqCst);
         self.board.header().syncs_real.add(1);
-        raw().inspect_err(|_| {
+        row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+        let synced = raw().inspect_err(|_| {
             row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        })?;
+        });
+        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        synced?;
+        let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {
             names.cover(covered);

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::{disk, proc, report};
+use holdfast_e2e::{disk, proc, report, tally};
 use tempfile::TempDir;
 
 /// How often the log is brought to disk while the checks run: one of them waits for it.
@@ -194,7 +194,7 @@ fn themes_where(
     modes: &[(&str, &[&str])],
     absorbed: u64,
 ) {
-    let (mut themes, count) = themes();
+    let (begun, (mut themes, count)) = (Instant::now(), themes());
     assert!(count >= 300, "{count} checks");
     themes.retain(|theme, _| wanted(theme));
     let mut failures = Vec::new();
@@ -209,7 +209,11 @@ fn themes_where(
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    println!("{place}: {count} checks in {} modes", modes.len());
+    let (modes, seconds) = (modes.len(), begun.elapsed().as_secs());
+    tally::say(&format!(
+        "conformance on {place}: checks {}; {count} in {modes} modes, {seconds} s",
+        count * modes
+    ));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::random::Random;
-use holdfast_e2e::{disk, proc, report};
+use holdfast_e2e::{disk, proc, report, tally};
 use tempfile::TempDir;
 
 const CALLS: u64 = 60_000;
@@ -77,7 +77,11 @@ fn agrees(mode: &str, kind: Kind, behind: bool) {
         std::fs::remove_dir_all(&directory).expect("removed");
     }
     let state = if behind { "behind" } else { "through" };
-    println!("{mode}, {state}: {} calls agree, {absorbed} writes absorbed", calls());
+    let seed = random.seed();
+    tally::say(&format!(
+        "differential, {mode}, {state}: calls compared {}, of which absorbed {absorbed}; seed {seed}",
+        calls()
+    ));
     // A third of the calls write, and most files are managed.
     assert!(absorbed >= calls() / 6, "{absorbed} writes absorbed of {} calls", calls());
 }
@@ -173,4 +177,5 @@ fn the_log_agrees_with_the_kernel() {
         );
         std::fs::remove_dir_all(&directory).expect("removed");
     }
+    tally::say(&format!("differential, log: calls compared {}; seed {}", calls(), random.seed()));
 }

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_cache::{Client, Errno, Unseen};
+use holdfast_canary::{Canary, on};
 use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -296,6 +297,29 @@ unsafe fn socket_path(mut environment: *const *const c_char) -> Option<[u8; SOCK
     }
 }
 
+/// Lets the deliberate bug show that the environment names.
+///
+/// # Safety
+/// `environment` is as the loader passes it.
+#[cfg(feature = "canaries")]
+unsafe fn arm_canary(mut environment: *const *const c_char) {
+    loop {
+        // SAFETY: pointers to C strings up to a null one.
+        let entry = unsafe { *environment };
+        if entry.is_null() {
+            return;
+        }
+        // SAFETY: a C string.
+        let bytes = unsafe { raw::path(entry) }.to_bytes();
+        let value = bytes.strip_prefix(holdfast_canary::VARIABLE.as_bytes());
+        if let Some(name) = value.and_then(|rest| rest.strip_prefix(b"=")) {
+            holdfast_canary::arm_named(name);
+        }
+        // SAFETY: not yet at the end.
+        environment = unsafe { environment.add(1) };
+    }
+}
+
 unsafe extern "C" {
     /// The program's environment. Constructors get it as an argument too, but from glibc alone.
     static mut environ: *mut *const c_char;
@@ -305,6 +329,11 @@ unsafe extern "C" fn construct() {
     patch::find_originals();
     // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other thread exists.
     let environment = unsafe { environ };
+    #[cfg(feature = "canaries")]
+    // SAFETY: libc's own array.
+    unsafe {
+        arm_canary(environment);
+    }
     // SAFETY: libc's own array.
     let Some(path) = (unsafe { socket_path(environment) }) else { return };
     // SAFETY: asks the loader for a number.
@@ -368,7 +397,7 @@ unsafe extern "C" fn construct() {
         client.forbid_behind();
         return;
     };
-    if !patched {
+    if !patched && !on(Canary::RefusalIgnored) {
         bypass_all();
         // What it reads by stdio is not seen either.
         client.forbid_behind();

@@ -56,8 +56,13 @@ pub(crate) struct Parts {
     pub under_way: [Option<program::UnderWay>; 2],
     /// Files without a name, whose descriptors are closed when the step is over.
     pub closing: Vec<FileIndex>,
+    /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
+    pub keeps_ghost: bool,
+    pub ghost: Option<Handle>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
+    /// Writes that ended without a system call.
+    pub writes_behind: u64,
 }
 
 thread_local! {
@@ -183,11 +188,19 @@ impl Machine {
             handles: BTreeMap::new(),
             under_way: [None; 2],
             closing: Vec::new(),
+            keeps_ghost: false,
+            ghost: None,
             next_payload: 0,
+            writes_behind: 0,
         }));
         TROUBLE.take();
         stage::complaint();
         Self { nvm: rig.nvm.clone(), disk }
+    }
+
+    /// From now on the file that lost its last name last stays open.
+    pub fn keep_ghost(&self) {
+        parts(|parts| parts.keeps_ghost = true);
     }
 
     /// From now on snapshots are taken.
@@ -210,8 +223,10 @@ impl Machine {
         let role = if step.op.is_clients() { Role::Client } else { Role::Keeper };
         let thread = step.thread;
         let repair = move || {
+            let refusals = || parts(|parts| parts.disk.state().refusals);
+            let before = refusals();
             durable().repair(u32::from(thread) + 1);
-            program::died(thread);
+            program::died(thread, refusals() != before);
         };
         let mut repaired = false;
         let mut help = |call: usize, interrupted: bool| -> Option<Task> {
@@ -220,7 +235,7 @@ impl Machine {
                 return Some(Box::new(repair));
             }
             // Space may be short, or a sync may have failed.
-            (call < 8).then(|| -> Task {
+            (call < 24).then(|| -> Task {
                 Box::new(|| {
                     durable().expire_all();
                 })
@@ -232,7 +247,8 @@ impl Machine {
         }
         parts(|parts| {
             for index in std::mem::take(&mut parts.closing) {
-                parts.handles.remove(&index);
+                let closed = parts.handles.remove(&index);
+                parts.ghost = closed.filter(|_| parts.keeps_ghost).or_else(|| parts.ghost.take());
             }
         });
         stage::point(Kind::Step);
@@ -246,6 +262,11 @@ impl Machine {
     pub fn state(&self) -> (NvmState, DiskState) {
         (self.nvm.state().clone(), self.disk.state().clone())
     }
+}
+
+/// Writes in state Behind since the machine started.
+pub fn writes_behind() -> u64 {
+    parts(|parts| parts.writes_behind)
 }
 
 /// What the keeper reported since the machine started.

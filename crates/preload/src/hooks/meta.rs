@@ -6,6 +6,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
+use holdfast_canary::{Canary, on};
 use libc::{size_t, timespec, timeval, utimbuf};
 
 use crate::patch::FCHMODAT;
@@ -232,9 +233,10 @@ pub unsafe extern "C-unwind" fn fchownat(
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        if path.is_null() {
+        let drains = !on(Canary::TimesUndrained);
+        if drains && path.is_null() {
             behind::bring(dirfd);
-        } else {
+        } else if drains {
             behind::bring_path(dirfd, path, flags);
         }
         let result = call!(libc::SYS_utimensat, dirfd, path, times, flags);
