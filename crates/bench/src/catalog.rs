@@ -5,7 +5,8 @@ use anyhow::Result;
 use crate::lab::Lab;
 use crate::report::Outcome;
 use crate::{
-    append_api, behind_reads, behind_writes, fio_benches, lifecycle, recovery, redis, rocksdb, sqlite, stages,
+    append_api, behind_reads, behind_writes, fio_benches, lifecycle, presence, recovery, redis, rocksdb,
+    sqlite, stages,
 };
 
 /// One named benchmark.
@@ -117,6 +118,22 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: true,
         absorbs: false,
         run: lifecycle::startup,
+    },
+    Benchmark {
+        name: "cargo-build",
+        about: "cargo build of a small crate, which syncs nothing: >= 0.97 x native",
+        tools: &[("cargo", "cargo"), ("bash", "bash")],
+        quick: false,
+        absorbs: true,
+        run: presence::cargo_build,
+    },
+    Benchmark {
+        name: "find-cat",
+        about: "find /usr | xargs cat of 6000 files, warm, nothing written: >= 0.97 x native",
+        tools: &[("bash", "bash")],
+        quick: false,
+        absorbs: false,
+        run: presence::find_cat,
     },
     Benchmark {
         name: "recovery",

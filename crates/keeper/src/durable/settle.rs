@@ -136,7 +136,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
-        self.drain(file, settled, Pace::Full).inspect_err(|error| self.sync_failed(file, error))?;
+        if !on(Canary::DrainSkipped) {
+            self.drain(file, settled, Pace::Full).inspect_err(|error| self.sync_failed(file, error))?;
+        }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
             self.expire(file, Synced { settled, unlogged });
@@ -161,6 +163,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
+        if on(Canary::SelectiveDrain) {
+            return;
+        }
         if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
             if !on(Canary::ExpiryUnpersisted) {
                 self.slots().set_expired_seq(file.slot, synced.settled);
