@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdfast_board::{Board, FileState, Plan, SegmentState};
 use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
@@ -309,4 +309,108 @@ fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert_eq!(bench.state(), FileState::Free);
+}
+
+/// History 20, in state Behind: segments are emptied, given back and used again under everybody's eyes.
+#[test]
+fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
+    const WRITERS: u64 = 2;
+    const PAGES: u64 = 1200;
+    let bench = bench("emptied-racing");
+    let stop = AtomicBool::new(false);
+    let (copied, freed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let newest = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let bench = &bench;
+                scope.spawn(move || {
+                    let mut newest = vec![0; PAGES as usize];
+                    let mut state = writer + 1;
+                    let mut random = |limit: u64| {
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
+                        (state >> 33) % limit
+                    };
+                    for round in 1..15_000u64 {
+                        // One writer has the even pages; a few are written often, most of them seldom.
+                        let span = if random(3) == 0 { PAGES } else { 50 };
+                        let page = random(span) * WRITERS + writer;
+                        bench.write(page * 4096, &page_of(page, round));
+                        newest[(page / WRITERS) as usize] = round;
+                        let page = random(PAGES) * WRITERS + writer;
+                        let known = newest[(page / WRITERS) as usize];
+                        if known == 0 {
+                            continue;
+                        }
+                        let mut seen = vec![0; 4096];
+                        match bench.client.glance(bench.place, page * 4096, &mut seen) {
+                            Some(bytes) => assert_eq!(bytes, 4096),
+                            None => seen = bench.read(page),
+                        }
+                        assert!(seen == page_of(page, known), "page {page} in round {round}");
+                    }
+                    newest
+                })
+            })
+            .collect();
+        let emptying = scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                // What was looked at in vain is looked at again.
+                bench.durable.board.header().counter.add(1 << 12);
+                let reclaimed = bench.reclaim(1 << 20);
+                copied.fetch_add(reclaimed.copied_bytes, Ordering::SeqCst);
+                freed.fetch_add(u64::from(reclaimed.freed), Ordering::SeqCst);
+            }
+        });
+        let newest: Vec<Vec<u64>> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        stop.store(true, Ordering::SeqCst);
+        emptying.join().unwrap();
+        newest
+    });
+    let (copied, freed) = (copied.into_inner(), freed.into_inner());
+    assert!(copied > 1 << 20 && freed > 20, "{copied} bytes were copied, {freed} segments given back");
+    assert_eq!(contents(&bench.file).len(), 0, "nothing was drained");
+    let log = bench.replayed((PAGES * WRITERS * 4096) as usize);
+    for page in 0..PAGES * WRITERS {
+        let round = newest[(page % WRITERS) as usize][(page / WRITERS) as usize];
+        let expected = if round == 0 { vec![0; 4096] } else { page_of(page, round) };
+        assert!(log[page as usize * 4096..][..4096] == expected, "page {page} in the log");
+    }
+}
+
+#[test]
+fn a_positioned_write_past_the_end_waits_for_an_append_under_way() {
+    // It would make the file longer while an append says already where it goes.
+    let bench = bench("past-the-end");
+    bench.write(0, &[1; 4096]);
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let lane = bench.durable.board.lanes().len() as u32 - 1;
+    assert!(row.lock_cursor(lane, &bench.durable.board.header().keeper.word));
+    std::thread::scope(|scope| {
+        bench.write(0, &[2; 4096]);
+        let past = scope.spawn(|| bench.write(4096, &[3; 4096]));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert!(!past.is_finished());
+        assert_eq!(row.size_hint.load(Ordering::SeqCst), 4096);
+        row.unlock_cursor(lane);
+    });
+    assert_eq!(row.size_hint.load(Ordering::SeqCst), 8192);
+}
+
+#[test]
+fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
+    let bench = bench("size-after-repair");
+    bench.write(0, &[1; 10_000]);
+    let board = &bench.durable.board;
+    // A client that died in another operation on the file, of which nothing had been written.
+    let lane = &board.lanes()[0];
+    assert!(lane.owner.compare_exchange(0, 9, Ordering::SeqCst, Ordering::SeqCst).is_ok());
+    lane.slot.store(bench.place.slot, Ordering::SeqCst);
+    lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
+    lane.seq.store(board.header().counter.add(1), Ordering::SeqCst);
+    bench.durable.repair(9);
+    assert_eq!(board.files()[bench.place.slot as usize].size_hint.load(Ordering::SeqCst), 10_000);
+    assert_eq!(contents(&bench.file).len(), 0);
+    assert_eq!(bench.client.look(bench.place).map(|look| look.0), Some(10_000));
 }
