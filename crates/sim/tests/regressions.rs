@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use holdfast_sim::check::{Counts, Effort};
 use holdfast_sim::disk::Journal;
-use holdfast_sim::history::{History, TINY};
+use holdfast_sim::history::{Behind, History, TINY};
 use holdfast_sim::op::{Amid, Op, Step};
 use holdfast_sim::run::{Only, Shared, Worker};
 
@@ -176,6 +176,18 @@ fn a_file_built_at_its_older_name_is_not_forgotten_by_a_crash_in_between() {
     check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Expire), Step::alone(1, Op::Put(B, 0, 40))], |at| {
         Amid::Other(at, 0, Op::Rename(B, A))
     });
+}
+
+/// State Behind: copies of several live records were fenced together. A crash tore one of them and left the next, which recovery
+/// calls damage.
+#[test]
+fn of_the_copies_of_live_records_only_the_last_can_be_torn() {
+    let puts = [0, 4096, 8192, 4096, 4096, 4096].map(|at| alone(Op::Put(A, at, 40)));
+    let steps = [&puts[..], &[alone(Op::Clean(1000))]].concat();
+    let behind = Some(Behind { at_once: true, frames: 4 });
+    let history = History { journal: Journal::Ordered, pool: TINY, behind, steps };
+    let counts = run(|worker| worker.check(&history, 0, Only::ALL));
+    assert!(counts.images > 100, "nothing was checked");
 }
 
 /// A few thousand images of each kind; the whole sets and long runs are the program's.
