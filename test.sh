@@ -5,8 +5,9 @@ set -u
 cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 
-packages="gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
-    strace e2fsprogs xfsprogs btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
+packages="ca-certificates gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
+    libpython3.11-testsuite stress-ng rsync sudo strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
+    btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
 missing=""
 for package in $packages; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
@@ -99,6 +100,9 @@ done
 for name in $storms; do
     in_time "end to end: $name" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
 done
+in_time "end to end, with write-behind: services, outsiders" 300 \
+    env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
+    cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
 in_time "power cuts of a guest with DAX media" 300 target/release/holdfast-guest --kernel "$kernel" --cuts 1
 
 # What was attacked, and how often: added up from the lines that the suites print, `tally: NAME: WHAT N, WHAT N; MORE`.

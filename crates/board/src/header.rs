@@ -97,6 +97,10 @@ pub struct Header {
     pub truncates_absorbed: Counter,
     /// Times a file was brought to disk before a call went around the log.
     pub settles: Counter,
+    /// Rounds of expiry that are over.
+    pub rounds: Counter,
+    /// Calls that went around the log because rounds of expiry did not give it room.
+    pub no_room: Counter,
 }
 
 impl Header {

@@ -25,6 +25,8 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Ask again.
     pub const EAGAIN: Self = Self(11);
+    /// No space left: not for want of disk space, but of log space that expiry could give.
+    pub const ENOSPC: Self = Self(28);
     /// The file must leave state Behind first.
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
@@ -97,6 +99,10 @@ pub struct Seen {
     pub state: FileState,
 }
 
+/// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported file system takes, with
+/// blocks as small as they come.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+
 /// A process attached to a keeper. Threads share it; a forked child attaches anew.
 pub struct Client<N: Nvm = Mapping> {
     pub(crate) nvm: N,
@@ -137,7 +143,7 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        let size_limit = AtomicU64::new(i64::MAX as u64);
+        let size_limit = AtomicU64::new(FILE_BYTES_MAX);
         Self { nvm, board, layout, uuid, id, first_lane: None, size_limit }
     }
 
@@ -150,7 +156,7 @@ impl<N: Nvm> Client<N> {
 
     /// Tells the process' limit of file sizes (`RLIMIT_FSIZE`), in bytes.
     pub fn set_size_limit(&self, bytes: u64) {
-        self.size_limit.store(bytes.min(i64::MAX as u64), Ordering::Relaxed);
+        self.size_limit.store(bytes.min(FILE_BYTES_MAX), Ordering::Relaxed);
     }
 
     /// The board.
@@ -295,9 +301,12 @@ impl<N: Nvm> Client<N> {
         }
         let covered = row.unlogged.load(Ordering::SeqCst);
         self.board.header().syncs_real.add(1);
-        raw().inspect_err(|_| {
+        row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+        let synced = raw().inspect_err(|_| {
             row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        })?;
+        });
+        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        synced?;
         let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {

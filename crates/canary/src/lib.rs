@@ -68,6 +68,7 @@ canaries! {
         ExpireBeforeSync, "2", "records expire before the sync that covers them begins";
         SettledAfterSync, "2", "S is computed after the sync instead of before";
         SyncErrorIgnored, "4", "a failed sync expires the records all the same";
+        SyncsTogether, "4", "two syncs of a file at once: one takes the kernel's notice of the failure, the other succeeds";
         NoRewrite, "4", "a failed sync orders no rewrite from the log";
         ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
         RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";

@@ -22,8 +22,6 @@ mod supervise;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Arguments, Command};
 
 // Deliberate bugs are for the tests' own build alone.
@@ -42,7 +40,7 @@ fn main() -> ExitCode {
         report::say(&format!("{} names no deliberate bug", holdfast_canary::VARIABLE));
         return ExitCode::from(EXIT_REFUSED);
     }
-    let arguments = Arguments::parse();
+    let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(&args), EXIT_REFUSED),
         Command::Recover(args) => (recover::run(&args), 1),

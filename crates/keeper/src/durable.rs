@@ -30,6 +30,7 @@ mod requests;
 mod rewrite;
 mod settle;
 mod slots;
+mod turn;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
 pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};

@@ -80,6 +80,7 @@ impl Expirer<'_> {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
+                header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
@@ -137,7 +138,10 @@ impl Expirer<'_> {
     fn oldest_batch(&self) -> u64 {
         let durable = &self.keeper.durable;
         let half = u64::from(durable.superblock.layout.segment_count) / 2;
-        let batch = BATCH.as_nanos() as u64 / self.segment_ns.max(1);
+        let batch = match self.keeper.config.batch_bytes_max {
+            0 => BATCH.as_nanos() as u64 / self.segment_ns.max(1),
+            bytes => bytes / durable.superblock.layout.segment_bytes,
+        };
         durable
             .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)
             .unwrap_or(u64::MAX)
@@ -221,6 +225,12 @@ impl Expirer<'_> {
             Round::All => durable.expire_all(),
             Round::Some(due) => durable.expire_due(&|file| due.get(&file.slot).copied(), Pace::Gentle),
         };
+        // One that was about a few files says nothing to who waits for space.
+        let was_for_space = self.keeper.reclaim_stuck.load(Ordering::SeqCst)
+            || durable.board.header().behind_files.word.load(Ordering::SeqCst) == 0;
+        if matches!(round, Round::Some(_)) && was_for_space {
+            durable.board.header().rounds.add(1);
+        }
         match round {
             Round::All => self.ages.keep(|_| false),
             Round::Some(due) => due.keys().for_each(|&slot| self.ages.done(slot)),

@@ -49,6 +49,12 @@ pub struct Summary {
     pub cancels: u64,
     /// Times a file was brought fully to disk before a call went around the log.
     pub settles: u64,
+    /// Calls that went around the log because expiry could not make room in it.
+    #[serde(default)]
+    pub no_room: u64,
+    /// Segments with records that recovery set aside.
+    #[serde(default)]
+    pub segments_set_aside: usize,
     /// Whether everything absorbed is in the files and on disk.
     pub drained: bool,
     /// The pool's path.
@@ -83,7 +89,7 @@ pub struct Status {
     pub pool_bytes: u64,
     /// Size of the board in bytes, without the read cache.
     pub board_bytes: u64,
-    /// Memory for pages that are scattered over the log, in bytes.
+    /// Memory for pages that are read often, or scattered over the log, in bytes.
     #[serde(default)]
     pub read_cache_bytes: u64,
     /// Segments in all.

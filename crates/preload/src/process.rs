@@ -346,6 +346,11 @@ unsafe extern "C" fn construct() {
         raw::say(&[b"holdfast: this program's C library is not glibc: its writes go to the disk as usual\n"]);
         return;
     }
+    if raw::is_emulated() {
+        // It translates code once, before it is patched or after, and has not all the instructions of the processor.
+        raw::say(&[b"holdfast: this program runs under valgrind: its writes go to the disk as usual\n"]);
+        return;
+    }
     let patched = patch::patch_libc();
     let shown = path.split(|byte| *byte == 0).next().unwrap_or_default();
     let client = match connect(&path, false) {
@@ -414,7 +419,10 @@ unsafe extern "C" fn construct() {
     word.store(ATTACHED, Ordering::Release);
     PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
     // SAFETY: libc's own array; constructors run before the program's threads.
-    unsafe { inherit::take(environment) };
+    unsafe {
+        inherit::take(environment);
+        inherit::forget_sanitizer(environment);
+    }
 }
 
 #[used]

@@ -61,6 +61,8 @@ pub(crate) struct Parts {
     pub ghost: Option<Handle>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
+    /// Writes that ended without a system call.
+    pub writes_behind: u64,
 }
 
 thread_local! {
@@ -189,6 +191,7 @@ impl Machine {
             keeps_ghost: false,
             ghost: None,
             next_payload: 0,
+            writes_behind: 0,
         }));
         TROUBLE.take();
         stage::complaint();
@@ -220,8 +223,10 @@ impl Machine {
         let role = if step.op.is_clients() { Role::Client } else { Role::Keeper };
         let thread = step.thread;
         let repair = move || {
+            let refusals = || parts(|parts| parts.disk.state().refusals);
+            let before = refusals();
             durable().repair(u32::from(thread) + 1);
-            program::died(thread);
+            program::died(thread, refusals() != before);
         };
         let mut repaired = false;
         let mut help = |call: usize, interrupted: bool| -> Option<Task> {
@@ -230,7 +235,7 @@ impl Machine {
                 return Some(Box::new(repair));
             }
             // Space may be short, or a sync may have failed.
-            (call < 8).then(|| -> Task {
+            (call < 24).then(|| -> Task {
                 Box::new(|| {
                     durable().expire_all();
                 })
@@ -257,6 +262,11 @@ impl Machine {
     pub fn state(&self) -> (NvmState, DiskState) {
         (self.nvm.state().clone(), self.disk.state().clone())
     }
+}
+
+/// Writes in state Behind since the machine started.
+pub fn writes_behind() -> u64 {
+    parts(|parts| parts.writes_behind)
 }
 
 /// What the keeper reported since the machine started.

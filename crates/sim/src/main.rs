@@ -253,10 +253,11 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
     }
     let counts = &summary.counts;
     println!(
-        "{} histories ({} seeds), {} crash points, {} crash images checked ({} of crashes inside recovery, {} \
+        "{} histories ({} seeds, {} writes in state Behind), {} crash points, {} crash images checked ({} of crashes inside recovery, {} \
          changed by others before recovery, {} served and crashed again), {} recoveries, {:.1} s, {}",
         counts.histories,
         summary.seeds,
+        counts.writes_behind,
         counts.crash_points,
         counts.images,
         counts.images_inside_recovery,

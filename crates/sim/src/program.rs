@@ -106,13 +106,13 @@ fn begin(thread: u8, index: FileIndex, effect: Effect) -> u64 {
     id
 }
 
-/// The keeper has repaired what a killed thread left.
-pub(crate) fn died(thread: u8) {
+/// The keeper has repaired what a killed thread left, as far as the disk let it.
+pub(crate) fn died(thread: u8, refused: bool) {
     let under_way = parts(|parts| parts.under_way[usize::from(thread)].take());
     match under_way {
         Some(UnderWay::Change(index, id)) => {
             let visible = visible(index);
-            model(|model| model.resolve(index, id, &visible));
+            model(|model| model.resolve(index, id, &visible, refused));
         }
         Some(UnderWay::Removal(id)) => model(|model| model.not_named(id)),
         None => {}

@@ -46,7 +46,10 @@ impl<N: Nvm> Client<N> {
         extent: u64,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Errno> {
-        let mut lane = self.reserve(0)?;
+        let mut lane = match self.reserve(0) {
+            Err(Errno::ENOSPC) => return self.change_around(file, offset, raw),
+            lane => lane?,
+        };
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }
@@ -89,6 +92,22 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         result
+    }
+
+    /// A truncation or a punched hole without room in the log: on disk when it returns.
+    fn change_around(
+        &self,
+        file: FileRef,
+        offset: u64,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Outcome, Errno> {
+        if !self.is_current(file) {
+            return Ok(Outcome::Stale);
+        }
+        match self.around_log(file, true, raw, |_| NO_SIZE)? {
+            Ok(result) => result.map(|()| Outcome::Absorbed { bytes: 0, offset }),
+            Err(raw) => raw().map(|()| Outcome::Kernel),
+        }
     }
 
     /// Makes a call that changes the file in a way the log cannot hold: everything before it is on disk and

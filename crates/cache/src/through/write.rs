@@ -2,6 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
+#[cfg(not(shuttle))]
+use holdfast_board::FileState;
 use holdfast_board::{FileRow, NO_SIZE};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
@@ -73,8 +75,18 @@ impl<N: Nvm> Client<N> {
         if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
         }
+        #[cfg(not(shuttle))]
+        if let Place::At(offset) = place
+            && self.row(file).state() == FileState::Behind
+        {
+            self.board.prefetch_page(file.slot, offset / holdfast_board::PAGE_BYTES);
+        }
         // Step 0: space before any lock.
-        let mut lane = if on(Canary::ReserveLate) { self.take_lane()? } else { self.reserve(total as u64)? };
+        let reserved = if on(Canary::ReserveLate) { self.take_lane() } else { self.reserve(total as u64) };
+        let mut lane = match reserved {
+            Err(Errno::ENOSPC) => return self.write_around(file, place, raw, cursor),
+            lane => lane?,
+        };
         let written = match lane.enter(file, false)? {
             Entry::Behind => {
                 match self.write_behind(&mut lane, file, place, parts, total as u64, &cursor, seek) {

@@ -39,7 +39,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments. False
     /// when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
-        self.expire_due(&|_| Some(u64::MAX), Pace::Full)
+        let clean = self.expire_due(&|_| Some(u64::MAX), Pace::Full);
+        self.board.header().rounds.add(1);
+        clean
     }
 
     /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else but their bytes waits:

@@ -73,29 +73,71 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         seq_max: u64,
         pace: Pace,
     ) -> io::Result<Synced> {
+        let mut seq_max = seq_max;
+        if pace == Pace::Gentle {
+            // Before its turn: an outsider whose open waits for a settle must not wait for this one's pauses.
+            seq_max = seq_max.min(self.board.settled_seq(file.slot));
+            self.drain(file, seq_max, pace).inspect_err(|error| self.sync_failed(file, error))?;
+        }
+        loop {
+            // The file is locked before its turn: who has it may ask for a settle, which waits for that.
+            let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
+            match writers {
+                Writers::MayBeIn if locks => self.hold(file)?,
+                Writers::MayBeHeld if locks => self.try_hold(file)?,
+                _ => {}
+            }
+            let writers = if locks { Writers::KeptOut } else { writers };
+            let synced = self.sync_in_turn(file, writers, seq_max);
+            if locks {
+                self.let_go(file);
+            }
+            if let Some(synced) = synced? {
+                return Ok(synced);
+            }
+        }
+    }
+
+    /// Whether the live records of a file must be written to it again before a sync of it counts.
+    fn must_rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let row = &self.board.files()[file.slot as usize];
+        let is_new = !file.is_described();
+        file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
+        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18), and one
+        // that is under way may be about to say so.
+        let unsure = is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0;
+        let client_failures = row.sync_failures.load(Ordering::SeqCst);
+        let mut meta = file.meta();
+        meta.rewrite |=
+            unsure || client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
+        meta.client_failures = client_failures;
+        Ok(meta.rewrite)
+    }
+
+    /// One sync of a file at a time: the kernel tells of lost pages once, and a second sync that began before the first
+    /// one's failure is noted here would succeed. `None`: writers have to be kept out first.
+    fn sync_in_turn(
+        &self,
+        file: &ManagedFile<D::File>,
+        writers: Writers,
+        seq_max: u64,
+    ) -> io::Result<Option<Synced>> {
+        let row = &self.board.files()[file.slot as usize];
+        let _turn = (!on(Canary::SyncsTogether)).then(|| file.syncing.take());
+        if self.must_rewrite(file)? {
+            if writers != Writers::KeptOut {
+                return Ok(None);
+            }
+            self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
+        }
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
-        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18).
-        let client_failures = row.sync_failures.load(Ordering::SeqCst);
-        {
-            let mut meta = file.meta();
-            meta.rewrite |= client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
-            meta.client_failures = client_failures;
-        }
-        if file.meta().rewrite {
-            self.rewrite(file, writers).inspect_err(|error| {
-                if !is_held(error) {
-                    self.sync_failed(file, error);
-                }
-            })?;
-        }
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
         if !on(Canary::DrainSkipped) {
-            self.drain(file, settled, pace).inspect_err(|error| self.sync_failed(file, error))?;
+            self.drain(file, settled, Pace::Full).inspect_err(|error| self.sync_failed(file, error))?;
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
@@ -105,7 +147,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let settled = if on(Canary::SettledAfterSync) { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
         file.meta().failures = 0;
-        Ok(Synced { settled, unlogged })
+        Ok(Some(Synced { settled, unlogged }))
     }
 
     /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
@@ -154,23 +196,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Writes the live records of a file to it again: a failed sync may have dropped the pages (history 18).
-    fn rewrite(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
-        match writers {
-            Writers::KeptOut => {}
-            Writers::MayBeIn => self.hold(file)?,
-            Writers::MayBeHeld => self.try_hold(file)?,
-        }
+    /// Writes the live records of a file, whose writers are kept out, to it again: a failed sync may have dropped the pages
+    /// (history 18).
+    fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         // First the rows: what the log says is then what the file says, with nothing newer above it.
-        let result = self.drain_all(file).and_then(|()| {
-            replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
-                self.open_for_writing(file)
-            })
-        });
-        if writers != Writers::KeptOut {
-            self.let_go(file);
-        }
-        result?;
+        self.drain_all(file)?;
+        replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+            self.open_for_writing(file)
+        })?;
         file.meta().rewrite = false;
         Ok(())
     }

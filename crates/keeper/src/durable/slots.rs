@@ -80,6 +80,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlogged.store(u64::from(!created), Ordering::Relaxed);
         row.unlogged_synced.store(0, Ordering::Relaxed);
         row.sync_failures.store(0, Ordering::Relaxed);
+        row.syncs_under_way.store(0, Ordering::Relaxed);
         row.page_rows.store(0, Ordering::SeqCst);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(if bypass.is_some() { FileState::Bypassed } else { FileState::Through });

@@ -85,6 +85,7 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
                     // State Behind: the kernel was not asked, so nothing of it can be short.
                     let done = Effect::Write { offset, bytes: data.clone() };
                     model(|model| model.took_effect(index, id, Some(&done), true, false));
+                    super::parts(|parts| parts.writes_behind += 1);
                 }
                 if around.get() {
                     model(|model| {
