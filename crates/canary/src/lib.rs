@@ -113,6 +113,9 @@ canaries! {
         DrainSkipped, "2", "a sync does not drain page rows first";
         OldestSeqForgotten, "4 (page rows)", "a row that older records have bytes in says the newest one's number";
         SlotGenerationUnchecked, "4 (slots)", "a write does not check that its slot is still the file's";
+        CoveredInPart, "3", "a record counts as covered when newer ones cover its first byte on each page";
+        CopyUnfenced, "3", "a segment is given back before the copies of its live records are fenced";
+        CopyUnredirected, "4 (page rows)", "page rows are not pointed to the copies of their records";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {

@@ -259,18 +259,18 @@ fn h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to() {
 #[test]
 fn h24_a_program_that_cannot_be_patched_keeps_its_own_syncs() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let program = disk.root.join("stdio");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/stdio.c");
-    Cmd::new("cc").args(["-O1", "-o"]).args([&program, &source]).ok();
+    let compiled = |source: &str, name: &str| {
+        let program = disk.root.join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        Cmd::new("cc").args(["-O1", "-w", "-o"]).args([&program, &source]).ok();
+        program
+    };
+    let program = compiled("programs/stdio.c", "stdio");
+    // Neither memory nor a file in memory may be made executable.
+    let confine = compiled("../preload/tests/programs/no_exec_gain.c", "confine");
     disk.settle();
     let file = disk.root.join("file");
-    // PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN, which programs inherit.
-    let script = "
-import ctypes, os, sys
-assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0
-os.execv(sys.argv[1], sys.argv[1:])
-";
-    let program = ["--", "python3", "-c", script, text(&program), text(&file)];
+    let program = ["--", text(&confine), "strict", text(&program), text(&file)];
     let mut run = Running::start(&pool.run(&[LATE]).args(program));
     run.until("ack 5");
     disk.cut_power();

@@ -62,6 +62,9 @@ pub enum Op {
     Drain(Name),
     /// The next write of the keeper to the file fails.
     Refuse(Name),
+    /// The keeper gives back segments whose records are covered by newer ones, and copies live records of up to so many bytes
+    /// out of others.
+    Clean(u32),
     /// A program writes to the file that lost its last name last, and that it still has open.
     Haunt(u32, u32),
     /// The disk has room for what is written, or becomes full.
@@ -92,6 +95,7 @@ impl Op {
                 | Self::Drain(_)
                 | Self::Refuse(_)
                 | Self::Space(_)
+                | Self::Clean(_)
         )
     }
 
@@ -122,7 +126,7 @@ impl Op {
             | Self::Show(name)
             | Self::Drain(name)
             | Self::Refuse(name) => Some(name),
-            Self::Expire | Self::SyncDirectory | Self::Space(_) | Self::Haunt(..) => None,
+            Self::Expire | Self::SyncDirectory | Self::Space(_) | Self::Haunt(..) | Self::Clean(_) => None,
         }
     }
 }
@@ -192,6 +196,7 @@ impl fmt::Display for Op {
             Self::Show(a) => write!(f, "outsider reads({})", c(a)),
             Self::Drain(a) => write!(f, "drain({})", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
+            Self::Clean(bytes) => write!(f, "clean, copying up to {bytes} bytes"),
             Self::Haunt(at, bytes) => write!(f, "write(a file without a name, at {at}, {bytes})"),
             Self::Space(true) => write!(f, "disk has room"),
             Self::Space(false) => write!(f, "disk is full"),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_cache::behind::fetch;
 use holdfast_cache::{Errno, FileRef, Origin};
+use holdfast_keeper::durable::Effort;
 
 use crate::machine::{Handle, client, durable, parts, path};
 use crate::model::{Effect, FileIndex};
@@ -57,6 +58,10 @@ pub(crate) fn perform(thread: u8, op: Op) {
         }
         Op::Around(name, at, bytes) => around(thread, name, at, bytes, true),
         Op::Fill(name, at, bytes) => around(thread, name, at, bytes, false),
+        Op::Clean(copy_bytes_max) => {
+            let copy_bytes_max = copy_bytes_max.into();
+            durable().reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX });
+        }
         Op::Haunt(at, bytes) => haunt(thread, at, bytes),
         Op::Sync(name) => sync(thread, name),
         Op::SyncDirectory => sync_directory(thread),

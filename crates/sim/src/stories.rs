@@ -44,7 +44,15 @@ pub const STORIES: [Story; 19] = [
     Story {
         number: 1,
         name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
-        bugs: &["SelectiveDrain", "LiveSegmentFreed", "ExpiryUnpersisted", "RecoverExpired"],
+        bugs: &[
+            "SelectiveDrain",
+            "LiveSegmentFreed",
+            "ExpiryUnpersisted",
+            "RecoverExpired",
+            "CoveredInPart",
+            "CopyUnfenced",
+            "CopyUnredirected",
+        ],
         plays: plays::nearly_dead_segments,
     },
     Story {
@@ -174,7 +182,7 @@ impl Story {
         let mut plays = Vec::new();
         (self.plays)(&mut plays);
         let machines: &[_] = match self.number {
-            20 => &[THROUGH, BEHIND].concat(),
+            1 | 20 => &[THROUGH, BEHIND].concat(),
             21 => &BEHIND,
             _ => &THROUGH,
         };

@@ -184,6 +184,14 @@ fn a_file_built_at_its_older_name_is_not_forgotten_by_a_crash_in_between() {
     });
 }
 
+/// State Behind: copies of several live records were fenced together. A crash tore one of them and left the next, which recovery
+/// calls damage.
+#[test]
+fn of_the_copies_of_live_records_only_the_last_can_be_torn() {
+    let puts = [0, 4096, 8192, 4096, 4096, 4096].map(|at| alone(Op::Put(A, at, 40)));
+    check_in(Some(AT_ONCE), &[&puts[..], &[alone(Op::Clean(1000))]].concat());
+}
+
 /// Two threads of the keeper synced a file at once. The kernel told the first of lost pages; before that was noted the second
 /// one's sync succeeded, and the records expired.
 #[test]

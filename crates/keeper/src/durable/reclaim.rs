@@ -195,6 +195,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return true;
         }
         !pieces(header.file_offset, bytes)
+            .map(|(page, lo, hi)| (page, lo, if on(Canary::CoveredInPart) { lo + 1 } else { hi }))
             .all(|(page, lo, hi)| pages.is_newer(header.slot, page, (lo, hi), header.seq))
     }
 
@@ -215,14 +216,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.board.segments()[to as usize].note_copy(header.slot, header.seq);
             let payload = &reclaimer.buffer[RECORD_HEADER_BYTES as usize..];
             append(&self.nvm, &tail, &draft(&header), &[Bytes::from_slice(payload)], 0, payload.len());
+            // Before the next one: a torn record is the last of its segment, or it is damage.
+            if !on(Canary::DropFence) && !on(Canary::CopyUnfenced) {
+                self.nvm.fence();
+            }
             if let Some((_, tail)) = &mut reclaimer.tail {
                 tail.at += bytes as u32;
             }
             let from = layout.segment_offset(segment) + u64::from(at) + RECORD_HEADER_BYTES;
             moved.push((header, from, tail.segment_offset + u64::from(tail.at) + RECORD_HEADER_BYTES));
-        }
-        if !on(Canary::DropFence) {
-            self.nvm.fence();
         }
         moved.iter().all(|(header, from, to)| self.redirect(header, *from, *to))
     }
@@ -238,6 +240,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             if let Some(row) = pages.find(header.slot, page)
                 && row.content.source == Source::Log(from + (start - offset))
+                && !on(Canary::CopyUnredirected)
             {
                 let source = Source::Log(to + (start - offset));
                 pages.redirect(row.index, Content { source, ..row.content });

@@ -34,6 +34,7 @@ pub(super) fn nearly_dead_segments(plays: &mut Plays) {
     let first = [&[Op::Put(A, 0, 40); 12][..], &[Op::Expire]].concat();
     let then = [&first[..], &[Op::Put(A, 0, 20); 3], &[Op::Put(A, 0, 10), Op::Expire]].concat();
     plays.push([alone(&then), vec![Step::alone(1, Op::Put(B, 0, 40)); 3]].concat());
+    cleaned(plays);
     let old = [Op::Put(A, 0, 40); 3];
     let new = [Op::Put(A, 0, 20); 3];
     let then = [Op::Put(A, 0, 10), Op::Expire];
@@ -266,5 +267,28 @@ pub(super) fn reads_behind(plays: &mut Plays) {
         let looked = [Op::Put(A, 0, 40), Op::Write(A, 60, 20), read];
         amid(plays, &looked, |at| Amid::Other(at, 1, op), &alone(&[read]));
         amid(plays, &looked, |at| Amid::Other(at, 1, Op::Drain(A)), &alone(&[read]));
+    }
+}
+
+/// State Behind: records are covered by newer ones, in part or whole, in segments that are given back and used again.
+fn cleaned(plays: &mut Plays) {
+    let written = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40)];
+    let covering = [Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 0, 10), Op::Put(A, 8192, 10)];
+    let reuse = [Op::Put(B, 0, 40), Op::Put(B, 4096, 40), Op::Put(B, 8192, 40), Op::Put(B, 0, 20)];
+    for bytes in [0, 1000] {
+        for newer in [1, 2, 4] {
+            let before =
+                [&written[..], &covering[..newer], &[Op::Put(A, 4096, 30), Op::Put(A, 4096, 20)]].concat();
+            let cleaned = [&before[..], &[Op::Clean(bytes)]].concat();
+            let reused: Vec<Step> = reuse.iter().map(|op| Step::alone(1, *op)).collect();
+            let end = alone(&[Op::Read(A, 0, 100), Op::Read(A, 4096, 100), Op::Drain(A), Op::Expire]);
+            plays.push([alone(&cleaned), reused, end].concat());
+            amid(
+                plays,
+                &cleaned,
+                |at| Amid::Other(at, 1, Op::Write(A, 0, 30)),
+                &alone(&[Op::Read(A, 0, 100)]),
+            );
+        }
     }
 }
