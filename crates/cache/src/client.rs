@@ -21,8 +21,6 @@ use crate::wire::{WIRE_VERSION, Welcome};
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Another process registers the same file at this moment.
-    pub const EINTR: Self = Self(4);
     /// Input/output error: nothing is acknowledged any more.
     pub const EIO: Self = Self(5);
     /// Ask again.
@@ -33,6 +31,8 @@ impl Errno {
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
     pub const EINVAL: Self = Self(22);
+    /// Within the keeper alone: somebody has the file; to be tried again.
+    pub const EDEADLK: Self = Self(35);
     /// Path longer than a request can carry.
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
@@ -196,6 +196,12 @@ impl<N: Nvm> Client<N> {
         self.row(file).client_opens.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether opens must be announced before they are made.
+    #[inline]
+    pub fn announces_opens(&self) -> bool {
+        self.board.header().announces_opens.word.load(Ordering::Relaxed) != 0
+    }
+
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether
     /// no other description of the file exists; it is called once the fence stands.
     pub fn register(
@@ -205,10 +211,7 @@ impl<N: Nvm> Client<N> {
         sole: impl FnOnce() -> bool,
     ) -> Result<Option<FileRef>, Errno> {
         let args = [fd as u64, origin as u64, 0, 0];
-        let mut answer = Err(Errno::EINTR);
-        while answer == Err(Errno::EINTR) {
-            answer = ask(&self.board, self.id, Ask::Register, args, None);
-        }
+        let mut answer = ask(&self.board, self.id, Ask::Register, args, None);
         if answer == Err(Errno::EAGAIN) {
             let args = [fd as u64, origin as u64, u64::from(sole()), 0];
             answer = ask(&self.board, self.id, Ask::Sole, args, None);

@@ -38,7 +38,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     refuse_unexpected_volatile(&mut keeper.control, &config)?;
 
     let signals = Signals::hold()?;
-    let mut program = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals)?;
+    keeper.control.expect_program()?;
+    let started = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals);
+    let mut program = match started {
+        Ok(program) => program,
+        Err(error) => {
+            // There is nobody to wait for.
+            keeper.control.drain()?;
+            return Err(error);
+        }
+    };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
     if let Some(target) = &args.summary {

@@ -221,7 +221,11 @@ fn snapshots_after_a_drain_hold_what_was_acknowledged_before() {
     // A copy of the device itself, as a volume manager makes one; the file system stands still meanwhile.
     let (disk, pool) = (Disk::new(Kind::Xfs), Pool::new());
     let (dir, aside) = (fresh(&disk, "data"), disk::directory());
-    let mut writer = Writer::start(&pool, &["--age-max", "60000"], &dir, 0, 1_000_000);
+    // Write-behind brings the page cache up to date file by file: a copy without the log is of one moment only if nobody writes
+    // from the drain on.
+    let behind = std::env::var("HOLDFAST_E2E_RUN_OPTIONS").is_ok_and(|options| options.contains("behind"));
+    let count = if behind { 61 } else { 1_000_000 };
+    let mut writer = Writer::start(&pool, &["--age-max", "60000"], &dir, 0, count);
     let acknowledged = writer.until(60);
     pool.command("drain").ok();
     let image = aside.path().join("image");
@@ -235,7 +239,9 @@ fn snapshots_after_a_drain_hold_what_was_acknowledged_before() {
     let held = std::panic::catch_unwind(|| must_hold(&snapshot.join("data"), acknowledged, true));
     Cmd::new("umount").arg(&snapshot).ok();
     held.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    writer.until(acknowledged + 20);
+    if !behind {
+        writer.until(acknowledged + 20);
+    }
 }
 
 /// Two keepers with two pools: each serves its own programs, and a file of one is an outsider's to the other.
@@ -304,7 +310,7 @@ fn clients_come_and_go() {
         for (number, mut writer) in writers.drain(..).enumerate() {
             let acknowledged = writer.until(10 * number as u64);
             rows.insert(dirs[number].clone(), acknowledged);
-            if (round as usize + number) % 2 == 0 {
+            if (round as usize + number).is_multiple_of(2) {
                 assert_eq!(writer.end(), Some(0));
                 rows.insert(dirs[number].clone(), 59);
             }

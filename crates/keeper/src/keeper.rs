@@ -1,23 +1,28 @@
 //! The keeper's state, shared by its threads: event loop, request server, expirer, settlers and fence.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 
 use crate::config::KeeperConfig;
-use crate::disk::{OsDisk, OsFile};
+use crate::disk::{DiskFile, OsDisk, OsFile};
 use crate::durable::{Durable, Events, ManagedFile, locked};
 use crate::fence::Fence;
+use crate::natives::Natives;
 use crate::patterns::Patterns;
 use crate::recovery::Report;
 use crate::status::{BypassedFile, UnseenProgram};
 
+/// Pauses of a gentle drain.
+const BREATH_MIN: Duration = Duration::from_micros(50);
+const BREATH_MAX: Duration = Duration::from_millis(1);
 const ERRORS_KEPT_MAX: usize = 20;
 const BYPASSED_KEPT_MAX: usize = 100;
 const PROGRAMS_KEPT_MAX: usize = 20;
@@ -35,8 +40,8 @@ pub(crate) struct Pending {
     pub slot: u32,
     pub generation: u64,
     pub client: u32,
-    /// An outsider came in between.
-    pub tainted: bool,
+    /// Somebody opened the file in between, and when.
+    pub tainted: Option<Instant>,
     /// Kept so that the watch can be taken back.
     pub since: Instant,
 }
@@ -48,6 +53,7 @@ pub(crate) struct Notes {
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub programs: Mutex<Vec<UnseenProgram>>,
+    pub natives: Natives,
 }
 
 impl Notes {
@@ -83,7 +89,21 @@ impl Events<OsFile> for Notes {
         }
     }
 
+    /// A gentle drain takes a third of a processor.
+    fn breathe(&self) {
+        thread_local! {
+            static BREATHED: Cell<Option<Instant>> = const { Cell::new(None) };
+        }
+        let worked = BREATHED.get().map_or(Duration::ZERO, |last| last.elapsed());
+        std::thread::sleep((worked * 2).clamp(BREATH_MIN, BREATH_MAX));
+        BREATHED.set(Some(Instant::now()));
+    }
+
     fn released(&self, file: &ManagedFile<OsFile>) {
+        // Nobody has it open for writing, or it has no name by which it could be opened again.
+        if let Ok(stat) = file.held().stat() {
+            self.natives.forget_file(stat.dev, stat.ino);
+        }
         if file.fenced
             && let Some(fence) = self.fence.get()
         {
@@ -107,6 +127,8 @@ pub(crate) struct Keeper {
     pub recovered: Option<Report>,
     pub segments_pinned: usize,
     pub stopping: AtomicBool,
+    /// Space is short, and the reclaimer finds nothing to free without the disk.
+    pub reclaim_stuck: AtomicBool,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
     pub drain_done: Mutex<(u64, bool)>,
@@ -121,6 +143,7 @@ impl Keeper {
     /// Repairs what a client left that is dead or has become another program.
     pub(crate) fn bury(self: &Arc<Self>, client: u32) {
         locked(&self.pending).retain(|_, pending| pending.client != client);
+        self.notes.natives.forget_client(client);
         self.durable.repair_lanes(client);
         if self.durable.keeps_files(client) {
             // Not here: it may wait for locks of another client that died, whose end is noticed by this very thread.
@@ -154,6 +177,23 @@ impl Keeper {
     pub(crate) fn is_client(&self, pid: u32) -> bool {
         locked(&self.clients).values().any(|attached| attached.pid == pid)
     }
+
+    /// Whether a process was forked by a client and runs on in its program: it says hello before its first change of a file.
+    pub(crate) fn is_fork_of_client(&self, pid: u32) -> bool {
+        let Some(parent) = parent_of(pid) else { return false };
+        let program = program_of(pid);
+        program.is_some()
+            && locked(&self.clients)
+                .values()
+                .any(|attached| attached.pid == parent && attached.program == program)
+    }
+}
+
+/// The parent of a process.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may hold anything; the fields follow its last parenthesis.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Device and inode of the program that a process runs.

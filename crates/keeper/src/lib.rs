@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod ages;
 pub mod config;
 pub mod control;
 pub mod disk;
@@ -15,14 +16,17 @@ pub mod fence;
 pub mod identity;
 mod keeper;
 mod lease;
+mod natives;
 mod outsiders;
 mod patterns;
+mod reclaim;
 pub mod recovery;
 mod register;
 mod requests;
 mod robust;
 mod runtime;
 mod serve;
+mod settlers;
 mod signals;
 pub mod status;
 mod summary;

@@ -26,7 +26,7 @@ const ATTACHED: u32 = 2;
 /// changed, and cannot be changed when the keeper is dead.
 const CUT_OFF: u32 = 3;
 
-/// Exit status of a program that could not be started because the keeper has died; `holdfast run` has the same.
+/// Exit status of a program that could not be started because the keeper has died or ended; `holdfast run` has the same.
 const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_PATH_BYTES: usize = 108;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
@@ -329,10 +329,16 @@ unsafe extern "C" fn construct() {
             ]);
             return;
         }
-        // A keeper that ended well takes its socket with it: no record of any file is live.
+        // A keeper that ended well takes its socket with it: no record of any file is live, but nobody would make durable
+        // what this program writes, which was started to have just that.
         Err(Errno(libc::ENOENT)) => {
-            raw::say(&[b"holdfast: no keeper at ", shown, b": writes go to the disk as usual\n"]);
-            return;
+            raw::say(&[
+                b"holdfast: no keeper at ",
+                shown,
+                b": the run that this program was started in is over. Start it with `holdfast run`, or without \
+                  HOLDFAST_SOCKET and LD_PRELOAD in its environment\n",
+            ]);
+            raw::exit(KEEPER_DIED_STATUS);
         }
         // One that died left records that recovery will write over whatever this program did (history 11).
         Err(Errno(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::EAGAIN)) => {

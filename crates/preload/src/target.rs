@@ -6,6 +6,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, Description, State};
@@ -166,10 +167,13 @@ fn settle_pending(
                     return Ok(None);
                 }
                 let stat = raw::fstat(fd);
-                if let Some(seen) = stat.as_ref().ok().and_then(|stat| client.find(stat.dev, stat.ino)) {
+                if let Some(seen) = stat.as_ref().ok().and_then(|stat| client.find(stat.dev, stat.ino))
+                    && (seen.state != FileState::Bypassed || origin == Origin::Unknown)
+                {
                     adopt(client, description, seen);
                     return Ok(Some(seen.file));
                 }
+                // One that is left to the kernel may be managed again: the reason may be gone.
                 if !register {
                     return Ok(None);
                 }
@@ -180,7 +184,10 @@ fn settle_pending(
                     // The creation is held by no slot.
                     description.count_name();
                 }
-                description.set_state(file.map_or(State::Plain, State::Managed));
+                match file {
+                    Some(file) => adopt(client, description, Seen { file, state: FileState::Through }),
+                    None => description.set_state(State::Plain),
+                }
                 if let (Some(file), Ok(stat)) = (file, stat) {
                     adopt_others(file, &stat);
                 }
@@ -219,7 +226,7 @@ fn known(client: &Client, fd: c_int) -> Option<Seen> {
     client.find(stat.dev, stat.ino)
 }
 
-/// Tells the keeper's fence that the open which has just made `fd` was a client's. Only of files that were the
+/// Tells the keeper's fence that the open which has just been made was a client's. Only of files that were the
 /// cache's when they were opened: of others the fence had no notice.
 pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
@@ -227,6 +234,42 @@ pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
         client.note_open(seen.file);
     }
     seen
+}
+
+/// An open that was announced to a fence which hears of every open, but not whose it was.
+#[derive(Clone, Copy)]
+pub struct Announced {
+    dev: u64,
+    ino: u64,
+    /// Counted in the file's row, not by inode number.
+    in_row: bool,
+}
+
+/// Announces the open that is about to be made of what `stat` describes.
+pub fn announce_open(client: &Client, stat: &raw::Stat, flags: c_int) -> Option<Announced> {
+    if !stat.regular {
+        return None;
+    }
+    let seen = client.find(stat.dev, stat.ino);
+    match seen {
+        Some(seen) => client.note_open(seen.file),
+        // The file may get its row at this very moment.
+        None if may_write(flags) => client.board().header().opens(stat.ino).begin(),
+        None => return None,
+    }
+    Some(Announced { dev: stat.dev, ino: stat.ino, in_row: seen.is_some() })
+}
+
+/// The open that was announced is over; `stat` tells what was opened.
+pub fn opened(client: &Client, announced: Option<Announced>, stat: Option<&raw::Stat>) -> Option<Seen> {
+    if let Some(announced) = announced.filter(|announced| !announced.in_row) {
+        client.board().header().opens(announced.ino).end();
+    }
+    let stat = stat.filter(|stat| stat.regular)?;
+    if announced.is_some_and(|announced| (announced.dev, announced.ino) == (stat.dev, stat.ino)) {
+        return client.find(stat.dev, stat.ino);
+    }
+    note_open(client, stat)
 }
 
 fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Errno> {
@@ -305,8 +348,14 @@ fn give_up(client: &Client, fd: c_int, description: &Description, reason: Reason
         }
         // The keeper must hear of it, or another open of the file could be managed beside this one.
         None => {
-            if let Ok(None) = client.register(fd, Origin::Unknown, || false) {
-                description.set_state(State::Plain);
+            match client.register(fd, Origin::Unknown, || false) {
+                Ok(None) => description.set_state(State::Plain),
+                // Somebody else's registration came in between.
+                Ok(Some(file)) => {
+                    drop_file(client, file, reason);
+                    description.set_state(State::Managed(file));
+                }
+                Err(_) => {}
             }
         }
     }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState};
+use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_keeper::disk::{Disk, DiskFile};
 use holdfast_keeper::durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
@@ -270,7 +270,13 @@ fn next_request() -> Option<Task> {
         board.requests().iter().position(|cell| cell.advance(RequestState::Posted, RequestState::Taken))?;
     Some(Box::new(move || {
         let cell = &board.requests()[index];
-        match answer(cell) {
+        let mut answered = answer(cell);
+        while answered == Err(Errno::EDEADLK) {
+            // Somebody has the file: tried again, as the settlers do.
+            pause(Duration::from_micros(100));
+            answered = answer(cell);
+        }
+        match answered {
             Ok(reply) => {
                 cell.reply[0].store(reply[0], Ordering::Relaxed);
                 cell.reply[1].store(reply[1], Ordering::Relaxed);
@@ -331,7 +337,8 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
     let path = String::from_utf8(path).map_err(|_| Errno::EOPNOTSUPP)?;
     let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
     let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
-    let newcomer = Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false };
+    let newcomer =
+        Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false, bypass: None };
     let held = if created { Held::Path(description) } else { Held::Open(description) };
     durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
     if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0

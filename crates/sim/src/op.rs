@@ -60,6 +60,8 @@ pub enum Op {
     Drain(Name),
     /// The next write of the keeper to the file fails.
     Refuse(Name),
+    /// The keeper frees segments whose records newer ones cover, and those it can empty by copies.
+    Reclaim,
     /// The disk has room for what is written, or becomes full.
     Space(bool),
 }
@@ -87,6 +89,7 @@ impl Op {
                 | Self::Show(_)
                 | Self::Drain(_)
                 | Self::Refuse(_)
+                | Self::Reclaim
                 | Self::Space(_)
         )
     }
@@ -117,7 +120,7 @@ impl Op {
             | Self::Show(name)
             | Self::Drain(name)
             | Self::Refuse(name) => Some(name),
-            Self::Expire | Self::SyncDirectory | Self::Space(_) => None,
+            Self::Expire | Self::Reclaim | Self::SyncDirectory | Self::Space(_) => None,
         }
     }
 }
@@ -186,6 +189,7 @@ impl fmt::Display for Op {
             Self::Show(a) => write!(f, "outsider reads({})", c(a)),
             Self::Drain(a) => write!(f, "drain({})", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
+            Self::Reclaim => write!(f, "reclaim"),
             Self::Space(true) => write!(f, "disk has room"),
             Self::Space(false) => write!(f, "disk is full"),
         }

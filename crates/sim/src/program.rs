@@ -17,7 +17,7 @@ mod keeper;
 mod naming;
 
 use bytes::{around, create, leave, read, resize, sync, write};
-use keeper::{bypass, drain, fail, outsider, refuse, retire, show};
+use keeper::{bypass, drain, fail, outsider, reclaim, refuse, retire, show};
 use naming::{rename, sync_directory, unlink};
 
 const ENOSPC: Errno = Errno(28);
@@ -74,6 +74,7 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Show(name) => show(name),
         Op::Drain(name) => drain(name),
         Op::Refuse(name) => refuse(name),
+        Op::Reclaim => reclaim(),
         Op::Space(fits) => {
             parts(|parts| parts.disk.state().free_bytes = if fits { u64::MAX } else { 0 });
         }

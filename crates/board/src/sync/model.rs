@@ -44,6 +44,10 @@ pub enum Mutation {
     FilesBeforeSegments,
     /// A segment's first record may come before its generation is durable (invariant 3).
     RecordBeforeGeneration,
+    /// Changes of pages are not counted (history 21).
+    ChangeUncounted,
+    /// Writes leave loaded pages as they are.
+    LoadedUnrefreshed,
 }
 
 /// How one execution is to behave.

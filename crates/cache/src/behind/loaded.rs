@@ -4,6 +4,8 @@
 
 use core::sync::atomic::Ordering;
 
+#[cfg(shuttle)]
+use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, PAGE_BYTES, pieces};
 use holdfast_media::Nvm;
 
@@ -45,7 +47,7 @@ impl<N: Nvm> Client<N> {
         raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
     ) -> Result<bool, Errno> {
         let loaded = self.board.loaded();
-        if self.row(file).state() != FileState::Behind {
+        if self.row(file).state() != FileState::Behind || !loaded.admits(file.slot, page) {
             return Ok(false);
         }
         let Some(taken) = loaded.take(lane.index(), file.slot, page) else { return Ok(false) };
@@ -79,6 +81,10 @@ impl<N: Nvm> Client<N> {
     /// dropped: it is read straight from the log until it is drained.
     pub(super) fn refresh_loaded(&self, lane: &Lane<'_, N>, file: FileRef, payload: &Payload<'_>) {
         if !self.has_loaded(file) {
+            return;
+        }
+        #[cfg(shuttle)]
+        if mutated(Mutation::LoadedUnrefreshed) {
             return;
         }
         let loaded = self.board.loaded();

@@ -64,6 +64,8 @@ pub(crate) struct Meta {
     pub used: Instant,
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
+    /// When it may be judged anew whether it can be managed.
+    pub judge_at: Instant,
 }
 
 impl<F> ManagedFile<F> {
@@ -90,6 +92,7 @@ impl<F> ManagedFile<F> {
             failures: 0,
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
+            judge_at: Instant::now(),
         };
         Self {
             slot,

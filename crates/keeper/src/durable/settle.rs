@@ -9,7 +9,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
-use super::{Durable, KEEPER_ID, ManagedFile, locked, replay_live};
+use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
 use crate::disk::{Access, Disk, DiskFile};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
@@ -23,6 +23,14 @@ pub enum Writers {
     MayBeIn,
     /// Who asks does.
     KeptOut,
+    /// Somebody else may, and may wait for the thread that asks: what would have to wait for them is refused
+    /// ([`io::ErrorKind::WouldBlock`]), to be tried again.
+    MayBeHeld,
+}
+
+/// Whether an error only says that somebody has the file now.
+pub(crate) fn is_held(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// What a successful sync of a file covered.
@@ -47,7 +55,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
-        let synced = self.sync_file(file, writers)?;
+        let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
         if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
             let directories = file.meta().directories.clone();
             self.sync_directories(&directories)?;
@@ -56,17 +64,28 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
-    pub fn sync_file(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<Synced> {
+    /// Brings the bytes of a file to the disk, in state Behind those of records up to `seq_max` and perhaps more. A
+    /// failure expires nothing and orders a rewrite (invariant 4).
+    pub fn sync_file(
+        &self,
+        file: &ManagedFile<D::File>,
+        writers: Writers,
+        seq_max: u64,
+        pace: Pace,
+    ) -> io::Result<Synced> {
         loop {
-            // The file is locked before its turn: who has it may ask for a settle, which waits for that.
-            let locks = writers == Writers::MayBeIn && self.must_rewrite(file)?;
-            if locks && !self.board.lock_file(file.slot, KEEPER_ID) {
-                return Err(io::Error::other("the keeper is stopping"));
+            // The file is held before its turn comes: who has it may ask for a settle, which waits for that.
+            let holds = writers != Writers::KeptOut && self.must_rewrite(file)?;
+            if holds {
+                match writers {
+                    Writers::MayBeHeld => self.try_hold(file)?,
+                    _ => self.hold(file)?,
+                }
             }
-            let synced = self.sync_in_turn(file, if locks { Writers::KeptOut } else { writers });
-            if locks {
-                self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+            let kept_out = holds || writers == Writers::KeptOut;
+            let synced = self.sync_in_turn(file, kept_out, seq_max, pace);
+            if holds {
+                self.let_go(file);
             }
             if let Some(synced) = synced? {
                 return Ok(synced);
@@ -92,11 +111,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// One sync of a file at a time: the kernel tells of lost pages once, and a second sync that began before the first
     /// one's failure is noted here would succeed. `None`: writers have to be kept out first.
-    fn sync_in_turn(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<Option<Synced>> {
+    fn sync_in_turn(
+        &self,
+        file: &ManagedFile<D::File>,
+        kept_out: bool,
+        seq_max: u64,
+        pace: Pace,
+    ) -> io::Result<Option<Synced>> {
         let row = &self.board.files()[file.slot as usize];
         let _turn = (!on(Canary::SyncsTogether)).then(|| file.syncing.take());
         if self.must_rewrite(file)? {
-            if writers == Writers::MayBeIn {
+            if !kept_out {
                 return Ok(None);
             }
             self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
@@ -105,9 +130,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
-        let settled = self.board.settled_seq(file.slot);
+        let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
-        self.drain(file, settled).inspect_err(|error| self.sync_failed(file, error))?;
+        self.drain(file, settled, pace).inspect_err(|error| self.sync_failed(file, error))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
             self.expire(file, Synced { settled, unlogged });
@@ -174,30 +199,58 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
+    /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a client that has the file
+    /// may wait for them.
+    pub(super) fn hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let held = self.board.lock_file(file.slot, KEEPER_ID);
+        held.then_some(()).ok_or_else(|| io::Error::other("the keeper is stopping"))
+    }
+
+    /// As `hold`, unless somebody has the file.
+    fn try_hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let held = self.board.try_lock_file(file.slot, KEEPER_ID);
+        held.then_some(()).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+    }
+
+    fn let_go(&self, file: &ManagedFile<D::File>) {
+        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+    }
+
     /// Leaves a file to the kernel. Nothing of it is live when this returns.
     pub fn bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
-            return Err(io::Error::other("the keeper is stopping"));
-        }
-        let row = &self.board.files()[file.slot as usize];
-        let result = self.leave_behind(file, false).and_then(|()| match row.state() {
-            FileState::Through if on(Canary::BypassUnsettled) => Ok(()),
-            FileState::Through => self.settle(file, Writers::KeptOut),
-            _ => Ok(()),
-        });
-        if result.is_ok() {
-            if row.state() == FileState::Through {
-                row.set_state(FileState::Bypassed);
-                row.note_unlogged();
-            }
-            let mut meta = file.meta();
-            // What ends with an outsider's departure must not end a stronger reason.
-            if meta.bypass.is_none_or(|old| old == Reason::Outsider) {
-                meta.bypass = Some(reason);
-            }
-            self.events.bypassed(&meta.path, reason);
-        }
-        row.unlock_exclusive(KEEPER_ID);
+        self.hold(file)?;
+        let result = self.bypass_held(file, reason);
+        self.let_go(file);
         result
+    }
+
+    /// As [`Durable::bypass`]; [`io::ErrorKind::WouldBlock`] and nothing done while somebody has the file.
+    pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        self.try_hold(file)?;
+        let result = self.bypass_held(file, reason);
+        self.let_go(file);
+        result
+    }
+
+    fn bypass_held(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        let row = &self.board.files()[file.slot as usize];
+        self.leave_behind(file, false)?;
+        match row.state() {
+            FileState::Through if on(Canary::BypassUnsettled) => {}
+            FileState::Through => self.settle(file, Writers::KeptOut)?,
+            _ => {}
+        }
+        if row.state() == FileState::Through {
+            row.set_state(FileState::Bypassed);
+            row.note_unlogged();
+        }
+        let mut meta = file.meta();
+        // What ends with an outsider's departure must not end a stronger reason.
+        if meta.bypass.is_none_or(|old| old == Reason::Outsider) {
+            meta.bypass = Some(reason);
+        }
+        meta.look_at = std::time::Instant::now() + BYPASSED_FILE;
+        self.events.bypassed(&meta.path, reason);
+        Ok(())
     }
 }
