@@ -114,7 +114,7 @@ pub struct DiskState {
     watches: Vec<u32>,
     notices: Vec<Notice>,
     random: Random,
-    /// Writes of the keeper that failed.
+    /// Writes of the keeper and syncs that failed.
     pub refusals: u64,
     /// Changes with everything that changes what a crash may leave.
     pub version: u64,
@@ -324,6 +324,7 @@ impl DiskState {
         inode.durable.trim();
         inode.cached.trim();
         self.random = random;
+        self.refusals += 1;
         self.version += 1;
     }
 

@@ -46,7 +46,7 @@ pub const CORE_BEHIND: [Op; 10] = [
     Op::Truncate(A, 20),
     Op::Unlink(A),
     Op::Rename(A, B),
-    Op::Rename(B, A),
+    Op::Clean(u32::MAX),
     Op::Drain(A),
     Op::Expire,
 ];
@@ -85,7 +85,8 @@ pub const ALL: [Op; 28] = [
 
 /// What else happens to files in state Behind: writes that join, cover and pass by what only the log has, over the end of a
 /// page, and everything that brings them to the page cache.
-pub const ALL_BEHIND: [Op; 14] = [
+pub const ALL_BEHIND: [Op; 15] = [
+    Op::Clean(u32::MAX),
     Op::Put(A, 30, 20),
     Op::Put(A, 90, 20),
     Op::Put(A, 4080, 40),
@@ -191,7 +192,7 @@ fn sequences(alphabet: &[Op], length: usize, visit: &mut dyn FnMut(&[Op])) {
                 continue;
             }
             // Two rounds of the keeper, or syncs, in a row are one.
-            if matches!(op, Op::Expire | Op::SyncDirectory) && so_far.last() == Some(op) {
+            if matches!(op, Op::Expire | Op::Clean(_) | Op::SyncDirectory) && so_far.last() == Some(op) {
                 continue;
             }
             so_far.push(*op);
@@ -289,7 +290,7 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
-    let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_));
+    let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_));
     let beside = op.is_clients() || other.is_clients() || drains(op) && *other == Op::Expire || drains(other);
     beside && !(names(op) && names(other))
 }
@@ -355,7 +356,9 @@ pub fn seeded(seed: u64) -> History {
 /// An operation where files are in state Behind: near the ends of pages, and not too large to be there.
 fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
     let name = A + random.below(names) as u8;
-    let at = [0, 0, 4096, 8192][random.below(4)] + random.below(300) as u32;
+    // Mostly so near to one another that they join.
+    let within = if random.one_in(3) { random.below(300) } else { 16 * random.below(5) };
+    let at = [0, 0, 4096, 8192][random.below(4)] + within as u32;
     let at = if random.one_in(4) { at.saturating_sub(40) } else { at };
     let small = 1 + random.below((segment_bytes / 8) as usize) as u32;
     match random.below(40) {
@@ -372,7 +375,8 @@ fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
         },
         20 => Op::Truncate(name, at),
         21 => Op::Punch(name, at, small),
-        22..=23 => Op::Expire,
+        22 => Op::Expire,
+        23..=24 => Op::Clean(u32::MAX),
         _ => draw(random, names, segment_bytes),
     }
 }

@@ -30,6 +30,9 @@ struct Args {
     /// Explore all histories of the exhaustive sets whose sequences have up to this many operations.
     #[arg(long, value_name = "OPS", default_value_t = 4)]
     exhaustive: usize,
+    /// Of the exhaustive sets only the part with this number (from 0 on) of so many.
+    #[arg(long, value_name = "I/N", value_parser = slice, default_value = "0/1")]
+    slice: (u64, u64),
     /// Then play this many seeded long histories.
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
@@ -88,6 +91,12 @@ struct Args {
     canary_seconds: f64,
 }
 
+/// Which part of the exhaustive sets.
+fn slice(text: &str) -> Result<(u64, u64), String> {
+    let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    parts.filter(|(i, n)| i < n).ok_or_else(|| "a part looks like 0/4".to_owned())
+}
+
 /// What a run did.
 #[derive(serde::Serialize)]
 struct Summary {
@@ -121,7 +130,10 @@ impl Args {
             worker.seed(seed, only);
             return Ok((false, 1));
         }
+        let (index, of) = (worker.index, worker.of);
+        (worker.index, worker.of) = (index + of * self.slice.0, of * self.slice.1);
         let complete = self.exhaustive > 0 && worker.exhaustive(self.exhaustive);
+        (worker.index, worker.of) = (index, of);
         let until = Instant::now() + Duration::from_secs_f64(self.minutes * 60.0);
         let seeds = match self.seeds {
             Some(count) => worker.seeds(self.first_seed, count, None),
@@ -271,7 +283,12 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
         }
     );
     if let Some(operations) = summary.exhaustive_operations {
-        println!("exhaustive sets complete for sequences of up to {operations} operations");
+        match args.slice {
+            (_, 1) => println!("exhaustive sets complete for sequences of up to {operations} operations"),
+            (i, n) => {
+                println!("part {i} of {n} of the exhaustive sets of up to {operations} operations complete")
+            }
+        }
     }
     let last = args.first_seed + summary.seeds.saturating_sub(1);
     println!(

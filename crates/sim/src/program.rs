@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_cache::behind::fetch;
 use holdfast_cache::{Errno, FileRef, Origin};
-use holdfast_keeper::durable::Effort;
 
 use crate::machine::{Handle, client, durable, parts, path};
 use crate::model::{Effect, FileIndex};
@@ -18,7 +17,7 @@ mod keeper;
 mod naming;
 
 use bytes::{around, create, haunt, leave, read, resize, sync, write};
-use keeper::{bypass, drain, fail, outsider, refuse, retire, show};
+use keeper::{bypass, clean, drain, fail, outsider, refuse, retire, show};
 use naming::{rename, sync_directory, unlink};
 
 const ENOSPC: Errno = Errno(28);
@@ -58,10 +57,7 @@ pub(crate) fn perform(thread: u8, op: Op) {
         }
         Op::Around(name, at, bytes) => around(thread, name, at, bytes, true),
         Op::Fill(name, at, bytes) => around(thread, name, at, bytes, false),
-        Op::Clean(copy_bytes_max) => {
-            let copy_bytes_max = copy_bytes_max.into();
-            durable().reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX });
-        }
+        Op::Clean(copy_bytes_max) => clean(copy_bytes_max),
         Op::Haunt(at, bytes) => haunt(thread, at, bytes),
         Op::Sync(name) => sync(thread, name),
         Op::SyncDirectory => sync_directory(thread),

@@ -222,6 +222,17 @@ fn a_write_that_expiry_cannot_make_room_for_goes_around_the_log() {
     }
 }
 
+/// A segment was emptied by copies of its live records, with one fence behind them all. A crash tore the first, and recovery
+/// called the pool damaged.
+#[test]
+fn copies_that_a_crash_tears_are_not_taken_for_damage() {
+    let put = |name, at| alone(Op::Put(name, at, 40));
+    check_in(
+        Some(AT_ONCE),
+        &[put(A, 0), put(A, 4096), put(A, 8192), put(A, 12288), alone(Op::Clean(u32::MAX)), put(B, 0)],
+    );
+}
+
 /// State Behind, on crash points of every kind: writes that cover, join and pass by what only the log has, and what brings it
 /// to the page cache, interrupted and killed at each point.
 #[test]

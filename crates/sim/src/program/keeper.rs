@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
-use holdfast_keeper::durable::{ManagedFile, Pace};
+use holdfast_keeper::durable::{Effort, ManagedFile, Pace};
 
 use super::bytes::raw_sync;
 use super::{UnderWay, file_at, managed, payload, with_handle};
@@ -104,6 +104,12 @@ pub(super) fn drain(name: Name) {
         let settled = durable.board.settled_seq(file.slot);
         let _ = durable.drain(&file, settled, Pace::Full);
     }
+}
+
+/// The keeper makes room in the log without the disk, as thoroughly as it ever does.
+pub(super) fn clean(copy_bytes_max: u32) {
+    let copy_bytes_max = copy_bytes_max.into();
+    durable().reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX });
 }
 
 /// The next write of the keeper to the file fails.
