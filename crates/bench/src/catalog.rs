@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::lab::Lab;
 use crate::report::Outcome;
-use crate::{append_api, fio_benches, lifecycle, recovery, redis, rocksdb, sqlite};
+use crate::{append_api, behind_reads, fio_benches, lifecycle, recovery, redis, rocksdb, sqlite};
 
 /// One named benchmark.
 pub struct Benchmark {
@@ -139,5 +139,53 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: true,
         absorbs: false,
         run: lifecycle::board_size,
+    },
+    Benchmark {
+        name: "hot-reads",
+        about: "write-behind: 4 KiB reads of a hot file: >= 2 x native pread",
+        tools: &[],
+        quick: false,
+        absorbs: true,
+        run: behind_reads::hot_reads,
+    },
+    Benchmark {
+        name: "mixed",
+        about: "write-behind: random 4 KiB reads and writes, 50/50: >= 1.5 x native without fsync",
+        tools: &[],
+        quick: false,
+        absorbs: true,
+        run: behind_reads::mixed,
+    },
+    Benchmark {
+        name: "outside-open",
+        about: "write-behind: open by an outsider, 64 MiB in the log alone: <= 500 ms",
+        tools: &[],
+        quick: false,
+        absorbs: true,
+        run: behind_reads::outside_open,
+    },
+    Benchmark {
+        name: "figure-5",
+        about: "write-behind: random writes through logs of 64 MiB to 2 GiB (NVCache, figure 5)",
+        tools: &[],
+        quick: false,
+        absorbs: true,
+        run: behind_reads::figure_5,
+    },
+    Benchmark {
+        name: "figure-6",
+        about: "write-behind: the same with batches of 4 KiB to 20 MiB (NVCache, figure 6)",
+        tools: &[],
+        quick: false,
+        absorbs: true,
+        run: behind_reads::figure_6,
+    },
+    Benchmark {
+        name: "figure-7",
+        about: "write-behind: 50/50 with read caches of 0 to 1 GiB (NVCache, figure 7)",
+        tools: &[],
+        quick: false,
+        absorbs: true,
+        run: behind_reads::figure_7,
     },
 ];

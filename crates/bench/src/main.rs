@@ -6,6 +6,7 @@
 //! its own directories, and never print a number without the machine it came from.
 mod append_api;
 mod bare;
+mod behind_reads;
 mod catalog;
 mod fio;
 mod fio_benches;
@@ -18,6 +19,7 @@ mod report;
 mod rocksdb;
 mod running;
 mod sqlite;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,7 +72,12 @@ const EXAMPLES: &str = "Examples:
   holdfast-bench fio-randwrite sqlite-wal --rounds 9 --dir /mnt/xfs --pool /mnt/pmem/bench.pool";
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    let args: Vec<String> = std::env::args().collect();
+    let done = match args.get(1).map(String::as_str) {
+        Some(worker::WORKER) => worker::run(&args[2..]),
+        _ => run(Args::parse()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("holdfast-bench: {error:#}");

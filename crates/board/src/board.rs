@@ -8,6 +8,7 @@ use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
+use crate::loaded::{LOADED_WAYS, Loaded};
 use crate::locks::PageLocks;
 #[cfg(not(shuttle))]
 use crate::map::Tables;
@@ -16,6 +17,7 @@ use crate::ordinary::Tables;
 use crate::pages::Pages;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
+use crate::stamps::Stamps;
 use crate::sync::{pause, spin_loop};
 
 const LANES_MAX: u32 = 64;
@@ -46,6 +48,8 @@ pub struct Plan {
     pub lane_count: u32,
     /// Frames of DRAM for page rows.
     pub frame_count: u32,
+    /// Frames of DRAM for loaded pages.
+    pub loaded_count: u32,
     pub(crate) lock_count: u32,
     pub(crate) bucket_count: u32,
     pub(crate) request_count: u32,
@@ -59,6 +63,7 @@ impl Plan {
             segment_count,
             lane_count: (segment_count / 4).clamp(1, LANES_MAX),
             frame_count: 0,
+            loaded_count: 0,
             lock_count: sets(segment_count),
             bucket_count: (slot_count * 4).next_power_of_two(),
             request_count: REQUESTS,
@@ -68,6 +73,17 @@ impl Plan {
     /// With this many frames.
     pub fn with_frames(self, frame_count: u32) -> Self {
         Self { frame_count, ..self }
+    }
+
+    /// With room for this many loaded pages, rounded down to whole sets.
+    pub fn with_loaded(self, pages: u32) -> Self {
+        Self { loaded_count: pages - pages % LOADED_WAYS as u32, ..self }
+    }
+
+    /// With this many pages of DRAM in all: most of them for loaded pages, the rest for page rows.
+    pub fn with_read_cache(self, pages: u32) -> Self {
+        let plan = self.with_loaded(pages - pages.div_ceil(8));
+        plan.with_frames(pages - plan.loaded_count)
     }
 }
 
@@ -130,6 +146,18 @@ impl Board {
     #[inline]
     pub fn frames(&self) -> Frames<'_> {
         self.tables.frames()
+    }
+
+    /// The loaded pages.
+    #[inline]
+    pub fn loaded(&self) -> Loaded<'_> {
+        self.tables.loaded()
+    }
+
+    /// The stamps of pages.
+    #[inline]
+    pub fn stamps(&self) -> Stamps<'_> {
+        Stamps { locks: self.tables.locks(), changes: self.tables.changes() }
     }
 
     /// The page locks.

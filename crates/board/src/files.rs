@@ -85,6 +85,8 @@ pub struct FileRow {
     pub sync_failures: AtomicU32,
     /// Page rows of the file; never too low.
     pub page_rows: AtomicU32,
+    /// 1 while pages of the file may be loaded.
+    pub loaded: AtomicU32,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
     pub client_opens: AtomicU64,
 }

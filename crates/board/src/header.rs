@@ -58,6 +58,7 @@ pub struct Header {
     pub(crate) request_count: AtomicU32,
     pub(crate) frame_count: AtomicU32,
     pub(crate) frame_hand: AtomicU32,
+    pub(crate) loaded_count: AtomicU32,
     /// Odd while the file table is being rewritten.
     pub(crate) table_version: AtomicU64,
     /// The keeper's thread id, or with [`KEEPER_DIED`] set: nothing is acknowledged any more.

@@ -10,6 +10,7 @@ mod files;
 mod frames;
 mod header;
 mod lanes;
+mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
@@ -21,6 +22,7 @@ mod pages;
 mod reclaim;
 mod requests;
 mod segments;
+mod stamps;
 mod sync;
 mod table;
 mod takeover;
@@ -30,12 +32,14 @@ pub use files::{FileRow, FileState, NO_SIZE};
 pub use frames::Frames;
 pub use header::{Counter, Header, KEEPER_DIED, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
+pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use names::NamesRow;
 pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
+pub use stamps::{Stamp, Stamps};
 #[cfg(shuttle)]
 pub use sync::model;
 #[cfg(not(shuttle))]

@@ -12,14 +12,15 @@ use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
+use crate::loaded::{LOADED_WAYS, Loaded};
 use crate::locks::PAGE_BYTES;
 use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Names the layout: a keeper and a library whose rows differ must not share a board.
-const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD1")
+const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD2")
     ^ (size_of::<Header>() as u64)
     ^ ((size_of::<LaneRow>() as u64) << 12)
     ^ ((size_of::<FileRow>() as u64) << 24)
@@ -37,8 +38,12 @@ struct Offsets {
     requests: usize,
     keys: usize,
     pages: usize,
+    changes: usize,
     owners: usize,
     frames: usize,
+    tags: usize,
+    hands: usize,
+    loaded: usize,
     end: usize,
 }
 
@@ -59,8 +64,12 @@ impl Plan {
             requests: table(self.request_count, size_of::<RequestCell>()),
             keys: table(self.lock_count * WAYS as u32, 8),
             pages: table(self.lock_count * WAYS as u32, size_of::<PageRow>()),
+            changes: table(self.lock_count, 8),
             owners: table(self.frame_count, 4),
             frames: table(self.frame_count, PAGE_BYTES as usize),
+            tags: table(self.loaded_count, 8),
+            hands: table(self.loaded_count / LOADED_WAYS as u32, 4),
+            loaded: table(self.loaded_count, PAGE_BYTES as usize),
             end,
         }
     }
@@ -112,6 +121,7 @@ impl Board {
         header.bucket_count.store(plan.bucket_count, Ordering::Relaxed);
         header.request_count.store(plan.request_count, Ordering::Relaxed);
         header.frame_count.store(plan.frame_count, Ordering::Relaxed);
+        header.loaded_count.store(plan.loaded_count, Ordering::Relaxed);
         header.magic.store(magic, Ordering::Release);
     }
 
@@ -120,8 +130,12 @@ impl Board {
         let plan = Plan::new(slot_count, segment_count);
         let board = Self { plan, tables: Tables::map(fd, plan)? };
         let frame_count = board.header().frame_count.load(Ordering::Acquire);
-        let plan = plan.with_frames(frame_count);
-        let board = if frame_count == 0 { board } else { Self { plan, tables: Tables::map(fd, plan)? } };
+        let loaded_count = board.header().loaded_count.load(Ordering::Acquire);
+        let plan = plan.with_frames(frame_count).with_loaded(loaded_count);
+        let board = match frame_count + loaded_count {
+            0 => board,
+            _ => Self { plan, tables: Tables::map(fd, plan)? },
+        };
         let header = board.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC
             && header.slot_count.load(Ordering::Relaxed) == plan.slot_count
@@ -200,7 +214,28 @@ impl Tables {
     #[inline]
     pub(crate) fn pages(&self) -> Pages<'_> {
         let count = self.plan.lock_count * WAYS as u32;
-        Pages { keys: self.table(self.offsets.keys, count), rows: self.table(self.offsets.pages, count) }
+        Pages {
+            keys: self.table(self.offsets.keys, count),
+            rows: self.table(self.offsets.pages, count),
+            changes: self.changes(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn changes(&self) -> &[AtomicU64] {
+        self.table(self.offsets.changes, self.plan.lock_count)
+    }
+
+    /// The loaded pages.
+    #[inline]
+    pub(crate) fn loaded(&self) -> Loaded<'_> {
+        Loaded {
+            tags: self.table(self.offsets.tags, self.plan.loaded_count),
+            hands: self.table(self.offsets.hands, self.plan.loaded_count / LOADED_WAYS as u32),
+            // SAFETY: `offsets` lays the frames out within the mapping.
+            base: unsafe { self.base.add(self.offsets.loaded) },
+            life: PhantomData,
+        }
     }
 
     /// The frames of page rows.

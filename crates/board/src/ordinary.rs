@@ -9,6 +9,7 @@ use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
+use crate::loaded::{LOADED_WAYS, Loaded};
 use crate::locks::PAGE_BYTES;
 use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
@@ -25,7 +26,12 @@ struct Rows {
     requests: Vec<RequestCell>,
     keys: Vec<AtomicU64>,
     pages: Vec<PageRow>,
+    changes: Vec<AtomicU64>,
     owners: Vec<AtomicU32>,
+    tags: Vec<AtomicU64>,
+    hands: Vec<AtomicU32>,
+    /// As `frames`; readers without the lock copy, too, by means that no compiler looks into.
+    loaded: Vec<std::sync::atomic::AtomicU8>,
     /// Plain bytes that may be changed through a shared reference: only ever copied under a page lock.
     frames: Vec<std::sync::atomic::AtomicU8>,
 }
@@ -45,6 +51,7 @@ impl Plan {
             segment_count,
             lane_count,
             frame_count: 0,
+            loaded_count: 0,
             lock_count,
             bucket_count: 1,
             request_count: 0,
@@ -67,6 +74,10 @@ impl Board {
             pages: rows(plan.lock_count * WAYS as u32),
             owners: rows(plan.frame_count),
             frames: rows(plan.frame_count * PAGE_BYTES as u32),
+            changes: rows(plan.lock_count),
+            tags: rows(plan.loaded_count),
+            hands: rows(plan.loaded_count / LOADED_WAYS as u32),
+            loaded: rows(plan.loaded_count * PAGE_BYTES as u32),
         };
         Self { plan, tables: Tables(Arc::new(rows)) }
     }
@@ -100,7 +111,20 @@ impl Tables {
     }
 
     pub(crate) fn pages(&self) -> Pages<'_> {
-        Pages { keys: &self.0.keys, rows: &self.0.pages }
+        Pages { keys: &self.0.keys, rows: &self.0.pages, changes: &self.0.changes }
+    }
+
+    pub(crate) fn changes(&self) -> &[AtomicU64] {
+        &self.0.changes
+    }
+
+    pub(crate) fn loaded(&self) -> Loaded<'_> {
+        Loaded {
+            tags: &self.0.tags,
+            hands: &self.0.hands,
+            base: NonNull::from(self.0.loaded.as_slice()).cast(),
+            life: PhantomData,
+        }
     }
 
     pub(crate) fn frames(&self) -> Frames<'_> {

@@ -6,6 +6,7 @@
 //! the log holds: nothing is in them alone.
 
 use crate::locks::{PAGE_BYTES, home};
+use crate::stamps::note_change;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Rows per set: their keys fill one cache line.
@@ -95,6 +96,8 @@ pub struct Row {
 pub struct Pages<'a> {
     pub(crate) keys: &'a [AtomicU64],
     pub(crate) rows: &'a [PageRow],
+    /// Of each set, which is that of one page lock: how often anything in it changed.
+    pub(crate) changes: &'a [AtomicU64],
 }
 
 impl<'a> Pages<'a> {
@@ -154,12 +157,14 @@ impl<'a> Pages<'a> {
         row.newest_seq.store(seq, Ordering::Relaxed);
         row.oldest_seq.store(seq, Ordering::Relaxed);
         count.fetch_add(1, Ordering::SeqCst);
+        note_change(&self.changes[first / WAYS]);
         self.keys[first + way].store(key, Ordering::Release);
         true
     }
 
     /// The record `seq` holds all of `content`: nothing older is needed any more.
     pub fn replace(&self, index: usize, content: Content, seq: u64) {
+        note_change(&self.changes[index / WAYS]);
         let row = &self.rows[index];
         row.content.store(content.encode(), Ordering::Release);
         row.newest_seq.store(seq, Ordering::Release);
@@ -168,6 +173,7 @@ impl<'a> Pages<'a> {
 
     /// The record `seq` has bytes in `content`, beside those that were there.
     pub fn extend(&self, index: usize, content: Content, seq: u64) {
+        note_change(&self.changes[index / WAYS]);
         let row = &self.rows[index];
         row.content.store(content.encode(), Ordering::Release);
         row.newest_seq.store(seq, Ordering::Release);
@@ -175,6 +181,7 @@ impl<'a> Pages<'a> {
 
     /// Takes a row out.
     pub fn remove(&self, index: usize, count: &AtomicU32) {
+        note_change(&self.changes[index / WAYS]);
         self.keys[index].store(0, Ordering::Release);
         count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -212,16 +219,17 @@ mod tests {
 
     const SETS: usize = 64;
 
-    struct Table(Vec<AtomicU64>, Vec<PageRow>);
+    struct Table(Vec<AtomicU64>, Vec<PageRow>, Vec<AtomicU64>);
 
     impl Table {
         fn new() -> Self {
             let rows = (0..SETS * WAYS).map(|_| PageRow::default()).collect();
-            Self((0..SETS * WAYS).map(|_| AtomicU64::new(0)).collect(), rows)
+            let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+            Self(words(SETS * WAYS), rows, words(SETS))
         }
 
         fn pages(&self) -> Pages<'_> {
-            Pages { keys: &self.0, rows: &self.1 }
+            Pages { keys: &self.0, rows: &self.1, changes: &self.2 }
         }
     }
 

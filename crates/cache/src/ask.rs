@@ -29,7 +29,8 @@ pub enum Ask {
     /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when the asker keeps the
     /// file's writers out.
     Settle = 3,
-    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]).
+    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]). `args[3]` is 1: and have no description of it any more,
+    /// nor a slot.
     Bypass = 4,
     /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result `EAGAIN`: other names
     /// stay, so nothing was noted; settle the file and count the change.
@@ -47,6 +48,11 @@ pub enum Ask {
     Drain = 10,
     /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
     Through = 11,
+    /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path, relative to descriptor
+    /// `args[2]`; none means the client's own program.
+    Unseen = 12,
+    /// A directory was renamed: the files below it have other names.
+    Moved = 13,
 }
 
 impl Ask {
@@ -64,6 +70,8 @@ impl Ask {
             Self::Replaced,
             Self::Drain,
             Self::Through,
+            Self::Unseen,
+            Self::Moved,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)
@@ -141,6 +149,47 @@ impl fmt::Display for Reason {
             Self::Permission => "the keeper may not open it",
             Self::NoSlot => "no file slot was free (use a larger pool)",
             Self::Uncovered => "a system call changed it around the log",
+        })
+    }
+}
+
+/// Why what a program writes is not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Unseen {
+    /// libc's entries could not be replaced in it.
+    Unpatched = 1,
+    /// It was started without the library in its environment.
+    Environment = 2,
+    /// It runs with more privilege than who started it, and the loader ignores the library.
+    Privileged = 3,
+    /// It has no loader.
+    Static = 4,
+    /// The library or the keeper's socket is not under its path where the program runs.
+    OutOfReach = 5,
+    /// It has set up io_uring or libaio.
+    AsyncIo = 6,
+}
+
+impl Unseen {
+    const ALL: [Self; 6] =
+        [Self::Unpatched, Self::Environment, Self::Privileged, Self::Static, Self::OutOfReach, Self::AsyncIo];
+
+    /// Decodes an argument.
+    pub fn from_u64(value: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|unseen| *unseen as u64 == value)
+    }
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unpatched => "libc's entries could not be replaced in it",
+            Self::Environment => "it was started with an environment without the library",
+            Self::Privileged => "it runs with more privilege, and the loader ignores the library",
+            Self::Static => "it is statically linked",
+            Self::AsyncIo => "it uses io_uring or libaio",
+            Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A process attached to a keeper: what the preloaded library calls.
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
@@ -11,7 +12,7 @@ use holdfast_pool::Layout;
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
-use crate::ask::{Ask, Reason, ask};
+use crate::ask::{Ask, Reason, Unseen, ask};
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
@@ -231,6 +232,22 @@ impl<N: Nvm> Client<N> {
     pub fn bypass(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, reason as u64, 0];
         ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+    }
+
+    /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open afterwards. The caller must
+    /// not use the place any more.
+    pub fn let_go(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
+        let args = [u64::from(file.slot), file.generation, reason as u64, 1];
+        ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+    }
+
+    /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is a path and the
+    /// descriptor it is relative to; `None`: this one. True when the keeper hears it for the first time.
+    pub fn note_unseen(&self, why: Unseen, program: Option<(i32, &CStr)>) -> bool {
+        let dirfd = program.map_or(0, |(dirfd, _)| dirfd as u64);
+        let args = [why as u64, 0, dirfd, 0];
+        ask(&self.board, self.id, Ask::Unseen, args, program.map(|(_, path)| path))
+            .is_ok_and(|[is_new, _]| is_new != 0)
     }
 
     /// Notes a change that the log does not hold (mode, owner, times, attributes, allocation): the next sync is

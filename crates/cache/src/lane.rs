@@ -277,7 +277,7 @@ impl<N: Nvm> Lane<'_, N> {
     /// As `enter`, to read a file of which the page cache may lack bytes.
     pub(crate) fn enter_reading(&self, file: FileRef) -> Result<Entry, Errno> {
         self.enter_if(file, false, |_| {
-            Ok(if self.client.has_rows(file) { Entry::Behind } else { Entry::Kernel })
+            Ok(if self.client.reads_here(file) { Entry::Behind } else { Entry::Kernel })
         })
     }
 

@@ -13,7 +13,7 @@ mod names;
 pub mod through;
 pub mod wire;
 
-pub use ask::{Ask, Reason};
-pub use behind::Reading;
+pub use ask::{Ask, Reason, Unseen};
+pub use behind::{GLANCE_BYTES_MAX, Reading};
 pub use client::{Client, Errno, FileRef, Origin, Outcome, Place, Seen};
 pub use names::Removal;

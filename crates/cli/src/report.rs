@@ -81,6 +81,9 @@ pub fn counters(summary: &Summary) -> String {
     for file in &summary.bypassed {
         let _ = writeln!(text, "  bypassed: {}: {}", file.path, file.reason);
     }
+    for unseen in &summary.programs_unseen {
+        let _ = writeln!(text, "  not absorbed: what {} writes: {}", unseen.program, unseen.reason);
+    }
     if let Some(report) = &summary.recovered {
         text += &recovery(report);
     }

@@ -99,6 +99,11 @@ impl Disk {
         disk
     }
 
+    /// The file that holds the file system.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
     fn device(&self) -> MutexGuard<'_, String> {
         self.device.lock().expect("no holder panics")
     }

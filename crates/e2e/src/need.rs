@@ -24,6 +24,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("ndctl", "ndctl"),
     ("pg_amcheck", "postgresql-15"),
+    ("pg_checksums", "postgresql-15"),
     ("pgbench", "postgresql-15"),
     ("postgres", "postgresql-15"),
     ("psql", "postgresql-15"),
@@ -31,8 +32,13 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("redis-check-aof", "redis-tools"),
     ("redis-server", "redis-server"),
+    ("rsync", "rsync"),
     ("setpriv", "util-linux"),
     ("sqlite3", "sqlite3"),
+    ("stress-ng", "stress-ng"),
+    ("su", "login"),
+    ("sudo", "sudo"),
+    ("unshare", "util-linux"),
     ("xfs_io", "xfsprogs"),
 ];
 
@@ -42,6 +48,14 @@ pub fn tool(name: &str) -> PathBuf {
         let package = PACKAGES.iter().find(|(tool, _)| *tool == name).map_or(name, |(_, package)| package);
         panic!("this test needs `{name}`: apt-get install -y --no-install-recommends {package}")
     })
+}
+
+/// Fails the test, naming the package, when a file that one brings is missing.
+pub fn debian_file(path: &str, package: &str) {
+    assert!(
+        Path::new(path).exists(),
+        "this test needs `{path}`: apt-get install -y --no-install-recommends {package}"
+    );
 }
 
 /// Fails the test when it does not run as root.

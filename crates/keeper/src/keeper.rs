@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 
 use crate::config::KeeperConfig;
@@ -17,16 +17,19 @@ use crate::fence::Fence;
 use crate::natives::Natives;
 use crate::patterns::Patterns;
 use crate::recovery::Report;
-use crate::status::BypassedFile;
+use crate::status::{BypassedFile, UnseenProgram};
 
 const ERRORS_KEPT_MAX: usize = 20;
 const BYPASSED_KEPT_MAX: usize = 100;
+const PROGRAMS_KEPT_MAX: usize = 20;
 
 /// A process attached to this keeper.
 pub(crate) struct Attached {
     pub pid: u32,
     /// The program it ran when it said hello, if that can be seen.
     pub program: Option<(u64, u64)>,
+    /// It opens and writes files where its hooks do not see it.
+    pub blind: bool,
     pub pidfd: Arc<OwnedFd>,
 }
 
@@ -48,6 +51,21 @@ pub(crate) struct Notes {
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub natives: Natives,
+    pub programs: Mutex<Vec<UnseenProgram>>,
+}
+
+impl Notes {
+    /// Keeps the name of a program whose writes are not seen, and why. False when that is known.
+    pub(crate) fn unseen(&self, program: PathBuf, why: Unseen) -> bool {
+        let unseen =
+            UnseenProgram { program: program.to_string_lossy().into_owned(), reason: why.to_string() };
+        let mut programs = locked(&self.programs);
+        let is_new = programs.len() < PROGRAMS_KEPT_MAX && !programs.contains(&unseen);
+        if is_new {
+            programs.push(unseen);
+        }
+        is_new
+    }
 }
 
 impl Events<OsFile> for Notes {
@@ -71,7 +89,9 @@ impl Events<OsFile> for Notes {
 
     fn released(&self, file: &ManagedFile<OsFile>) {
         // Nobody has it open for writing, or it has no name by which it could be opened again.
-        if let Ok(stat) = file.held().stat() {
+        if !file.meta().written_natively
+            && let Ok(stat) = file.held().stat()
+        {
             self.natives.forget_file(stat.dev, stat.ino);
         }
         if file.fenced
@@ -153,7 +173,19 @@ impl Keeper {
         program.is_some()
             && locked(&self.clients)
                 .values()
-                .any(|attached| attached.pid == parent && attached.program == program)
+                .any(|attached| attached.pid == parent && attached.program == program && !attached.blind)
+    }
+
+    /// Whether a client may have a file open of which its hooks know nothing.
+    pub(crate) fn is_blind(&self, pid: u32) -> bool {
+        locked(&self.clients).values().any(|attached| attached.pid == pid && attached.blind)
+    }
+
+    /// From now on a client opens and writes files unseen.
+    pub(crate) fn note_blind(&self, client: u32) {
+        if let Some(attached) = locked(&self.clients).get_mut(&client) {
+            attached.blind = true;
+        }
     }
 }
 

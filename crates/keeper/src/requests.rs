@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Ask, Errno};
+use holdfast_cache::{Ask, Errno, Unseen};
 use holdfast_pool::PATH_BYTES_MAX;
 
 use crate::keeper::Keeper;
@@ -95,7 +95,7 @@ fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
 
 fn waits_for_disk(cell: &RequestCell) -> bool {
     match Ask::from_u32(cell.kind.load(Ordering::Relaxed)) {
-        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory | Ask::Drain | Ask::Through) => true,
+        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory | Ask::Drain | Ask::Through | Ask::Moved) => true,
         // Not the only description: all processes are looked through.
         Some(Ask::Sole) => cell.args[2].load(Ordering::Relaxed) == 0,
         _ => false,
@@ -150,6 +150,18 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
             return keeper.register(&Asked { client, fd: args[0], origin: args[1], sole, haste });
         }
         Ask::Bypass => keeper.note_native_slot(client, args[0], args[1]),
+        Ask::Unseen => {
+            let why = Unseen::from_u64(args[0]).ok_or(Errno::EINVAL)?;
+            let program = program(keeper, client, args[2], cell).ok_or(Errno::EINVAL)?;
+            if cell.path().is_empty() {
+                keeper.note_blind(client);
+            }
+            return Ok([u64::from(keeper.notes.unseen(program, why)), 0]);
+        }
+        Ask::Moved => {
+            keeper.durable.follow_names();
+            return Ok([0, 0]);
+        }
         Ask::SyncDirectory => {
             let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
             return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
@@ -157,6 +169,16 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         _ => {}
     }
     keeper.durable.answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))
+}
+
+/// The program that a client means: its own when it names none.
+fn program(keeper: &Keeper, client: u32, dirfd: u64, cell: &RequestCell) -> Option<PathBuf> {
+    let named = cell.path();
+    if named.is_empty() {
+        return std::fs::read_link(format!("/proc/{}/exe", keeper.pid_of(client)?)).ok();
+    }
+    let absolute = absolute(keeper, client, dirfd as i32, &named);
+    absolute.or_else(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&named))))
 }
 
 /// The absolute path a client means by `path` relative to one of its descriptors, if a slot can hold it.

@@ -51,7 +51,7 @@ const FIRST_CONNECTION: u64 = 1 << 40;
 /// `ready` is called once clients may connect, with the socket path and the report of recovery.
 pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
-    raise_descriptor_limit();
+    runtime::raise_descriptor_limit();
     let pool = OpenPool::open(&config.pool, config.volatile)?;
     let was_clean = pool.is_clean();
     let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |_, _, _| {})?;
@@ -95,14 +95,6 @@ fn os(what: &'static str) -> impl Fn(io::Error) -> KeeperError {
     move |source| KeeperError::Os { what: what.to_owned(), source }
 }
 
-/// One description per managed file: as many as the hard limit allows.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
-}
-
 fn build(
     config: KeeperConfig,
     pool: RecoveredPool,
@@ -124,8 +116,8 @@ fn build(
         WriteBehind::Off => 0,
         _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
     };
-    let plan =
-        Plan::new(superblock.layout.slot_count, superblock.layout.segment_count).with_frames(frames as u32);
+    let plan = Plan::new(superblock.layout.slot_count, superblock.layout.segment_count)
+        .with_read_cache(frames as u32);
     let (board, board_fd) = Board::create(plan).map_err(|error| KeeperError::Os {
         what: "make the board".to_owned(),
         source: io::Error::other(format!("{error:?}")),
@@ -374,6 +366,7 @@ impl EventLoop {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
             _ => {
+                runtime::leave_standard_error_if_parents(connection);
                 self.connections.remove(&token);
                 return;
             }
@@ -460,8 +453,10 @@ impl EventLoop {
         if !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
-        locked(&self.keeper.clients)
-            .insert(client, Attached { pid: pid_number, program: program_of(pid_number), pidfd });
+        locked(&self.keeper.clients).insert(
+            client,
+            Attached { pid: pid_number, program: program_of(pid_number), blind: hello.blind != 0, pidfd },
+        );
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,

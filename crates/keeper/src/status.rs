@@ -12,6 +12,15 @@ pub struct BypassedFile {
     pub reason: String,
 }
 
+/// A program whose writes are not seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnseenProgram {
+    /// Its path.
+    pub program: String,
+    /// Why not, in words.
+    pub reason: String,
+}
+
 /// Counters since the keeper started; what `--summary` prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -48,10 +57,13 @@ pub struct Summary {
     pub volatile: bool,
     /// The fence in use: `fanotify`, `inotify` or `none`.
     pub fence: String,
-    /// Files by state (`through`, `bypassed`, `failed`, ...).
+    /// Files by state (`through`, `bypassed`, `failed`, ...); `declined`: left to the kernel without ever having had a slot.
     pub files: BTreeMap<String, u64>,
-    /// Files that are bypassed and why, at most 100.
+    /// Files that are or were bypassed and why, at most 100.
     pub bypassed: Vec<BypassedFile>,
+    /// Programs whose writes are not seen and why, at most 20.
+    #[serde(default)]
+    pub programs_unseen: Vec<UnseenProgram>,
     /// What recovery did when this keeper started, if there was something to recover.
     pub recovered: Option<crate::recovery::Report>,
 }

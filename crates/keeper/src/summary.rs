@@ -1,5 +1,6 @@
 //! Adding up what the keeper and the board counted, for `--summary` and `status`.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, PAGE_BYTES, SegmentState};
@@ -23,6 +24,7 @@ impl Keeper {
             volatile: !self.media.kind.is_persistent(),
             fence: self.notes.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
             bypassed: locked(&self.notes.bypassed).clone(),
+            programs_unseen: locked(&self.notes.programs).clone(),
             recovered: self.recovered.clone(),
             ..Summary::default()
         };
@@ -45,6 +47,17 @@ impl Keeper {
             };
             *summary.files.entry(name.to_owned()).or_default() += 1;
         }
+        // Files that were left to the kernel before they had a slot count, too.
+        let known: HashSet<String> = self
+            .durable
+            .managed()
+            .iter()
+            .map(|file| file.meta().path.to_string_lossy().into_owned())
+            .collect();
+        let declined = summary.bypassed.iter().filter(|file| !known.contains(&file.path)).count() as u64;
+        if declined > 0 {
+            summary.files.insert("declined".to_owned(), declined);
+        }
         summary
     }
 
@@ -63,14 +76,15 @@ impl Keeper {
             .map(|lane| u64::from(lane.at.load(Ordering::Relaxed)))
             .sum();
         let sealed = count(|state| state == SegmentState::Sealed);
+        let plan = self.durable.board.plan();
         Status {
             keeper_pid: std::process::id(),
             clients: locked(&self.clients).values().map(|attached| attached.pid).collect(),
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
             pool_bytes: self.durable.superblock.layout.pool_bytes,
-            board_bytes: self.durable.board.plan().with_frames(0).bytes() as u64,
-            read_cache_bytes: u64::from(self.durable.board.plan().frame_count) * PAGE_BYTES,
+            board_bytes: plan.with_read_cache(0).bytes() as u64,
+            read_cache_bytes: (u64::from(plan.frame_count) + u64::from(plan.loaded_count)) * PAGE_BYTES,
             segments: u64::from(self.durable.superblock.layout.segment_count),
             segments_free: count(|state| state == SegmentState::Free),
             slots: u64::from(self.durable.superblock.layout.slot_count),

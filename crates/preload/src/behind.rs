@@ -19,6 +19,14 @@ pub fn of_reading(fd: c_int) -> Option<(&'static Client, FileRef)> {
     client.hides_bytes(file).then_some((client, file))
 }
 
+/// The file behind `fd`, if reads of it are answered here.
+#[inline]
+pub fn read_here(fd: c_int) -> Option<(&'static Client, FileRef)> {
+    let client = process::client().filter(|client| client.may_hide_bytes())?;
+    let file = absorbed(client, fd)?;
+    client.reads_here(file).then_some((client, file))
+}
+
 /// The absorbed file behind `fd`, if one of its process' files may ever be in state Behind.
 fn absorbed(client: &Client, fd: c_int) -> Option<FileRef> {
     match fds::look(fd) {

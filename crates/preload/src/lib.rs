@@ -4,6 +4,8 @@
 //! hands the call to the cache or passes it on as a raw system call; with no keeper it always passes it on.
 //! A hook must never allocate, use std I/O, panic, call `dlsym`, or call the libc function it stands for.
 
+#![allow(unsafe_code)] // A symbol for the linker.
+
 mod behind;
 mod critical;
 mod descriptions;
@@ -17,6 +19,17 @@ mod raw;
 mod signals;
 mod target;
 mod tls;
+mod unseen;
+
+/// What the unwinder, linked in for panics alone, gets when it asks where the tables of an object lie: glibc alone could
+/// tell (build.rs).
+#[unsafe(no_mangle)]
+extern "C" fn holdfast_find_no_object(
+    _address: *const core::ffi::c_void,
+    _found: *mut core::ffi::c_void,
+) -> i32 {
+    -1
+}
 
 // Deliberate bugs are for the simulator alone.
 const _: () = assert!(!holdfast_canary::ARMED);

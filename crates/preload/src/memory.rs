@@ -1,8 +1,9 @@
-//! Whether the program's memory can be read: a bad address must end as `EFAULT`, as in the kernel, and not as our
-//! fault.
+//! Whether the program's memory can be read, or written: a bad address must end as `EFAULT`, as in the kernel, and not as
+//! our fault.
 //!
-//! One load per page; where it faults, [`crate::signals`] lets it answer no. Must touch nothing else.
-#![allow(unsafe_code)] // Loads from addresses that may be bad.
+//! One load, or one store that changes nothing, per page; where it faults, [`crate::signals`] lets it answer no. Must touch
+//! nothing else.
+#![allow(unsafe_code)] // Accesses to addresses that may be bad.
 
 use core::arch::global_asm;
 use core::ffi::c_int;
@@ -31,17 +32,41 @@ global_asm!(
     "xor eax, eax",
     "ret",
     ".size holdfast_probe, . - holdfast_probe",
+    ".hidden holdfast_probe_writing",
+    ".globl holdfast_probe_writing",
+    ".hidden holdfast_probe_writing_failed",
+    ".globl holdfast_probe_writing_failed",
+    ".type holdfast_probe_writing,@function",
+    // What stands there stays, also when another thread changes it at the same time.
+    "holdfast_probe_writing:",
+    "2:",
+    "lock or byte ptr [rdi], 0",
+    "add rdi, 4096",
+    "cmp rdi, rsi",
+    "jb 2b",
+    "lock or byte ptr [rsi], 0",
+    "mov eax, 1",
+    "ret",
+    "holdfast_probe_writing_failed:",
+    "xor eax, eax",
+    "ret",
+    ".size holdfast_probe_writing, . - holdfast_probe_writing",
 );
 
 unsafe extern "C" {
     fn holdfast_probe(first: usize, last: usize) -> c_int;
     fn holdfast_probe_failed();
+    fn holdfast_probe_writing(first: usize, last: usize) -> c_int;
+    fn holdfast_probe_writing_failed();
 }
 
 /// Where to go on after a fault at this instruction, if it is one of the probe's.
 pub fn instead_of(instruction: usize) -> Option<usize> {
-    let failed = holdfast_probe_failed as *const () as usize;
-    (holdfast_probe as *const () as usize..failed).contains(&instruction).then_some(failed)
+    let probes = [
+        (holdfast_probe as *const () as usize, holdfast_probe_failed as *const () as usize),
+        (holdfast_probe_writing as *const () as usize, holdfast_probe_writing_failed as *const () as usize),
+    ];
+    probes.into_iter().find_map(|(probe, failed)| (probe..failed).contains(&instruction).then_some(failed))
 }
 
 /// Whether all of these bytes can be read. Always true where faults do not come to us.
@@ -53,6 +78,20 @@ pub fn is_readable(bytes: &Bytes<'_>) -> bool {
 /// [`is_readable`] of a range.
 #[inline]
 pub fn is_range_readable(first: usize, bytes: usize) -> bool {
+    // SAFETY: loads only, and a load that faults ends the probe.
+    probe(first, bytes, |first, last| unsafe { holdfast_probe(first, last) })
+}
+
+/// Whether all of these bytes, which the program gives to be filled, can be written. Always true where faults do not come
+/// to us.
+#[inline]
+pub fn is_range_writable(first: usize, bytes: usize) -> bool {
+    // SAFETY: the stores change no byte, and one that faults ends the probe.
+    probe(first, bytes, |first, last| unsafe { holdfast_probe_writing(first, last) })
+}
+
+#[inline]
+fn probe(first: usize, bytes: usize, probe: impl FnOnce(usize, usize) -> c_int) -> bool {
     if bytes == 0 || !signals::wait_for_sections() {
         return true;
     }
@@ -60,6 +99,5 @@ pub fn is_range_readable(first: usize, bytes: usize) -> bool {
     if bytes > isize::MAX as usize {
         return false;
     }
-    // SAFETY: loads only, and a load that faults ends the probe.
-    unsafe { holdfast_probe(first, last) != 0 }
+    probe(first, last) != 0
 }

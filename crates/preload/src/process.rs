@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
-use holdfast_cache::{Client, Errno};
+use holdfast_cache::{Client, Errno, Unseen};
 use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -183,8 +183,13 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
             size_of::<libc::timeval>()
         )
     })?;
-    let hello =
-        Hello { kind: HELLO, forked: u8::from(forked), reserved: [0; 2], version: WIRE_VERSION.into() };
+    let hello = Hello {
+        kind: HELLO,
+        forked: u8::from(forked),
+        blind: u8::from(bypasses_all()),
+        reserved: 0,
+        version: WIRE_VERSION.into(),
+    };
     // SAFETY: the buffer is as long as said. A keeper that went away must not kill us by SIGPIPE.
     raw::check(unsafe {
         call!(
@@ -296,16 +301,25 @@ unsafe fn socket_path(mut environment: *const *const c_char) -> Option<[u8; SOCK
     }
 }
 
-unsafe extern "C" fn construct(
-    _count: c_int,
-    _arguments: *const *const c_char,
-    environment: *const *const c_char,
-) {
+unsafe extern "C" {
+    /// The program's environment. Constructors get it as an argument too, but from glibc alone.
+    static mut environ: *mut *const c_char;
+}
+
+unsafe extern "C" fn construct() {
     patch::find_originals();
-    // SAFETY: the loader passes the environment to constructors.
+    // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other thread exists.
+    let environment = unsafe { environ };
+    // SAFETY: libc's own array.
     let Some(path) = (unsafe { socket_path(environment) }) else { return };
     // SAFETY: asks the loader for a number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return;
+    }
+    if !patch::is_glibc() {
+        // Its stdio makes system calls where nothing can be put in front of them. As a client it would be trusted to hide
+        // nothing; so it stays an outsider, against whom the fences stand.
+        raw::say(&[b"holdfast: this program's C library is not glibc: its writes go to the disk as usual\n"]);
         return;
     }
     let patched = patch::patch_libc();
@@ -358,7 +372,11 @@ unsafe extern "C" fn construct(
         bypass_all();
         // What it reads by stdio is not seen either.
         client.forbid_behind();
-        raw::say(&[b"holdfast: libc could not be patched: files of this program go to the disk as usual\n"]);
+        if client.note_unseen(Unseen::Unpatched, None) {
+            raw::say(&[
+                b"holdfast: libc could not be patched: files of this program go to the disk as usual\n",
+            ]);
+        }
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
     if patched {
@@ -371,12 +389,10 @@ unsafe extern "C" fn construct(
     }
     word.store(ATTACHED, Ordering::Release);
     PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
-    // SAFETY: the loader passes the environment to constructors, which run before the program's threads.
-    unsafe { inherit::take(environment.cast_mut()) };
+    // SAFETY: libc's own array; constructors run before the program's threads.
+    unsafe { inherit::take(environment) };
 }
-
-type Constructor = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: Constructor = construct;
+static CONSTRUCTOR: unsafe extern "C" fn() = construct;

@@ -228,7 +228,7 @@ fn known(client: &Client, fd: c_int) -> Option<Seen> {
 
 /// Tells the keeper's fence that the open which has just been made was a client's. Only of files that were the
 /// cache's when they were opened: of others the fence had no notice.
-fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
+pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
     if let Some(seen) = &seen {
         client.note_open(seen.file);
@@ -336,6 +336,25 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) {
         State::Managed(file) => drop_file(client, file, reason),
         State::Plain => {}
         State::Pending(_) => give_up(client, fd, description, reason),
+    });
+}
+
+/// Leaves the file behind `fd` to the kernel and has the keeper let go of it, for a call that no other description of the file
+/// may stand in the way of. All descriptions of this process are the kernel's afterwards.
+#[cold]
+pub fn let_go(fd: c_int) {
+    leave_to_kernel(fd, Reason::Uncovered);
+    let Some(client) = process::client() else { return };
+    let Row::Described(description) = fds::look(fd) else { return };
+    let State::Managed(file) = description.state() else { return };
+    critical::section(|| {
+        for (_, other) in fds::described(0, c_int::MAX) {
+            if other.state() == State::Managed(file) {
+                other.set_state(State::Plain);
+            }
+        }
+        // Without an answer the keeper is dead, and its descriptions are gone with it.
+        let _ = client.let_go(file, Reason::Uncovered);
     });
 }
 

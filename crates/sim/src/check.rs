@@ -7,6 +7,7 @@ use holdfast_keeper::recovery::{FileReport, RecoverOptions, Recovered, Report, r
 use holdfast_pool::Superblock;
 
 use crate::disk::{DiskState, Left, SimDisk};
+use crate::history::Behind;
 use crate::machine::{Machine, Service};
 use crate::model::{Model, Tree};
 use crate::nvm::{Keep, NvmState, SimNvm};
@@ -85,6 +86,8 @@ pub struct Checker<'a> {
     pub superblock: &'a Superblock,
     /// How thoroughly.
     pub effort: Effort,
+    /// Whether files are in state Behind when the pool is served again.
+    pub behind: Option<Behind>,
     /// Counted so far.
     pub counts: Counts,
 }
@@ -270,7 +273,7 @@ impl Checker<'_> {
             result.nvm.crash(Keep::All, random),
             result.disk.crash(Left::Everything, 1, random),
             *self.superblock,
-            Service::of(&result.recovered),
+            Service::of(&result.recovered, self.behind),
         );
         let name = b'a' + random.below(2) as u8;
         let steps = [
@@ -281,6 +284,9 @@ impl Checker<'_> {
         for op in &steps[..1 + random.below(steps.len())] {
             machine.step(&Step::alone(0, *op));
             trail.push(format!("afterwards: {op}"));
+        }
+        if let Some(wrong) = stage::complaint() {
+            return Err(violation(trail, wrong));
         }
         let (nvm, disk) = machine.state();
         let model = stage::model(|model| model.clone());
@@ -296,8 +302,9 @@ impl Checker<'_> {
 
 impl Service {
     /// Serves what was recovered.
-    pub fn of(recovered: &Recovered) -> Self {
+    pub fn of(recovered: &Recovered, behind: Option<Behind>) -> Self {
         Self {
+            behind,
             counter_start: recovered.counter_start,
             pinned_segments: recovered.pinned_segments.clone(),
             set_aside_slots: recovered.set_aside_slots.clone(),

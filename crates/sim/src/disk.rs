@@ -3,7 +3,8 @@
 //! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its versions since the last
 //! sync, sizes lag independently of blocks, and changes of names are durable in the order of a journal that every sync
 //! commits ([`Journal::Ordered`]), or each by itself as its directory is synced ([`Journal::Lagging`]). A sync may fail
-//! once: it drops the dirty pages, and every description of the file hears of it once. Inode numbers are reused at once.
+//! once: it drops the dirty pages, of which no later sync writes what is not written again, and every description of the file
+//! hears of it once. Inode numbers are reused at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,9 +14,13 @@ use holdfast_keeper::disk::{Change, Notice};
 use holdfast_pool::Ownership;
 
 use crate::random::Random;
+use content::Content;
+use names::NameChange;
 
+mod content;
 mod crash;
 mod file;
+mod names;
 
 pub use crash::Left;
 pub use file::SimFile;
@@ -36,49 +41,6 @@ pub enum Journal {
     Ordered,
     /// Each by itself, with the sync of its directory only (what POSIX promises).
     Lagging,
-}
-
-/// Contents of a file; beyond the size everything is zero.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Content {
-    size: u64,
-    blocks: Vec<Block>,
-}
-
-impl Content {
-    fn block(&self, index: usize) -> &Block {
-        self.blocks.get(index).unwrap_or(&None)
-    }
-
-    fn set_block(&mut self, index: usize, block: Block) {
-        if self.blocks.len() <= index {
-            self.blocks.resize(index + 1, None);
-        }
-        self.blocks[index] = block;
-    }
-
-    /// Cuts off what lies beyond the size.
-    fn trim(&mut self) {
-        let whole = (self.size as usize).div_ceil(BLOCK_BYTES);
-        self.blocks.truncate(whole);
-        let rest = self.size as usize % BLOCK_BYTES;
-        if rest > 0
-            && let Some(Some(last)) = self.blocks.get_mut(whole - 1)
-            && last[rest..].iter().any(|&byte| byte != 0)
-        {
-            Arc::make_mut(last)[rest..].fill(0);
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.size as usize];
-        for (part, block) in bytes.chunks_mut(BLOCK_BYTES).zip(&self.blocks) {
-            if let Some(block) = block {
-                part.copy_from_slice(&block[..part.len()]);
-            }
-        }
-        bytes
-    }
 }
 
 /// A file or directory.
@@ -106,20 +68,27 @@ struct Inode {
     /// Failed syncs so far; every description tells each once.
     errors: u64,
     fails_next: bool,
+    /// The next write of the keeper fails.
+    refuses_next: bool,
 }
 
 impl Inode {
     fn is_dirty(&self) -> bool {
         !self.versions.is_empty() || !self.sizes.is_empty()
     }
-}
 
-/// A change of names that is not durable yet.
-#[derive(Clone, Debug)]
-enum NameChange {
-    Add { directory: u32, name: Vec<u8>, inode: u32 },
-    Remove { directory: u32, name: Vec<u8>, inode: u32 },
-    Move { from: (u32, Vec<u8>), to: (u32, Vec<u8>), inode: u32, replaced: Option<u32> },
+    /// Makes durable what is dirty, and nothing else: a page that a failed sync left in the cache is clean there, and
+    /// no later sync writes it.
+    fn write_dirty(&mut self) {
+        for (block, _) in std::mem::take(&mut self.versions) {
+            let newest = self.cached.block(block as usize).clone();
+            self.durable.set_block(block as usize, newest);
+        }
+        if !std::mem::take(&mut self.sizes).is_empty() {
+            self.durable.size = self.cached.size;
+        }
+        self.durable.trim();
+    }
 }
 
 /// The whole file system at one moment.
@@ -133,6 +102,8 @@ pub struct DiskState {
     next_generation: u32,
     /// The clock, in seconds since 1970.
     pub now_unix_s: u64,
+    /// Bytes that still fit on it, for whoever asks; nothing is refused.
+    pub free_bytes: u64,
     watches: Vec<u32>,
     notices: Vec<Notice>,
     random: Random,
@@ -161,6 +132,7 @@ impl DiskState {
             next_number: 2,
             next_generation: 1,
             now_unix_s,
+            free_bytes: u64::MAX,
             watches: Vec::new(),
             notices: Vec::new(),
             random: Random::new(seed),
@@ -210,6 +182,7 @@ impl DiskState {
             durable_entries: BTreeMap::new(),
             errors: 0,
             fails_next: false,
+            refuses_next: false,
         })));
         self.version += 1;
         id
@@ -239,49 +212,6 @@ impl DiskState {
         let now = self.now_unix_s as i64;
         self.inode_mut(id).ctime_unix_s = now;
         self.version += 1;
-    }
-
-    pub(crate) fn add(&mut self, directory: u32, name: &[u8], mode: u32) -> io::Result<u32> {
-        if self.inode(directory).entries.contains_key(name) {
-            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
-        }
-        let inode = self.make(false, mode);
-        self.inode_mut(directory).entries.insert(name.to_vec(), inode);
-        self.journal.push(NameChange::Add { directory, name: name.to_vec(), inode });
-        self.notify(directory, Change::Created(name.to_vec()));
-        Ok(inode)
-    }
-
-    pub(crate) fn remove(&mut self, directory: u32, name: &[u8]) -> io::Result<()> {
-        let inode = self.inode_mut(directory).entries.remove(name).ok_or_else(not_found)?;
-        self.inode_mut(inode).links -= 1;
-        self.touch(inode);
-        self.journal.push(NameChange::Remove { directory, name: name.to_vec(), inode });
-        self.notify(directory, Change::Removed(name.to_vec()));
-        self.reclaim(inode);
-        Ok(())
-    }
-
-    pub(crate) fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), replace: bool) -> io::Result<()> {
-        let inode = *self.inode(from.0).entries.get(from.1).ok_or_else(not_found)?;
-        let replaced = self.inode(to.0).entries.get(to.1).copied();
-        if replaced.is_some() && !replace {
-            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
-        }
-        self.inode_mut(from.0).entries.remove(from.1);
-        self.inode_mut(to.0).entries.insert(to.1.to_vec(), inode);
-        self.touch(inode);
-        let change =
-            NameChange::Move { from: (from.0, from.1.to_vec()), to: (to.0, to.1.to_vec()), inode, replaced };
-        self.journal.push(change);
-        self.notify(from.0, Change::Other);
-        self.notify(to.0, Change::Other);
-        if let Some(replaced) = replaced {
-            self.inode_mut(replaced).links -= 1;
-            self.touch(replaced);
-            self.reclaim(replaced);
-        }
-        Ok(())
     }
 
     /// Gives an inode's number back when nothing holds it any more.
@@ -352,9 +282,7 @@ impl DiskState {
             *seen = inode.errors;
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        inode.durable = inode.cached.clone();
-        inode.versions.clear();
-        inode.sizes.clear();
+        inode.write_dirty();
         if self.ordering == Journal::Ordered {
             self.commit(|_| true);
         }
@@ -393,76 +321,6 @@ impl DiskState {
         self.version += 1;
     }
 
-    fn sync_directory(&mut self, id: u32) {
-        match self.ordering {
-            Journal::Ordered => self.commit(|_| true),
-            Journal::Lagging => self.commit(|change| match change {
-                NameChange::Add { directory, .. } | NameChange::Remove { directory, .. } => *directory == id,
-                NameChange::Move { from, to, .. } => from.0 == id || to.0 == id,
-            }),
-        }
-        self.version += 1;
-    }
-
-    /// Makes changes of names durable, and the earlier ones they need.
-    fn commit(&mut self, wanted: impl Fn(&NameChange) -> bool) {
-        let journal = std::mem::take(&mut self.journal);
-        let mut chosen: Vec<bool> = journal.iter().map(&wanted).collect();
-        for index in (0..journal.len()).rev() {
-            if chosen[index] {
-                for earlier in 0..index {
-                    chosen[earlier] |= self.depends(&journal[index], &journal[earlier]);
-                }
-            }
-        }
-        for (change, chosen) in journal.into_iter().zip(chosen) {
-            if chosen {
-                self.make_durable(&change);
-            } else {
-                self.journal.push(change);
-            }
-        }
-    }
-
-    /// Whether a change of names can be on disk only after an earlier one: same name, same inode, or the same inode
-    /// number under a new generation.
-    fn depends(&self, later: &NameChange, earlier: &NameChange) -> bool {
-        let names = |change: &NameChange| match change {
-            NameChange::Add { directory, name, .. } | NameChange::Remove { directory, name, .. } => {
-                vec![(*directory, name.clone())]
-            }
-            NameChange::Move { from, to, .. } => vec![from.clone(), to.clone()],
-        };
-        let numbers = |change: &NameChange| match change {
-            NameChange::Add { inode, .. } | NameChange::Remove { inode, .. } => {
-                vec![self.inode(*inode).number]
-            }
-            NameChange::Move { inode, replaced, .. } => {
-                let mut numbers = vec![self.inode(*inode).number];
-                numbers.extend(replaced.map(|id| self.inode(id).number));
-                numbers
-            }
-        };
-        let (names_later, numbers_later) = (names(later), numbers(later));
-        names(earlier).iter().any(|name| names_later.contains(name))
-            || numbers(earlier).iter().any(|number| numbers_later.contains(number))
-    }
-
-    fn make_durable(&mut self, change: &NameChange) {
-        match change {
-            NameChange::Add { directory, name, inode } => {
-                self.inode_mut(*directory).durable_entries.insert(name.clone(), *inode);
-            }
-            NameChange::Remove { directory, name, .. } => {
-                self.inode_mut(*directory).durable_entries.remove(name);
-            }
-            NameChange::Move { from, to, inode, .. } => {
-                self.inode_mut(from.0).durable_entries.remove(&from.1);
-                self.inode_mut(to.0).durable_entries.insert(to.1.clone(), *inode);
-            }
-        }
-    }
-
     /// The files of the directory `/d` as programs see them.
     pub fn tree(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let directory = self.lookup(b"/d").expect("/d is never removed");
@@ -480,6 +338,11 @@ impl DiskState {
     /// Has the next sync of a file fail.
     pub fn fail_next_sync(&mut self, id: u32) {
         self.inode_mut(id).fails_next = true;
+    }
+
+    /// Has the next write of the keeper to a file fail.
+    pub fn refuse_next_write(&mut self, id: u32) {
+        self.inode_mut(id).refuses_next = true;
     }
 }
 

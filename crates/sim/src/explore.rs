@@ -11,10 +11,13 @@
 //! - *kills*: each client operation, after up to two core operations, killed at each of its points; then nothing,
 //!   another write, or the keeper's round; and killed with another write waiting for what it held.
 //! - *directed*: a few longer ones, each for a bug that short ones do not show ([`DIRECTED`]).
+//!
+//! All of it twice: in state Through, and with files in state Behind, as soon as they are made or after their first round
+//! of expiry ([`BEHIND`]); then with what only that state has, beside the rest ([`CORE_BEHIND`], [`ALL_BEHIND`]).
 
 use crate::disk::Journal;
-use crate::history::{History, TINY};
-use crate::op::{Amid, Name, Op, Step};
+use crate::history::{Behind, History, TINY};
+use crate::op::{Amid, Leave, Name, Op, Step};
 use crate::random::Random;
 
 const A: Name = b'a';
@@ -32,6 +35,20 @@ pub const CORE: [Op; 10] = [
     Op::Rename(B, A),
     Op::Expire,
     Op::SyncDirectory,
+];
+
+/// The same with files in state Behind.
+pub const CORE_BEHIND: [Op; 10] = [
+    Op::Put(A, 0, 40),
+    Op::Put(B, 0, 40),
+    Op::Put(A, 30, 20),
+    Op::Put(A, 90, 20),
+    Op::Truncate(A, 20),
+    Op::Unlink(A),
+    Op::Rename(A, B),
+    Op::Rename(B, A),
+    Op::Drain(A),
+    Op::Expire,
 ];
 
 /// All operations, on the first file where one is enough.
@@ -64,6 +81,31 @@ pub const ALL: [Op; 28] = [
     Op::Fail(A),
     Op::Outsider(A, false),
     Op::Outsider(A, true),
+];
+
+/// What else happens to files in state Behind: writes that join, cover and pass by what only the log has, over the end of a
+/// page, and everything that brings them to the page cache.
+pub const ALL_BEHIND: [Op; 14] = [
+    Op::Put(A, 30, 20),
+    Op::Put(A, 90, 20),
+    Op::Put(A, 4080, 40),
+    Op::Append(A, 20),
+    Op::Read(A, 10, 60),
+    Op::Read(A, 4070, 60),
+    Op::Leave(A, Leave::Bring),
+    Op::Leave(A, Leave::Once),
+    Op::Leave(A, Leave::ForGood),
+    Op::Show(A),
+    Op::Drain(A),
+    Op::Refuse(A),
+    Op::Space(false),
+    Op::Space(true),
+];
+
+/// How file systems order names and how files get into state Behind, in the sets for that state.
+const BEHIND: [(Journal, Behind); 2] = [
+    (Journal::Ordered, Behind { at_once: true, frames: 2 }),
+    (Journal::Lagging, Behind { at_once: false, frames: 1 }),
 ];
 
 /// Longer sequences, and what interrupts the last operation.
@@ -120,56 +162,18 @@ fn follow(operations: &[Op]) -> Option<[bool; 2]> {
                 }
                 there[at(name)] = false;
             }
-            Op::Write(name, ..)
-            | Op::Append(name, _)
-            | Op::Short(name, ..)
-            | Op::Truncate(name, _)
-            | Op::TruncateRefused(name, _)
-            | Op::Punch(name, ..)
-            | Op::Around(name, ..)
-            | Op::Sync(name)
-            | Op::RenameRefused(name, _)
-            | Op::UnlinkRefused(name)
-            | Op::Bypass(name)
-            | Op::Retire(name)
-            | Op::Fail(name)
-            | Op::Outsider(name, _) => {
-                if !there[at(name)] {
+            _ => {
+                if op.name().is_some_and(|name| !there[at(&name)]) {
                     return None;
                 }
             }
-            Op::Expire | Op::SyncDirectory => {}
         }
     }
     Some(there)
 }
 
-fn name_of(op: &Op) -> Option<Name> {
-    match op {
-        Op::Create(name)
-        | Op::Put(name, ..)
-        | Op::Write(name, ..)
-        | Op::Append(name, _)
-        | Op::Short(name, ..)
-        | Op::Truncate(name, _)
-        | Op::TruncateRefused(name, _)
-        | Op::Punch(name, ..)
-        | Op::Around(name, ..)
-        | Op::Sync(name)
-        | Op::Rename(name, _)
-        | Op::RenameRefused(name, _)
-        | Op::Unlink(name)
-        | Op::UnlinkRefused(name)
-        | Op::Bypass(name)
-        | Op::Retire(name)
-        | Op::Fail(name)
-        | Op::Outsider(name, _) => Some(*name),
-        Op::Expire | Op::SyncDirectory => None,
-    }
-}
-
 fn step(op: Op) -> Step {
-    Step::alone(u8::from(name_of(&op) == Some(B)), op)
+    Step::alone(u8::from(op.name() == Some(B)), op)
 }
 
 /// Visits all possible sequences of `length` operations, up to exchanging the files.
@@ -201,59 +205,81 @@ fn sequences(alphabet: &[Op], length: usize, visit: &mut dyn FnMut(&[Op])) {
 /// A history of a set, before its interruptions are spread out.
 pub type Seedling = (History, Spread);
 
-/// Visits all histories of the sets in which sequences have up to `operations` operations.
-pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
-    let journals = [Journal::Ordered, Journal::Lagging];
-    let history = |journal, steps: &[Op]| History {
-        journal,
-        pool: TINY,
-        steps: steps.iter().copied().map(step).collect(),
-    };
-    let both = |visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread| {
-        for journal in journals {
-            visit((history(journal, steps), spread));
+/// What the histories of a set have in common.
+struct Setting<'a> {
+    machines: &'a [(Journal, Option<Behind>)],
+    /// The operations of long sequences.
+    core: &'a [Op],
+    /// All operations.
+    all: &'a [Op],
+}
+
+impl Setting<'_> {
+    /// Visits a history on each machine.
+    fn each(&self, visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread) {
+        for &(journal, behind) in self.machines {
+            let steps = steps.iter().copied().map(step).collect();
+            visit((History { journal, pool: TINY, behind, steps }, spread));
         }
-    };
-    for (steps, spread) in DIRECTED {
-        both(visit, steps, spread);
     }
-    for length in 1..=operations.min(3) {
-        sequences(&ALL, length, &mut |steps| both(visit, steps, Spread::None));
-    }
-    for length in 0..=2usize.min(operations.saturating_sub(2)) {
-        let mut prefixes = Vec::new();
-        if length == 0 {
-            prefixes.push(Vec::new());
-        } else {
-            sequences(&CORE, length, &mut |steps| prefixes.push(steps.to_vec()));
+
+    fn visit(&self, operations: usize, visit: &mut dyn FnMut(Seedling)) {
+        for (steps, spread) in DIRECTED {
+            self.each(visit, steps, spread);
         }
-        for prefix in &prefixes {
-            for op in ALL.iter().filter(|op| op.is_clients() || **op == Op::Expire) {
-                let steps = [&prefix[..], &[*op]].concat();
-                if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A))
-                    || follow(&steps).is_none()
-                {
-                    continue;
+        for length in 1..=operations.min(3) {
+            sequences(self.all, length, &mut |steps| self.each(visit, steps, Spread::None));
+        }
+        for length in 0..=2usize.min(operations.saturating_sub(2)) {
+            let mut prefixes = Vec::new();
+            if length == 0 {
+                prefixes.push(Vec::new());
+            } else {
+                sequences(self.core, length, &mut |steps| prefixes.push(steps.to_vec()));
+            }
+            for prefix in &prefixes {
+                self.interrupted(prefix, visit);
+            }
+        }
+        for length in 4..=operations {
+            sequences(self.core, length, &mut |steps| self.each(visit, steps, Spread::None));
+        }
+    }
+
+    /// Each operation after a prefix, interrupted and killed.
+    fn interrupted(&self, prefix: &[Op], visit: &mut dyn FnMut(Seedling)) {
+        let pauses = |op: &&Op| op.is_clients() || matches!(op, Op::Expire | Op::Drain(_) | Op::Show(_));
+        for op in self.all.iter().filter(pauses) {
+            let steps = [prefix, &[*op]].concat();
+            if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A)) || follow(&steps).is_none()
+            {
+                continue;
+            }
+            for other in self.all.iter().filter(|other| pairs(op, other)) {
+                self.each(visit, &steps, Spread::Other(1 - step(*op).thread, *other));
+            }
+            if op.is_clients() {
+                for then in [None, Some(Op::Put(A, 20, 40)), Some(Op::Expire)] {
+                    self.each(visit, &steps, Spread::Killed(then));
                 }
-                for other in ALL.iter().filter(|other| pairs(op, other)) {
-                    both(visit, &steps, Spread::Other(1 - step(*op).thread, *other));
-                }
-                if op.is_clients() {
-                    for then in [None, Some(Op::Put(A, 20, 40)), Some(Op::Expire)] {
-                        both(visit, &steps, Spread::Killed(then));
-                    }
-                    both(visit, &steps, Spread::KilledAmid(1 - step(*op).thread, Op::Put(A, 20, 40)));
-                }
+                self.each(visit, &steps, Spread::KilledAmid(1 - step(*op).thread, Op::Put(A, 20, 40)));
             }
         }
     }
-    for length in 4..=operations {
-        sequences(&CORE, length, &mut |steps| both(visit, steps, Spread::None));
-    }
 }
 
-/// Whether two operations are tried at once: not two of the keeper's own, and not two changes of names, whose order
-/// against each other only the kernel knows.
+/// Visits all histories of the sets in which sequences have up to `operations` operations.
+pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
+    let through = [(Journal::Ordered, None), (Journal::Lagging, None)];
+    Setting { machines: &through, core: &CORE, all: &ALL }.visit(operations, visit);
+    let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind)));
+    // What is the same in both states is tried with what only one has, not with itself once more.
+    let all = [&ALL[..], &ALL_BEHIND[..]].concat();
+    Setting { machines: &behind, core: &CORE_BEHIND, all: &all }.visit(operations, visit);
+}
+
+/// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make
+/// beside its rounds), and not two changes of names, whose order against each other only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
     let names = |op: &Op| {
         matches!(
@@ -261,7 +287,9 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
-    (op.is_clients() || other.is_clients()) && !(names(op) && names(other))
+    let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_));
+    let beside = op.is_clients() || other.is_clients() || drains(op) && *other == Op::Expire || drains(other);
+    beside && !(names(op) && names(other))
 }
 
 /// The interruptions of a history whose last step has `points` points.
@@ -286,23 +314,31 @@ pub fn spread(history: &History, spread: Spread, points: usize) -> Vec<History> 
         .collect()
 }
 
-/// A long history.
+/// A long history; every other one with files in state Behind.
 pub fn seeded(seed: u64) -> History {
     let mut random = Random::of(&[seed, 1]);
     let journal = if random.one_in(3) { Journal::Lagging } else { Journal::Ordered };
-    let pool = [TINY, (4, 8, 1024), (6, 12, 512), (16, 16, 2048)][random.below(4)];
+    let mut pool = [TINY, (4, 8, 1024), (6, 12, 512), (16, 16, 2048)][random.below(4)];
     let count = 5 + random.below(40);
     let names = 2 + random.below(4);
+    let mut other = Random::of(&[seed, 3]);
+    let behind = other.one_in(2).then(|| Behind { at_once: other.one_in(2), frames: other.below(4) as u32 });
+    if behind.is_some() && other.one_in(3) {
+        // Larger writes are in one piece here.
+        pool = (6, 12, 8192);
+    }
+    let draw = |random: &mut Random| match behind {
+        Some(_) => draw_behind(random, names, pool.2),
+        None => draw(random, names, pool.2),
+    };
     let mut steps: Vec<Step> = Vec::new();
     for _ in 0..count {
         let thread = random.below(2) as u8;
-        let op = draw(&mut random, names, pool.2);
+        let op = draw(&mut random);
         let amid = match random.below(12) {
-            0..=2 => Amid::Other(1 + random.below(24), 1 - thread, draw(&mut random, names, pool.2)),
+            0..=2 => Amid::Other(1 + random.below(24), 1 - thread, draw(&mut random)),
             3 if op.is_clients() => Amid::Killed(1 + random.below(20)),
-            4 if op.is_clients() => {
-                Amid::KilledAmid(1 + random.below(20), 1 - thread, draw(&mut random, names, pool.2))
-            }
+            4 if op.is_clients() => Amid::KilledAmid(1 + random.below(20), 1 - thread, draw(&mut random)),
             _ => Amid::Nothing,
         };
         let amid = match amid {
@@ -311,7 +347,32 @@ pub fn seeded(seed: u64) -> History {
         };
         steps.push(Step { thread, op, amid });
     }
-    History { journal, pool, steps }
+    History { journal, pool, behind, steps }
+}
+
+/// An operation where files are in state Behind: near the ends of pages, and not too large to be there.
+fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
+    let name = A + random.below(names) as u8;
+    let at = [0, 0, 4096, 8192][random.below(4)] + random.below(300) as u32;
+    let at = if random.one_in(4) { at.saturating_sub(40) } else { at };
+    let small = 1 + random.below((segment_bytes / 8) as usize) as u32;
+    match random.below(40) {
+        0..=11 => Op::Put(name, at, small),
+        12..=13 => Op::Append(name, small),
+        14..=16 => Op::Read(name, at.saturating_sub(20), 2 * small),
+        17 => Op::Leave(name, [Leave::Bring, Leave::Once, Leave::ForGood][random.below(3)]),
+        18 => Op::Drain(name),
+        19 => match random.below(5) {
+            0 => Op::Show(name),
+            1 => Op::Refuse(name),
+            2 => Op::Space(false),
+            _ => Op::Space(true),
+        },
+        20 => Op::Truncate(name, at),
+        21 => Op::Punch(name, at, small),
+        22..=23 => Op::Expire,
+        _ => draw(random, names, segment_bytes),
+    }
 }
 
 fn draw(random: &mut Random, names: usize, segment_bytes: u64) -> Op {

@@ -16,6 +16,15 @@ use crate::stage::{self, Snapshot};
 /// Slots, segments and bytes of a segment of the pool that short histories play on: three small records fill a segment.
 pub const TINY: (u32, u32, u64) = (4, 8, 512);
 
+/// How files get into state Behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Behind {
+    /// New ones are in it from the start; else they wait for the first round of expiry.
+    pub at_once: bool,
+    /// Frames of the board.
+    pub frames: u32,
+}
+
 /// What happens to a machine until the power fails.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct History {
@@ -23,6 +32,9 @@ pub struct History {
     pub journal: Journal,
     /// Slots, segments and bytes of a segment.
     pub pool: (u32, u32, u64),
+    /// Whether and when files enter state Behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<Behind>,
     /// What happens.
     pub steps: Vec<Step>,
 }
@@ -39,6 +51,8 @@ pub struct Played {
     pub hangs: Option<usize>,
     /// The first step that had nothing to be done to.
     pub impossible: Option<usize>,
+    /// A step after which programs did not see what they had written, and what they saw.
+    pub wrong: Option<(usize, String)>,
 }
 
 impl History {
@@ -56,7 +70,12 @@ impl History {
     pub fn play(&self, from: usize) -> Played {
         let (nvm, superblock) = blank_pool(&self.layout());
         let disk = DiskState::new(self.journal, epoch_unix_s(), 7);
-        let service = Service { counter_start: 1, pinned_segments: Vec::new(), set_aside_slots: Vec::new() };
+        let service = Service {
+            counter_start: 1,
+            pinned_segments: Vec::new(),
+            set_aside_slots: Vec::new(),
+            behind: self.behind,
+        };
         let machine = Machine::start(nvm, disk, superblock, service);
         self.play_on(&machine, from)
     }
@@ -71,14 +90,20 @@ impl History {
         let random = &mut Random::new(0);
         let nvm = left.nvm.crash(Keep::All, random);
         let disk = left.disk.crash(Left::Everything, 1, random);
-        let machine = Machine::start(nvm, disk, superblock, Service::of(&left.recovered));
+        let machine = Machine::start(nvm, disk, superblock, Service::of(&left.recovered, self.behind));
         self.play_on(&machine, 0)
     }
 
     /// Plays it on a machine.
     fn play_on(&self, machine: &Machine, from: usize) -> Played {
-        let mut played =
-            Played { snapshots: Vec::new(), points: 0, interrupted: false, hangs: None, impossible: None };
+        let mut played = Played {
+            snapshots: Vec::new(),
+            points: 0,
+            interrupted: false,
+            hangs: None,
+            impossible: None,
+            wrong: None,
+        };
         for (index, step) in self.steps.iter().enumerate() {
             if index == from {
                 machine.record();
@@ -92,6 +117,10 @@ impl History {
                     (played.points, played.interrupted) = (ending.points, ending.interrupted);
                     if ending.hangs {
                         played.hangs = Some(index);
+                        break;
+                    }
+                    if let Some(wrong) = stage::complaint() {
+                        played.wrong = Some((index, wrong));
                         break;
                     }
                 }
@@ -116,6 +145,10 @@ impl fmt::Display for History {
             "pool of {} slots and {} segments of {} bytes, names {:?}",
             self.pool.0, self.pool.1, self.pool.2, self.journal
         )?;
+        if let Some(Behind { at_once, frames }) = self.behind {
+            let when = if at_once { "at once" } else { "after the first round" };
+            writeln!(f, "  files enter state Behind {when}; {frames} frames")?;
+        }
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(f, "  {}. {step}", index + 1)?;
         }

@@ -12,12 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_keeper::disk::{Disk, DiskFile};
-use holdfast_keeper::durable::{Durable, Events, Held, ManagedFile, Newcomer};
+use holdfast_keeper::durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
 use holdfast_pool::{Layout, Superblock};
 use rustix::fd::AsFd;
 
 use crate::actors::{self, Ending, Interruption, Task};
 use crate::disk::{DiskState, SimDisk, SimFile};
+use crate::history::Behind;
 use crate::model::{FileIndex, Model};
 use crate::nvm::{NvmState, SimNvm};
 use crate::op::{Amid, Op, Step};
@@ -31,6 +32,7 @@ pub(crate) const UUID: [u8; 16] = *b"simulated pool!!";
 /// What lasts longer than a history: memory that killed clients may never let go of.
 struct Rig {
     layout: Layout,
+    frames: u32,
     board: Arc<Board>,
     nvm: SimNvm,
     clients: [Client<SimNvm>; 2],
@@ -83,13 +85,13 @@ pub fn epoch_unix_s() -> u64 {
     *EPOCH.get_or_init(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()))
 }
 
-fn rig_of(layout: Layout) -> &'static Rig {
+fn rig_of(layout: Layout, frames: u32) -> &'static Rig {
     RIGS.with_borrow_mut(|rigs| {
-        if let Some(rig) = rigs.iter().find(|rig| rig.layout == layout) {
+        if let Some(rig) = rigs.iter().find(|rig| rig.layout == layout && rig.frames == frames) {
             return *rig;
         }
         holdfast_board::simulate_sleep(stage::sleep);
-        let plan = Plan::new(layout.slot_count, layout.segment_count);
+        let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(frames);
         let (board, fd) = Board::create(plan).expect("memory for a board");
         let nvm = SimNvm::new(NvmState::new(layout.pool_bytes));
         let client = |id: u32| {
@@ -97,7 +99,8 @@ fn rig_of(layout: Layout) -> &'static Rig {
             Client::new(nvm.on_cpu(id), board, layout, UUID, id).with_first_lane(id as usize)
         };
         let clients = [client(1), client(2)];
-        let rig: &'static Rig = Box::leak(Box::new(Rig { layout, board: Arc::new(board), nvm, clients }));
+        let rig: &'static Rig =
+            Box::leak(Box::new(Rig { layout, frames, board: Arc::new(board), nvm, clients }));
         rigs.push(rig);
         rig
     })
@@ -144,18 +147,23 @@ pub struct Service {
     pub pinned_segments: Vec<u32>,
     /// Slots that must not be used.
     pub set_aside_slots: Vec<u32>,
+    /// Whether files enter state Behind.
+    pub behind: Option<Behind>,
 }
 
 impl Machine {
     /// Starts the keeper on a recovered pool; nothing of the model but the files' contents is known.
     pub fn start(nvm: NvmState, disk: DiskState, superblock: Superblock, service: Service) -> Self {
-        let rig = rig_of(superblock.layout);
+        let rig = rig_of(superblock.layout, service.behind.map_or(0, |behind| behind.frames));
         RIG.set(Some(rig));
         // The parts of the history before are let go of while their disk is still there.
         PARTS.take();
         rig.board.reset();
         rig.board.header().keeper.word.store(1, Ordering::SeqCst);
         rig.board.header().counter.set(service.counter_start);
+        let write_behind = service.behind.map_or(0, |behind| if behind.at_once { BEHIND_AT_ONCE } else { 1 });
+        rig.board.header().write_behind.word.store(write_behind, Ordering::SeqCst);
+        stage::set_fine(service.behind.is_some());
         for &segment in &service.pinned_segments {
             rig.board.segments()[segment as usize].set_state(holdfast_board::SegmentState::Pinned);
         }
@@ -178,6 +186,7 @@ impl Machine {
             next_payload: 0,
         }));
         TROUBLE.take();
+        stage::complaint();
         Self { nvm: rig.nvm.clone(), disk }
     }
 
@@ -227,6 +236,9 @@ impl Machine {
             }
         });
         stage::point(Kind::Step);
+        if !ending.hangs {
+            program::look_at_everything();
+        }
         Some(ending)
     }
 
@@ -319,5 +331,11 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
         Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false, bypass: None };
     let held = if created { Held::Path(description) } else { Held::Open(description) };
     durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
+    if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0
+        && let Some(file) = durable.file(place.0.into(), place.1)
+    {
+        // Both programs' descriptors are known here: nobody sees the file where we do not.
+        durable.allow_behind(&file, created);
+    }
     Ok([u64::from(place.0), place.1])
 }

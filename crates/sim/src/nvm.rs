@@ -225,6 +225,7 @@ impl Nvm for SimNvm {
 
     fn read(&self, offset: u64, buffer: &mut [u8]) {
         self.check(offset, buffer.len() as u64);
+        stage::point(stage::Kind::Load);
         self.state().volatile.read(offset as usize, buffer);
     }
 
@@ -267,5 +268,6 @@ impl Nvm for SimNvm {
     fn fence(&self) {
         stage::point(stage::Kind::Fence);
         self.state().fence(self.cpu);
+        stage::point(stage::Kind::Fenced);
     }
 }

@@ -50,12 +50,75 @@ pub enum Op {
     Fail(Name),
     /// An outsider opens the file, writes and syncs it, and leaves. With the flag it did not wait for the keeper.
     Outsider(Name, bool),
+    /// A program reads bytes at an offset.
+    Read(Name, u32, u32),
+    /// A program makes a call that needs all of the file in the page cache.
+    Leave(Name, Leave),
+    /// An outsider opens the file to read it.
+    Show(Name),
+    /// The keeper brings bytes of the file to the page cache, and does not sync it.
+    Drain(Name),
+    /// The next write of the keeper to the file fails.
+    Refuse(Name),
+    /// The disk has room for what is written, or becomes full.
+    Space(bool),
+}
+
+/// How a file leaves state Behind for a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Leave {
+    /// It is drained.
+    Bring,
+    /// It is in state Through, until the next round.
+    Once,
+    /// It is in state Through for good.
+    ForGood,
 }
 
 impl Op {
     /// Whether a program's thread does it.
     pub fn is_clients(self) -> bool {
-        !matches!(self, Self::Expire | Self::Retire(_) | Self::Fail(_) | Self::Outsider(..))
+        !matches!(
+            self,
+            Self::Expire
+                | Self::Retire(_)
+                | Self::Fail(_)
+                | Self::Outsider(..)
+                | Self::Show(_)
+                | Self::Drain(_)
+                | Self::Refuse(_)
+                | Self::Space(_)
+        )
+    }
+
+    /// The file it is about, or the first of two.
+    pub fn name(self) -> Option<Name> {
+        match self {
+            Self::Create(name)
+            | Self::Put(name, ..)
+            | Self::Write(name, ..)
+            | Self::Append(name, _)
+            | Self::Short(name, ..)
+            | Self::Truncate(name, _)
+            | Self::TruncateRefused(name, _)
+            | Self::Punch(name, ..)
+            | Self::Around(name, ..)
+            | Self::Sync(name)
+            | Self::Rename(name, _)
+            | Self::RenameRefused(name, _)
+            | Self::Unlink(name)
+            | Self::UnlinkRefused(name)
+            | Self::Bypass(name)
+            | Self::Retire(name)
+            | Self::Fail(name)
+            | Self::Outsider(name, _)
+            | Self::Read(name, ..)
+            | Self::Leave(name, _)
+            | Self::Show(name)
+            | Self::Drain(name)
+            | Self::Refuse(name) => Some(name),
+            Self::Expire | Self::SyncDirectory | Self::Space(_) => None,
+        }
     }
 }
 
@@ -116,6 +179,15 @@ impl fmt::Display for Op {
             Self::Outsider(a, waits) => {
                 write!(f, "outsider({}, {})", c(a), if *waits { "seen late" } else { "waits" })
             }
+            Self::Read(a, at, bytes) => write!(f, "read({}, at {at}, {bytes})", c(a)),
+            Self::Leave(a, Leave::Bring) => write!(f, "bring({}) to the page cache", c(a)),
+            Self::Leave(a, Leave::Once) => write!(f, "leave({}) to the page cache", c(a)),
+            Self::Leave(a, Leave::ForGood) => write!(f, "leave({}) to the page cache for good", c(a)),
+            Self::Show(a) => write!(f, "outsider reads({})", c(a)),
+            Self::Drain(a) => write!(f, "drain({})", c(a)),
+            Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
+            Self::Space(true) => write!(f, "disk has room"),
+            Self::Space(false) => write!(f, "disk is full"),
         }
     }
 }

@@ -1,20 +1,24 @@
 //! What programs, keeper and outsiders do: each operation as the preloaded library would make it, with the system calls
 //! on the simulated disk, and what the model is told of it.
 
-use std::cell::Cell;
-use std::ffi::CString;
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_cache::{Errno, FileRef, Origin, Outcome, Place, Reason, Removal};
-use holdfast_keeper::disk::DiskFile;
-use holdfast_media::Bytes;
+use holdfast_board::{PAGE_BYTES, pieces};
+use holdfast_cache::behind::fetch;
+use holdfast_cache::{Errno, FileRef, Origin};
 
-use crate::disk::DEVICE;
 use crate::machine::{Handle, client, durable, parts, path};
-use crate::model::{Effect, FileIndex, Naming};
+use crate::model::{Effect, FileIndex};
 use crate::op::{Name, Op};
 use crate::stage::{self, Kind, model};
+
+mod bytes;
+mod keeper;
+mod naming;
+
+use bytes::{around, create, leave, read, resize, sync, write};
+use keeper::{bypass, drain, fail, outsider, refuse, retire, show};
+use naming::{rename, sync_directory, unlink};
 
 const ENOSPC: Errno = Errno(28);
 /// How often an operation begins anew when its slot went to another file meanwhile.
@@ -28,23 +32,8 @@ fn file_at(name: Name) -> Option<FileIndex> {
 pub(crate) fn is_possible(op: Op) -> bool {
     match op {
         Op::Create(name) => file_at(name).is_none(),
-        Op::Write(name, ..)
-        | Op::Append(name, _)
-        | Op::Short(name, ..)
-        | Op::Truncate(name, _)
-        | Op::TruncateRefused(name, _)
-        | Op::Punch(name, ..)
-        | Op::Around(name, ..)
-        | Op::Sync(name)
-        | Op::Rename(name, _)
-        | Op::RenameRefused(name, _)
-        | Op::Unlink(name)
-        | Op::UnlinkRefused(name)
-        | Op::Bypass(name)
-        | Op::Retire(name)
-        | Op::Fail(name)
-        | Op::Outsider(name, _) => file_at(name).is_some(),
-        Op::Put(..) | Op::SyncDirectory | Op::Expire => true,
+        Op::Put(..) => true,
+        _ => op.name().is_none_or(|name| file_at(name).is_some()),
     }
 }
 
@@ -80,6 +69,14 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Retire(name) => retire(name),
         Op::Fail(name) => fail(name),
         Op::Outsider(name, late) => outsider(name, late),
+        Op::Read(name, at, bytes) => read(thread, name, at, bytes),
+        Op::Leave(name, how) => leave(thread, name, how),
+        Op::Show(name) => show(name),
+        Op::Drain(name) => drain(name),
+        Op::Refuse(name) => refuse(name),
+        Op::Space(fits) => {
+            parts(|parts| parts.disk.state().free_bytes = if fits { u64::MAX } else { 0 });
+        }
     }
     parts(|parts| parts.under_way[usize::from(thread)] = None);
     stage::point(Kind::Acknowledged);
@@ -107,8 +104,8 @@ pub(crate) fn died(thread: u8) {
     let under_way = parts(|parts| parts.under_way[usize::from(thread)].take());
     match under_way {
         Some(UnderWay::Change(index, id)) => {
-            let cached = with_handle(index, |handle| handle.file.bytes());
-            model(|model| model.resolve(index, id, &cached));
+            let visible = visible(index);
+            model(|model| model.resolve(index, id, &visible));
         }
         Some(UnderWay::Removal(id)) => model(|model| model.not_named(id)),
         None => {}
@@ -169,196 +166,6 @@ fn managed(thread: u8, index: FileIndex) -> Result<Option<FileRef>, Errno> {
     Ok(reference)
 }
 
-fn create(name: Name) {
-    let disk = parts(|parts| parts.disk.clone());
-    let Ok(file) = disk.create(&path(name)) else { return };
-    let index = model(|model| model.create(&[name]));
-    parts(|parts| {
-        let handle = Handle { file, reference: None, is_as_born: true, seen_error: AtomicU32::new(0) };
-        parts.handles.insert(index, handle);
-    });
-    stage::point(Kind::Raw);
-}
-
-fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
-    let Some(index) = file_at(name) else { return };
-    let data = payload(bytes);
-    let whole = match at {
-        Some(at) => Effect::Write { offset: at.into(), bytes: data.clone() },
-        None => Effect::Append(data.clone()),
-    };
-    let client = client(thread);
-    let id = begin(thread, index, whole);
-    for _ in 0..STALE_MAX {
-        let Ok(reference) = managed(thread, index) else { break };
-        let cursor = Cell::new(0u64);
-        let raw = |durable: bool| {
-            stage::point(Kind::Raw);
-            let part = &data[..kept as usize];
-            with_handle(index, |handle| {
-                let offset = at.map_or_else(|| handle.file.size(), u64::from);
-                cursor.set(offset + part.len() as u64);
-                if !part.is_empty() {
-                    handle.file.pwrite(part, offset);
-                }
-                let done = Effect::Write { offset, bytes: part.to_vec() };
-                let done = (!part.is_empty()).then_some(&done);
-                model(|model| model.took_effect(index, id, done, durable, kept < bytes));
-            });
-            stage::point(Kind::Raw);
-            if kept == 0 { Err(ENOSPC) } else { Ok(part.len()) }
-        };
-        let Some(reference) = reference else {
-            let _ = raw(false);
-            break;
-        };
-        let place = at.map_or(Place::Append, |at| Place::At(at.into()));
-        let parts = [Bytes::from_slice(&data)];
-        let row = &client.board().files()[reference.slot as usize];
-        // Who keeps the writers out goes around the log: durable when it returns, not before.
-        let around = Cell::new(false);
-        let raw_write = || {
-            around.set(row.is_exclusive());
-            raw(!around.get())
-        };
-        match client.write(reference, place, &parts, raw_write, || Ok(cursor.get())) {
-            Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
-            Ok(Outcome::Kernel) => {
-                let _ = raw(false);
-                break;
-            }
-            Ok(Outcome::Absorbed { .. }) => {
-                if around.get() {
-                    model(|model| {
-                        let states = model.states(index);
-                        model.synced(index, states);
-                    });
-                }
-                break;
-            }
-            Err(_) => break,
-        }
-    }
-    model(|model| model.returned(index, id));
-}
-
-fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
-    let Some(index) = file_at(name) else { return };
-    let client = client(thread);
-    let id = begin(thread, index, effect.clone());
-    for _ in 0..STALE_MAX {
-        let Ok(reference) = managed(thread, index) else { break };
-        let raw = |durable: bool| {
-            stage::point(Kind::Raw);
-            if works {
-                with_handle(index, |handle| match effect {
-                    Effect::Truncate(size) => handle.file.truncate(*size),
-                    Effect::Punch { offset, bytes } => handle.file.punch_hole(*offset, *bytes),
-                    _ => {}
-                });
-            }
-            model(|model| model.took_effect(index, id, works.then_some(effect), durable, !works));
-            stage::point(Kind::Raw);
-            if works { Ok(()) } else { Err(ENOSPC) }
-        };
-        let Some(reference) = reference else {
-            let _ = raw(false);
-            break;
-        };
-        let result = match effect {
-            Effect::Punch { offset, bytes } => client.punch(reference, *offset, *bytes, || raw(true)),
-            Effect::Truncate(size) => client.truncate(reference, *size, || raw(true)),
-            _ => break,
-        };
-        match result {
-            Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
-            Ok(Outcome::Kernel) => {
-                let _ = raw(false);
-                break;
-            }
-            _ => break,
-        }
-    }
-    model(|model| model.returned(index, id));
-}
-
-fn around(thread: u8, name: Name, at: u32, bytes: u32) {
-    let Some(index) = file_at(name) else { return };
-    let Ok(reference) = managed(thread, index) else { return };
-    let effect = Effect::Write { offset: at.into(), bytes: payload(bytes) };
-    let id = begin(thread, index, effect.clone());
-    let raw = || {
-        stage::point(Kind::Raw);
-        if let Effect::Write { offset, bytes } = &effect {
-            with_handle(index, |handle| handle.file.pwrite(bytes, *offset));
-        }
-        model(|model| model.took_effect(index, id, Some(&effect), false, false));
-        stage::point(Kind::Raw);
-    };
-    match reference {
-        None => raw(),
-        Some(reference) => {
-            let row_is_through = || {
-                let seen = client(thread).find(DEVICE, with_handle(index, |handle| handle.file.key().1));
-                seen.is_some_and(|seen| {
-                    seen.file == reference && seen.state == holdfast_board::FileState::Through
-                })
-            };
-            let through = row_is_through();
-            if client(thread).around(reference, raw).is_ok() && through && row_is_through() {
-                model(|model| {
-                    let states = model.states(index);
-                    model.synced(index, states);
-                });
-            }
-        }
-    }
-    model(|model| model.returned(index, id));
-}
-
-/// The program's own `fsync`.
-fn raw_sync(index: FileIndex) -> Result<(), Errno> {
-    let file = with_handle(index, |handle| handle.file.try_clone());
-    let file = file.map_err(|_| Errno::EIO)?;
-    file.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))
-}
-
-fn sync(thread: u8, name: Name) {
-    let Some(index) = file_at(name) else { return };
-    // The library syncs a file it does not know yet natively.
-    let reference = with_handle(index, |handle| handle.reference);
-    let (states, changes) = model(|model| (model.states(index), model.name_changes()));
-    let seen = with_handle(index, |handle| handle.seen_error.load(Ordering::Relaxed));
-    let seen_error = AtomicU32::new(seen);
-    let result = match reference {
-        Some(reference) => client(thread).sync(reference, &seen_error, || raw_sync(index)),
-        None => raw_sync(index),
-    };
-    let seen = seen_error.load(Ordering::Relaxed);
-    with_handle(index, |handle| handle.seen_error.store(seen, Ordering::Relaxed));
-    if result.is_ok() {
-        let ordered = parts(|parts| parts.disk.is_ordered());
-        model(|model| {
-            model.synced(index, states);
-            if ordered {
-                model.names_synced(changes, false);
-            }
-        });
-    }
-}
-
-fn sync_directory(thread: u8) {
-    let changes = model(|model| model.name_changes());
-    let raw = || {
-        let disk = parts(|parts| parts.disk.clone());
-        let directory = holdfast_keeper::disk::Disk::open(&disk, Path::new("/d")).map_err(|_| Errno::EIO)?;
-        directory.sync().map_err(|_| Errno::EIO)
-    };
-    if client(thread).sync_directory(3, DEVICE, raw).is_ok() {
-        model(|model| model.names_synced(changes, true));
-    }
-}
-
 /// As the library: a name whose file the board knows is asked for by device and inode.
 fn known(thread: u8, name: Name) -> Option<FileRef> {
     let index = file_at(name)?;
@@ -366,135 +173,46 @@ fn known(thread: u8, name: Name) -> Option<FileRef> {
     client(thread).find(key.0, key.1).map(|seen| seen.file)
 }
 
-fn rename(thread: u8, from: Name, to: Name, works: bool) {
-    if file_at(from).is_none() {
+/// What a file holds for programs: the page cache, and over it what only the log has. Takes no lock.
+fn visible(index: FileIndex) -> Vec<u8> {
+    let (mut bytes, key) = with_handle(index, |handle| (handle.file.bytes(), handle.file.key()));
+    let client = client(0);
+    let Some(seen) = client.find(key.0, key.1).filter(|seen| client.hides_bytes(seen.file)) else {
+        return bytes;
+    };
+    let board = client.board();
+    let size = board.files()[seen.file.slot as usize].size_hint.load(Ordering::SeqCst);
+    bytes.resize(size as usize, 0);
+    for (page, lo, hi) in pieces(0, size) {
+        let Some(row) = board.pages().find(seen.file.slot, page) else { continue };
+        let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));
+        if from < to {
+            let at = (page * PAGE_BYTES) as usize;
+            let part = &mut bytes[at + from as usize..at + to as usize];
+            fetch(board, &durable().nvm, &row.content, from, part);
+        }
+    }
+    bytes
+}
+
+/// Complains when `seen` of a file is not what was written to it.
+fn look_at(name: Name, index: Option<FileIndex>, seen: impl Fn(FileIndex) -> Vec<u8>) {
+    let Some(index) = index else { return };
+    let (contents, exempt) = model(|model| (model.contents(index).to_vec(), model.is_exempt(index)));
+    if exempt {
         return;
     }
-    let target = CString::new(path(to)).expect("no zero in a path");
-    let replaces = Cell::new(None);
-    let raw = || {
-        stage::point(Kind::Raw);
-        if !works {
-            return Err(ENOSPC);
-        }
-        // Others may have changed the names while this thread asked the keeper.
-        let (Some(index), replaced) = (file_at(from), file_at(to)) else { return Err(Errno(2)) };
-        parts(|parts| parts.disk.rename(&path(from), &path(to))).map_err(|_| Errno::EIO)?;
-        let change = Naming::Rename(vec![from], vec![to], index, replaced);
-        model(|model| model.name(change));
-        replaces.set(replaced);
-        stage::point(Kind::Raw);
-        Ok(())
-    };
-    let (named, target_file) = (known(thread, from), known(thread, to));
-    client(thread).note_names(DEVICE);
-    let done = client(thread).renaming(named, target_file, -100, &target, raw);
-    if done == Ok(Ok(())) {
-        client(thread).note_names(DEVICE);
-    }
-    if let Some(replaced) = replaces.get() {
-        parts(|parts| parts.closing.push(replaced));
+    let found = seen(index);
+    if found != contents {
+        let wrong = crate::model::difference(&contents, &found);
+        stage::complain(format!("in {} programs see: {wrong}", char::from(name)));
     }
 }
 
-fn unlink(thread: u8, name: Name, works: bool) {
-    let Some(index) = file_at(name) else { return };
-    let reference = known(thread, name);
-    let full = CString::new(path(name)).expect("no zero in a path");
-    let naming = model(|model| model.announce(Naming::Unlink(vec![name], index)));
-    parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Removal(naming)));
-    let removal = match reference.map(|file| client(thread).unlinking(file, -100, &full)) {
-        Some(Ok(removal)) => Some(removal),
-        None => None,
-        Some(Err(_)) => return model(|model| model.not_named(naming)),
-    };
-    if removal != Some(Removal::Held) {
-        client(thread).note_names(DEVICE);
-    }
-    stage::point(Kind::Raw);
-    if works {
-        let _ = parts(|parts| {
-            parts.under_way[usize::from(thread)] = None;
-            parts.disk.unlink(&path(name))
-        });
-        model(|model| model.named(naming));
-        stage::point(Kind::Raw);
-    }
-    if works && removal != Some(Removal::Held) {
-        client(thread).note_names(DEVICE);
-    }
-    if let (Some(file), Some(removal)) = (reference, removal) {
-        client(thread).unlinked(file, removal, works);
-    }
-    if works {
-        parts(|parts| parts.closing.push(index));
-    } else {
-        model(|model| model.not_named(naming));
-    }
-}
-
-fn bypass(thread: u8, name: Name) {
-    let Some(index) = file_at(name) else { return };
-    let Ok(Some(reference)) = managed(thread, index) else { return };
-    let _ = client(thread).bypass(reference, Reason::MappedShared);
-}
-
-/// Closes a file, unless a thread is at it.
-fn close(index: FileIndex) -> Option<Handle> {
-    let in_use = |under_way: &UnderWay| matches!(under_way, UnderWay::Change(file, _) if *file == index);
-    parts(|parts| {
-        let busy = parts.under_way.iter().flatten().any(in_use);
-        if busy { None } else { parts.handles.remove(&index) }
-    })
-}
-
-fn retire(name: Name) {
-    let Some(index) = file_at(name) else { return };
-    let reference = close(index).and_then(|handle| handle.reference);
-    if let Some(reference) = reference
-        && let Some(file) = durable().file(reference.slot.into(), reference.generation)
-    {
-        durable().retire(&file);
-    }
-}
-
-fn fail(name: Name) {
-    let Some(index) = file_at(name) else { return };
-    let inode = with_handle(index, |handle| handle.file.id);
-    model(|model| model.will_fail(index));
-    parts(|parts| parts.disk.state().fail_next_sync(inode));
-}
-
-fn outsider(name: Name, late: bool) {
-    let Some(index) = file_at(name) else { return };
-    let key = with_handle(index, |handle| handle.file.key());
-    let durable = durable();
-    let file = durable.board.find(key.0, key.1).and_then(|slot| {
-        let generation = durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
-        durable.file(slot.into(), generation)
-    });
-    if let Some(file) = &file {
-        if late {
-            model(|model| model.set_conflict(index, true));
-        }
-        let arrived = durable.outsider_arrived(file, late);
-        model(|model| model.set_conflict(index, false));
-        if arrived.is_err() {
-            return;
-        }
-    }
-    let bytes = payload(20);
-    let effect = Effect::Write { offset: 5, bytes: bytes.clone() };
-    let id = model(|model| model.begin(index, effect.clone()));
-    with_handle(index, |handle| handle.file.pwrite(&bytes, 5));
-    model(|model| model.took_effect(index, id, Some(&effect), false, false));
-    stage::point(Kind::Raw);
-    let states = model(|model| model.states(index));
-    if raw_sync(index).is_ok() {
-        model(|model| model.synced(index, states));
-    }
-    stage::point(Kind::Raw);
-    if let Some(file) = &file {
-        durable.outsider_left(file);
+/// With nobody at work: programs see in every file what they wrote.
+pub(crate) fn look_at_everything() {
+    let names = model(|model| model.current());
+    for (name, index) in names {
+        look_at(name[0], Some(index), visible);
     }
 }

@@ -127,9 +127,14 @@ impl Worker<'_> {
                 Violation { what: format!("step {} never ends", step + 1), trail: crate::machine::trouble() };
             return self.fail(history, replay(), violation);
         }
+        if let Some((step, wrong)) = played.wrong {
+            let what = format!("after step {}: {wrong}", step + 1);
+            return self.fail(history, replay(), Violation { what, trail: crate::machine::trouble() });
+        }
         let seed = history.seed();
         let superblock = history.superblock();
-        let mut checker = Checker { superblock: &superblock, effort: self.effort, counts: Counts::default() };
+        let (effort, behind) = (self.effort, history.behind);
+        let mut checker = Checker { superblock: &superblock, effort, behind, counts: Counts::default() };
         for (crash, snapshot) in played.snapshots.iter().enumerate().filter(|(crash, _)| only.crash(*crash)) {
             checker.counts.crash_points += 1;
             for image in (0..checker.images_of(snapshot)).filter(|image| only.image(*image)) {
@@ -160,7 +165,7 @@ impl Worker<'_> {
         let mut number = 0;
         for life in 0..lives {
             let mut history = seeded(seed.wrapping_add(life as u64 * 0x1_0000_0000));
-            (history.pool, history.journal) = (first.pool, first.journal);
+            (history.pool, history.journal, history.behind) = (first.pool, first.journal, first.behind);
             self.counts.histories += 1;
             self.shared.histories.fetch_add(1, Ordering::Relaxed);
             let played = match next.take() {
@@ -178,8 +183,13 @@ impl Worker<'_> {
                 };
                 return fail(self, number, 0, violation);
             }
+            if let Some((step, wrong)) = played.wrong {
+                let what = format!("after step {}: {wrong}", step + 1);
+                return fail(self, number, 0, Violation { what, trail: crate::machine::trouble() });
+            }
             let effort = Effort { images: 3, ..self.effort };
-            let mut checker = Checker { superblock: &superblock, effort, counts: Counts::default() };
+            let behind = history.behind;
+            let mut checker = Checker { superblock: &superblock, effort, behind, counts: Counts::default() };
             let last = played.snapshots.len().saturating_sub(1);
             let chosen = last.saturating_sub(random.below(last + 1) / 4);
             for (index, snapshot) in played.snapshots.iter().enumerate() {

@@ -20,8 +20,14 @@ pub enum Kind {
     Store,
     /// A fence is about to be made.
     Fence,
+    /// A fence was made.
+    Fenced,
+    /// A client is about to read NVM.
+    Load,
     /// A change of the file system is about to be made or was made.
     Disk,
+    /// The keeper is about to write to a file.
+    FileWrite,
     /// A sync of a file is about to be made or was made.
     FileSync,
     /// The program's own system call is about to be made or was made.
@@ -71,6 +77,8 @@ thread_local! {
     static POINTS: Cell<usize> = const { Cell::new(0) };
     static INTERRUPT_AT: Cell<usize> = const { Cell::new(usize::MAX) };
     static EVENTS: Cell<u64> = const { Cell::new(0) };
+    static FINE: Cell<bool> = const { Cell::new(false) };
+    static WRONG: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Whose points count.
@@ -78,7 +86,8 @@ thread_local! {
 pub enum Role {
     /// A client that may be interrupted anywhere.
     Client,
-    /// The keeper: it holds locks of its own process and gives way only around syncs of files.
+    /// The keeper: it holds locks of its own process and gives way only around syncs of files, and before it writes to
+    /// one.
     Keeper,
     /// Somebody who is not interrupted.
     Extra,
@@ -112,10 +121,28 @@ pub fn recorded() -> Vec<Snapshot> {
     RECORDER.take().map_or_else(Vec::new, |recorder| recorder.taken)
 }
 
+/// Whether a process is interrupted also where only the board changes between its stores and its reads (state Behind).
+pub fn set_fine(fine: bool) {
+    FINE.set(fine);
+}
+
+/// Notes that a program saw what it must not.
+pub fn complain(what: String) {
+    WRONG.with_borrow_mut(|wrong| _ = wrong.get_or_insert(what));
+}
+
+/// What was noted since the last call.
+pub fn complaint() -> Option<String> {
+    WRONG.take()
+}
+
 /// The power may fail here, and others may go on.
 pub fn point(kind: Kind) {
+    if matches!(kind, Kind::Load | Kind::Fenced) && (!FINE.get() || ROLE.get() != Role::Client) {
+        return;
+    }
     EVENTS.set(EVENTS.get() + 1);
-    if kind != Kind::Store {
+    if !matches!(kind, Kind::Store | Kind::Load) {
         RECORDER.with_borrow_mut(|recorder| {
             if let Some(recorder) = recorder {
                 recorder.observe(kind);
@@ -124,7 +151,7 @@ pub fn point(kind: Kind) {
     }
     let counts = match ROLE.get() {
         Role::Client => true,
-        Role::Keeper => kind == Kind::FileSync,
+        Role::Keeper => matches!(kind, Kind::FileSync | Kind::FileWrite),
         Role::Extra => false,
     };
     if counts && !YIELDER.get().is_null() {

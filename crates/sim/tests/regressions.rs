@@ -30,7 +30,7 @@ fn run(work: impl FnOnce(&mut Worker<'_>)) -> Counts {
 /// Plays steps on both kinds of file systems and checks every crash point.
 fn check(steps: &[Step]) {
     for journal in [Journal::Ordered, Journal::Lagging] {
-        let history = History { journal, pool: TINY, steps: steps.to_vec() };
+        let history = History { journal, pool: TINY, behind: None, steps: steps.to_vec() };
         let counts = run(|worker| worker.check(&history, 0, Only::ALL));
         assert!(counts.images > 0, "nothing was checked");
     }

@@ -8,6 +8,10 @@ pub use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, fence};
 use rustix::thread::Timespec;
 use rustix::thread::futex::{self, Flags};
 
+/// A moment at which the model checker may let others run; here there is nothing to it.
+#[inline(always)]
+pub fn moment() {}
+
 /// See [`simulate_sleep`].
 static SIMULATED: OnceLock<fn() -> bool> = OnceLock::new();
 

@@ -44,6 +44,10 @@ pub enum Mutation {
     FilesBeforeSegments,
     /// A segment's first record may come before its generation is durable (invariant 3).
     RecordBeforeGeneration,
+    /// Changes of pages are not counted (history 21).
+    ChangeUncounted,
+    /// Writes leave loaded pages as they are.
+    LoadedUnrefreshed,
 }
 
 /// How one execution is to behave.
@@ -171,6 +175,11 @@ pub fn choose() {
         drain();
         turn();
     }
+}
+
+/// As [`choose`], in the code under test.
+pub fn moment() {
+    choose();
 }
 
 /// The same, where nothing can be done before others have done something.

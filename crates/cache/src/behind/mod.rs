@@ -10,10 +10,13 @@
 //! interval per page stands for its lists of entries, frames of shared memory for its private read cache.
 
 mod direct;
+mod glance;
+mod loaded;
 mod publish;
 mod read;
 mod write;
 
+pub use glance::GLANCE_BYTES_MAX;
 pub use publish::fetch;
 pub use read::Reading;
 pub(crate) use write::Written;

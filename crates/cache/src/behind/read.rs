@@ -1,14 +1,18 @@
-//! Reading a file in state Behind: what page rows cover comes from the log or a frame, the rest from the kernel. Nothing
-//! here waits for the keeper.
+//! Reading a file in state Behind under its page locks: what is loaded or covered by page rows comes from memory, the
+//! rest from the kernel. Nothing here waits for the keeper. Most reads of hot pages end before they come here (`glance.rs`).
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, PAGE_BYTES, pieces};
+use holdfast_board::{FileState, PAGE_BYTES, Row, pieces};
 use holdfast_media::Nvm;
 
+use super::loaded::read_whole;
 use super::publish::fetch;
 use crate::client::{Client, Errno, FileRef, Place};
 use crate::lane::{Entry, Lane};
+
+/// Reads of more bytes load no pages: they come once, and are the kernel's strength.
+const LOAD_BYTES_MAX: usize = 16 << 10;
 
 /// What became of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +28,9 @@ pub enum Reading {
 impl<N: Nvm> Client<N> {
     /// Reads into `buffer` what the file holds now: every write that was acknowledged before the call, in any process.
     ///
-    /// `raw` reads from the file itself at an offset, `cursor` reads the description's cursor and `seek` sets it; of a
-    /// `place` at the end of the file there is nothing to read, so it counts as the cursor.
+    /// `raw` reads from the file itself at an offset, `cursor` reads the description's cursor and `seek` sets it, always after
+    /// `cursor`: so `cursor` may move it ahead to where it will most likely be. Of a `place` at the end of the file there
+    /// is nothing to read, so it counts as the cursor.
     ///
     /// # Errors
     /// What `raw` reported, or `EIO` when the keeper is dead.
@@ -41,7 +46,7 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) {
             return Ok(Reading::Stale);
         }
-        if !self.has_rows(file) {
+        if !self.reads_here(file) || buffer.len() > LOAD_BYTES_MAX && !self.has_rows(file) {
             return Ok(Reading::Kernel);
         }
         let mut lane = self.take_lane()?;
@@ -64,6 +69,12 @@ impl<N: Nvm> Client<N> {
             && self.row(file).page_rows.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether reads of the file are answered here: from the log, from loaded pages, or by loading them.
+    #[inline]
+    pub fn reads_here(&self, file: FileRef) -> bool {
+        self.has_rows(file) || self.row(file).state() == FileState::Behind && !self.board.loaded().is_empty()
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn read_entered(
         &self,
@@ -83,6 +94,22 @@ impl<N: Nvm> Client<N> {
                 cursor()?
             }
         };
+        let read = self.read_at(lane, file, offset, buffer, raw);
+        if at_cursor {
+            // Whatever came of it: `cursor` may have moved it ahead.
+            seek(offset + *read.as_ref().unwrap_or(&0) as u64)?;
+        }
+        read
+    }
+
+    fn read_at(
+        &self,
+        lane: &Lane<'_, N>,
+        file: FileRef,
+        offset: u64,
+        buffer: &mut [u8],
+        mut raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         let room = (i64::MAX as u64).saturating_sub(offset).min(buffer.len() as u64);
         if room == 0 {
             return Ok(0);
@@ -91,42 +118,68 @@ impl<N: Nvm> Client<N> {
         // Under the locks: who raised the size this far has entered all that lies below it in our pages.
         let size = self.row(file).size_hint.load(Ordering::SeqCst);
         let bytes = size.saturating_sub(offset).min(room) as usize;
-        if bytes == 0 {
-            return Ok(0);
-        }
-        self.fill(file, offset, &mut buffer[..bytes], raw)?;
-        if at_cursor {
-            seek(offset + bytes as u64)?;
+        if bytes > 0 {
+            self.fill(lane, file, offset, &mut buffer[..bytes], &mut raw)?;
         }
         Ok(bytes)
     }
 
-    /// Fills all of `buffer`, which ends within the file, under the page locks.
+    /// Fills all of `buffer`, which ends within the file, under the page locks: page by page what is loaded or covered by
+    /// a row, and runs of pages that are neither from the page cache.
     fn fill(
+        &self,
+        lane: &Lane<'_, N>,
+        file: FileRef,
+        offset: u64,
+        buffer: &mut [u8],
+        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+    ) -> Result<(), Errno> {
+        let bytes = buffer.len() as u64;
+        let is_few = bytes <= LOAD_BYTES_MAX as u64;
+        let mut missed = 0..0;
+        for (page, lo, hi) in pieces(offset, bytes) {
+            let at = (page * PAGE_BYTES + u64::from(lo) - offset) as usize;
+            let part = at..at + (hi - lo) as usize;
+            if self.is_at_hand(file, page, lo, &mut buffer[part.clone()])
+                || is_few && self.load_and_read(lane, file, page, lo, &mut buffer[part.clone()], raw)?
+            {
+                self.fill_missed(file, offset, buffer, missed, raw)?;
+                missed = part.end..part.end;
+            } else {
+                missed.end = part.end;
+            }
+        }
+        self.fill_missed(file, offset, buffer, missed, raw)
+    }
+
+    /// Copies bytes of one page from where they are in memory; false when that is nowhere.
+    fn is_at_hand(&self, file: FileRef, page: u64, lo: u32, part: &mut [u8]) -> bool {
+        if self.read_loaded(file, page, lo, part) {
+            return true;
+        }
+        let row = self.board.pages().find(file.slot, page);
+        let covers = |row: &Row| row.content.lo <= lo && lo + part.len() as u32 <= row.content.hi;
+        let Some(row) = row.filter(covers) else { return false };
+        fetch(&self.board, &self.nvm, &row.content, lo, part);
+        true
+    }
+
+    /// Fills a range of `buffer` from the page cache, and lays over it what rows have.
+    fn fill_missed(
         &self,
         file: FileRef,
         offset: u64,
         buffer: &mut [u8],
-        mut raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        missed: core::ops::Range<usize>,
+        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
     ) -> Result<(), Errno> {
-        let pages = self.board.pages();
-        let bytes = buffer.len() as u64;
-        let is_whole = |(page, lo, hi): (u64, u32, u32)| {
-            pages.find(file.slot, page).is_some_and(|row| row.content.lo <= lo && hi <= row.content.hi)
-        };
-        if !pieces(offset, bytes).all(is_whole) {
-            let mut done = 0;
-            while done < buffer.len() {
-                match raw(&mut buffer[done..], offset + done as u64)? {
-                    // The page cache ends here; what lies between it and the rows was never written.
-                    0 => break,
-                    more => done += more,
-                }
-            }
-            buffer[done..].fill(0);
+        if missed.is_empty() {
+            return Ok(());
         }
-        for (page, lo, hi) in pieces(offset, bytes) {
-            let Some(row) = pages.find(file.slot, page) else { continue };
+        let (offset, buffer) = (offset + missed.start as u64, &mut buffer[missed]);
+        read_whole(buffer, offset, raw)?;
+        for (page, lo, hi) in pieces(offset, buffer.len() as u64) {
+            let Some(row) = self.board.pages().find(file.slot, page) else { continue };
             let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));
             if from < to {
                 let at = (page * PAGE_BYTES + u64::from(from) - offset) as usize;

@@ -108,6 +108,7 @@ impl<N: Nvm> Client<N> {
         row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
         publish(&self.board, &self.nvm, (file.slot, row), &payload, spare);
+        self.refresh_loaded(lane, file, &payload);
     }
 }
 

@@ -54,6 +54,11 @@ impl<N: Nvm> Client<N> {
         let entered = self.drain_rows(file).and_then(|()| lane.enter(file, true));
         let result = match entered {
             Ok(Entry::Through | Entry::Behind) => {
+                self.forget_loaded(
+                    file,
+                    offset,
+                    if kind == Kind::Punch { extent } else { u64::MAX - offset },
+                );
                 let seq = lane.append(file, kind, offset, extent, &[]);
                 let result = raw();
                 match result {

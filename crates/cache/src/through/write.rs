@@ -167,6 +167,7 @@ impl<N: Nvm> Client<N> {
     ) -> Result<Written, Errno> {
         let row = self.row(file);
         let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        self.forget_loaded(file, offset, total);
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);
@@ -183,6 +184,7 @@ impl<N: Nvm> Client<N> {
             return result.map(|bytes| Written::Done { bytes, offset });
         }
         if landed != end {
+            self.forget_loaded(file, landed.saturating_sub(bytes as u64), bytes as u64);
             row.size_hint.store(landed, Ordering::SeqCst);
             return Ok(Written::Misplaced { bytes });
         }

@@ -58,6 +58,9 @@ static int held_dir, twin_dir;
 static int processes;
 /* Every call is told on standard error. */
 static int traced;
+/* The files are in state Behind, where the page cache may lack bytes: what is held is looked at through libc, too. */
+static int behind;
+#define LOOK(call, ...) (behind ? as_kernel(call) : RAW(__VA_ARGS__))
 
 static uint32_t pick(struct worker *w, uint32_t below) {
     w->random = w->random * 6364136223846793005ull + 1442695040888963407ull;
@@ -113,13 +116,14 @@ static const char *name(struct worker *w, char *place) {
 
 static void compare_content(struct worker *w, int held, int twin, off_t from, off_t bytes) {
     struct stat a, b;
-    if (RAW(SYS_fstat, held, &a) || RAW(SYS_fstat, twin, &b)) fail(w, "fstat fails");
+    if (LOOK(fstat(held, &a), SYS_fstat, held, &a) || RAW(SYS_fstat, twin, &b)) fail(w, "fstat fails");
     if (a.st_size != b.st_size || a.st_mode != b.st_mode || a.st_nlink != b.st_nlink)
         fail(w, "size %ld mode %o links %lu, natively %ld %o %lu", (long)a.st_size, a.st_mode, (unsigned long)a.st_nlink,
              (long)b.st_size, b.st_mode, (unsigned long)b.st_nlink);
     for (off_t at = from; at < from + bytes; at += BLOCK) {
         off_t part = from + bytes - at < BLOCK ? from + bytes - at : BLOCK;
-        long n = RAW(SYS_pread64, held, w->block, part, at), m = RAW(SYS_pread64, twin, w->other, part, at);
+        long n = LOOK(pread(held, w->block, part, at), SYS_pread64, held, w->block, part, at);
+        long m = RAW(SYS_pread64, twin, w->other, part, at);
         if (n != m) fail(w, "%ld bytes can be read at %ld, natively %ld", n, (long)at, m);
         for (long i = 0; i < n; i++)
             if (w->block[i] != w->other[i]) fail(w, "content differs at %ld", (long)at + i);
@@ -132,14 +136,14 @@ static int readable(int fd) { return (RAW(SYS_fcntl, fd, F_GETFL) & O_ACCMODE) =
 static void compare_slot(struct worker *w, int slot) {
     int held = w->held[slot], twin = w->twin[slot];
     if (held < 0) return;
-    same(w, RAW(SYS_lseek, held, 0, SEEK_CUR), RAW(SYS_lseek, twin, 0, SEEK_CUR));
+    same(w, LOOK(lseek(held, 0, SEEK_CUR), SYS_lseek, held, 0, SEEK_CUR), RAW(SYS_lseek, twin, 0, SEEK_CUR));
     if (readable(held)) compare_content(w, held, twin, 0, 1 << 30);
 }
 
 static void compare_file(struct worker *w, const char *path) {
-    int a = RAW(SYS_openat, held_dir, path, O_RDONLY), b = RAW(SYS_openat, twin_dir, path, O_RDONLY);
+    int a = LOOK(openat(held_dir, path, O_RDONLY), SYS_openat, held_dir, path, O_RDONLY), b = RAW(SYS_openat, twin_dir, path, O_RDONLY);
     if ((a < 0) != (b < 0)) fail(w, "%s opens: %d, natively %d", path, a, b);
-    if (a >= 0) compare_content(w, a, b, 0, 1 << 30), RAW(SYS_close, a), RAW(SYS_close, b);
+    if (a >= 0) compare_content(w, a, b, 0, 1 << 30), LOOK(close(a), SYS_close, a), RAW(SYS_close, b);
 }
 
 static int twin_number(struct worker *w, int slot) { return TWINS_FROM + (processes ? 0 : w->index * 32) + slot; }
@@ -242,7 +246,7 @@ static void common(struct worker *w, size_t bytes) {
     if (at + (off_t)bytes > (off_t)(w->index + 1) * REGION) at = (off_t)(w->index + 1) * REGION - bytes;
     say(w, "pwrite(common, %zu, %ld)", bytes, (long)at);
     BOTH(pwrite(w->common_held, w->block, bytes, at), SYS_pwrite64, w->common_twin, w->block, bytes, at);
-    long n = RAW(SYS_pread64, w->common_held, w->other, bytes, at);
+    long n = LOOK(pread(w->common_held, w->other, bytes, at), SYS_pread64, w->common_held, w->other, bytes, at);
     if (n != (long)bytes || memcmp(w->other, w->block, bytes)) fail(w, "not read back");
 }
 
@@ -256,6 +260,7 @@ static void step(struct worker *w) {
         return;
     }
     struct iovec parts[3] = { { w->block, bytes / 3 }, { w->block + bytes / 3, bytes / 3 }, { w->block + bytes / 2, bytes / 4 } };
+    struct iovec halves[2] = { { w->block, bytes / 2 }, { w->block + bytes / 2, bytes - bytes / 2 } };
     if (what < 470) fill(w, bytes);
     if (what < 130) {
         say(w, "write(slot %d, %zu)", slot, bytes);
@@ -284,13 +289,17 @@ static void step(struct worker *w) {
         BOTH(lseek(held, to, whence), SYS_lseek, twin, to, whence);
     } else if (what < 740) {
         say(w, "read(slot %d, %zu)", slot, bytes);
-        long n = as_kernel(read(held, w->block, bytes)), m = RAW(SYS_read, twin, w->other, bytes);
-        same(w, n, m);
+        int whole = pick(w, 4);
+        long n = as_kernel(whole ? read(held, w->block, bytes) : readv(held, halves, 2));
+        same(w, n, RAW(SYS_read, twin, w->other, bytes));
         if (n > 0 && memcmp(w->block, w->other, n)) fail(w, "other bytes");
     } else if (what < 860) {
         say(w, "pread(slot %d, %zu, %ld)", slot, bytes, (long)at);
-        long n = as_kernel(pread(held, w->block, bytes, at)), m = RAW(SYS_pread64, twin, w->other, bytes, at);
-        same(w, n, m);
+        uint32_t form = pick(w, 8);
+        long n = as_kernel(form > 2   ? pread(held, w->block, bytes, at)
+                           : form > 1 ? preadv(held, halves, 2, at)
+                                      : preadv2(held, halves, 2, at, form ? RWF_HIPRI : 0));
+        same(w, n, RAW(SYS_pread64, twin, w->other, bytes, at));
         if (n > 0 && memcmp(w->block, w->other, n)) fail(w, "other bytes");
     } else if (what < 890) {
         /* What the twin would have to sync is not the question. */
@@ -389,6 +398,7 @@ int main(int count, char **arguments) {
     twin_dir = open("plain", O_RDONLY | O_DIRECTORY);
     processes = !strcmp(mode, "processes");
     traced = getenv("DIFFER_TRACE") != NULL;
+    behind = getenv("DIFFER_BEHIND") != NULL;
     int workers = !strcmp(mode, "single") ? 1 : WORKERS;
     static struct worker all[WORKERS];
     int common_held = openat(held_dir, "common", O_RDWR | O_CREAT, 0644), common_twin = RAW(SYS_openat, twin_dir, "common", O_RDWR | O_CREAT, 0644);

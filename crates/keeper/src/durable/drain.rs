@@ -145,6 +145,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
+    /// Drops all loaded pages of a file: whoever reads without a lock finds nothing from here on, before the page cache
+    /// can change without us. The caller keeps the file's writers and readers out.
+    pub(super) fn drop_loaded(&self, file: &ManagedFile<D::File>) {
+        let row = &self.board.files()[file.slot as usize];
+        if row.loaded.load(Ordering::SeqCst) != 0 {
+            self.board.loaded().drop_file(file.slot, 0);
+            row.loaded.store(0, Ordering::SeqCst);
+        }
+    }
+
     /// Behind -> Through. The caller keeps the file's writers out.
     pub fn leave_behind(&self, file: &ManagedFile<D::File>, for_good: bool) -> io::Result<()> {
         if for_good {
@@ -153,6 +163,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[file.slot as usize];
         if row.state() == FileState::Behind {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
+            self.drop_loaded(file);
             row.written_ns.store(0, Ordering::SeqCst);
             row.set_state(FileState::Through);
             self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);

@@ -37,6 +37,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments.
     pub fn expire_all(&self) -> bool {
         self.beat();
+        self.follow_names();
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
         // What is settled below is on disk; directory syncs need not ask for it any more.
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{DeadLane, FileRow, FileState, NO_SIZE, RequestState};
+use holdfast_board::{DeadLane, FileRow, FileState, NO_SIZE, RequestState, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
@@ -27,6 +27,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.finish_operation(&dead, seq);
             }
             self.board.frames().free_taken(dead.index);
+            self.board.loaded().free_taken(dead.index);
             self.board.open_lane(&dead);
         }
         self.withdraw_announced(client);
@@ -83,6 +84,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let target = self.open_for_writing(&file)?;
             if range.1 > 0 {
                 self.drain_held(&target, slot, range)?;
+                for (page, ..) in pieces(range.0, range.1) {
+                    self.board.loaded().drop_page(slot, page);
+                }
             }
             Ok(target)
         });

@@ -7,7 +7,7 @@ use holdfast_board::FileState;
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CREATED;
+use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
 use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, locked, replay_live};
 use crate::disk::{Access, Disk, DiskFile};
@@ -192,6 +192,23 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
         self.try_hold(file)?;
         let result = self.bypass_held(file, reason);
+        self.let_go(file);
+        result
+    }
+
+    /// As [`Durable::try_bypass`], and gives the slot and our description back, where nothing in the slot is still needed.
+    pub fn try_let_go(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        self.try_hold(file)?;
+        let result = self.bypass_held(file, reason);
+        let needed = {
+            let meta = file.meta();
+            meta.marks & (MARK_CONFLICT | MARK_CREATED | MARK_VOID) != 0 || meta.unlinking.is_some()
+        };
+        let row = &self.board.files()[file.slot as usize];
+        if result.is_ok() && row.state() == FileState::Bypassed && !needed {
+            file.meta().written_natively = true;
+            self.release(file);
+        }
         self.let_go(file);
         result
     }

@@ -123,6 +123,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if row.state() == FileState::Behind {
             self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
         }
+        self.drop_loaded(file);
         row.generation.store(0, Ordering::SeqCst);
         row.set_state(FileState::Free);
         self.slots().release(file.slot);

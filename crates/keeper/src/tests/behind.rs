@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_board::FileState;
-use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place, Reading};
+use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Origin, Outcome, Place, Reading};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 
 use super::{House, NEVER_MS, attach, contents, errno, house_with};
 use crate::config::WriteBehind;
 
-fn behind_house(name: &str, age_ms_max: u64, frames: u64) -> House {
+pub(super) fn behind_house(name: &str, age_ms_max: u64, frames: u64) -> House {
     house_with(name, |config| {
         config.age_ms_max = age_ms_max;
         config.write_behind = WriteBehind::AtOnce;
@@ -22,7 +22,7 @@ fn behind_house(name: &str, age_ms_max: u64, frames: u64) -> House {
     })
 }
 
-fn state(client: &Client, place: FileRef) -> FileState {
+pub(super) fn state(client: &Client, place: FileRef) -> FileState {
     client.board().files()[place.slot as usize].state()
 }
 
@@ -31,7 +31,7 @@ fn rows(client: &Client, place: FileRef) -> u32 {
 }
 
 /// A description with a cursor of its own, as the hooks would drive it.
-struct Program<'a> {
+pub(super) struct Program<'a> {
     client: &'a Client,
     place: FileRef,
     file: &'a File,
@@ -39,11 +39,11 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    fn new(client: &'a Client, place: FileRef, file: &'a File) -> Self {
+    pub(super) fn new(client: &'a Client, place: FileRef, file: &'a File) -> Self {
         Self { client, place, file, cursor: AtomicU64::new(0) }
     }
 
-    fn write(&self, place: Place, bytes: &[u8]) -> u64 {
+    pub(super) fn write(&self, place: Place, bytes: &[u8]) -> u64 {
         // In two parts, where there are two bytes.
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let parts = [Bytes::from_slice(first), Bytes::from_slice(second)];
@@ -74,6 +74,12 @@ impl<'a> Program<'a> {
 
     fn read(&self, offset: u64, bytes: usize) -> Vec<u8> {
         let mut buffer = vec![0xee; bytes];
+        if bytes <= GLANCE_BYTES_MAX
+            && let Some(count) = self.client.glance(self.place, offset, &mut buffer)
+        {
+            buffer.truncate(count);
+            return buffer;
+        }
         let raw = |buffer: &mut [u8], offset| self.file.read_at(buffer, offset).map_err(errno);
         let none = || -> Result<u64, Errno> { panic!("no cursor is needed") };
         let read = self.client.read(self.place, Place::At(offset), &mut buffer, raw, none, |_| panic!());
@@ -93,10 +99,10 @@ impl<'a> Program<'a> {
     }
 }
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }

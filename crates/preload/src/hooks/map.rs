@@ -97,9 +97,8 @@ pub unsafe extern "C-unwind" fn mmap(
     give(result) as *mut c_void
 }
 
-/// `mprotect`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
+/// A range's protection is about to change.
+fn protecting(address: *mut c_void, bytes: size_t, protection: c_int) {
     if protection & libc::PROT_WRITE != 0
         && USED.load(Ordering::Relaxed) != 0
         && let Some(client) = process::client()
@@ -109,8 +108,27 @@ pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, pr
             let _ = critical::section(|| client.bypass(file, Reason::MappedShared));
         }
     }
+}
+
+/// `mprotect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
+    protecting(address, bytes, protection);
     // SAFETY: the program's own call.
     give(unsafe { call!(libc::SYS_mprotect, address, bytes, protection) }) as c_int
+}
+
+/// `pkey_mprotect`. libc takes the key -1 for `mprotect`, and so does the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pkey_mprotect(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    key: c_int,
+) -> c_int {
+    protecting(address, bytes, protection);
+    // SAFETY: the program's own call.
+    give(unsafe { call!(libc::SYS_pkey_mprotect, address, bytes, protection, key) }) as c_int
 }
 
 /// `mremap`: a remembered range may move.

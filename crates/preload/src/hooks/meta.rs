@@ -74,6 +74,16 @@ unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_
     give_int(result)
 }
 
+/// A system call whose first arguments are a directory and a path, and after which the file is noted.
+pub unsafe fn note_at(number: i64, [a, b, c, d, e, f]: [usize; 6], flags: c_int) -> c_int {
+    let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH);
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    unsafe {
+        let result = raw::call6(number, a, b, c, d, e, f);
+        note_path(a as c_int, b as Name, follows, result)
+    }
+}
+
 /// Defines hooks that make one system call and note the file behind their first argument, a descriptor or a path.
 macro_rules! noted {
     ($(fd $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(

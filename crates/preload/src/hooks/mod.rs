@@ -9,12 +9,14 @@ pub mod limits;
 mod map;
 mod meta;
 mod names;
+mod onlookers;
 mod open;
 mod read;
 mod spawn;
 mod stat;
 mod sync;
 mod syscall;
+mod transfer;
 mod truncate;
 mod write;
 
@@ -106,6 +108,7 @@ aliases! {
     map::mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
         -> *mut c_void = mmap64;
     signals::sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = __sigaction;
+    spawn::popen(command: Name, mode: Name) -> *mut c_void = _IO_popen;
     spawn::fork() -> libc::pid_t = __fork, __libc_fork;
     spawn::clone(function: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void,
         parent_tid: *mut c_void, thread_area: *mut c_void, child_tid: *mut c_void) -> c_int = __clone;
@@ -153,6 +156,7 @@ pub static ENTRIES: &[Entry] = entries! {
     open::__close_nocancel: c"__close_nocancel";
     open::close_range: c"close_range";
     open::closefrom: c"closefrom";
+    open::open_by_handle_at: c"open_by_handle_at";
     open::dup: c"dup";
     open::dup2: c"dup2" c"__dup2";
     open::dup3: c"dup3";
@@ -199,6 +203,8 @@ pub static ENTRIES: &[Entry] = entries! {
     names::mkdirat: c"mkdirat";
     names::mknod: c"mknod";
     names::mknodat: c"mknodat";
+    names::__xmknod: c"__xmknod";
+    names::__xmknodat: c"__xmknodat";
     names::mkfifo: c"mkfifo";
     names::mkfifoat: c"mkfifoat";
     names::symlink: c"symlink";
@@ -218,11 +224,29 @@ pub static ENTRIES: &[Entry] = entries! {
     meta::futimes: c"futimes";
     meta::lutimes: c"lutimes";
     meta::futimesat: c"futimesat";
+    meta::setxattr: c"setxattr";
+    meta::lsetxattr: c"lsetxattr";
+    meta::fsetxattr: c"fsetxattr";
+    meta::removexattr: c"removexattr";
+    meta::lremovexattr: c"lremovexattr";
+    meta::fremovexattr: c"fremovexattr";
     copy::sendfile: c"sendfile" c"sendfile64";
     copy::copy_file_range: c"copy_file_range";
     copy::splice: c"splice";
+    copy::ioctl: c"ioctl";
+    copy::sendmsg: c"sendmsg";
+    copy::sendmmsg: c"sendmmsg" c"__sendmmsg";
+    map::mmap: c"mmap" c"mmap64" c"__mmap";
+    map::mprotect: c"mprotect" c"__mprotect";
+    map::pkey_mprotect: c"pkey_mprotect";
+    map::mremap: c"mremap";
+    onlookers::acct: c"acct";
+    onlookers::swapon: c"swapon";
+    onlookers::inotify_add_watch: c"inotify_add_watch";
+    onlookers::fanotify_mark: c"fanotify_mark";
     signals::sigaction: c"sigaction" c"__sigaction";
     spawn::unshare: c"unshare";
+    syscall::syscall: c"syscall";
     spawn::execve: c"execve";
     spawn::execveat: c"execveat";
     spawn::fexecve: c"fexecve";

@@ -18,13 +18,14 @@ const HERE: c_int = libc::AT_FDCWD;
 struct Found {
     device: u64,
     file: Option<FileRef>,
+    regular: bool,
 }
 
 unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found> {
     // SAFETY: the kernel checks the address.
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
-    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file) })
+    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file), regular: stat.regular })
 }
 
 fn refuse(errno: Errno) -> isize {
@@ -160,6 +161,34 @@ pub unsafe extern "C-unwind" fn mknod(path: Name, mode: c_uint, device: libc::de
     unsafe { mknodat(HERE, path, mode, device) }
 }
 
+/// `__xmknodat`: `mknodat` of programs built against older libcs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __xmknodat(
+    version: c_int,
+    dirfd: c_int,
+    path: Name,
+    mode: c_uint,
+    device: *const libc::dev_t,
+) -> c_int {
+    if version != 0 {
+        return give_int(-(libc::EINVAL as isize));
+    }
+    // SAFETY: the program passes the device's place.
+    unsafe { mknodat(dirfd, path, mode, *device) }
+}
+
+/// `__xmknod`, as `__xmknodat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __xmknod(
+    version: c_int,
+    path: Name,
+    mode: c_uint,
+    device: *const libc::dev_t,
+) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { __xmknodat(version, HERE, path, mode, device) }
+}
+
 /// `mkfifoat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkfifoat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {
@@ -208,6 +237,9 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
         let result = kernel();
         if result == 0 {
             count(client, moved);
+            if [moved, target.filter(|_| swaps)].into_iter().flatten().any(|found| !found.regular) {
+                critical::section(|| client.directory_renamed());
+            }
         }
         return result;
     }

@@ -4,7 +4,7 @@
 //! it tries `O_EXCL` first, to learn whether the file is new. Never fails where the kernel would not.
 #![allow(unsafe_code)] // C entry points.
 
-use core::ffi::{c_char, c_int, c_long, c_uint};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
@@ -13,7 +13,7 @@ use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Announced, Target};
-use crate::{critical, process};
+use crate::{critical, memory, process};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -221,15 +221,82 @@ pub unsafe extern "C-unwind" fn creat(path: Name, mode: c_uint) -> c_int {
     give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, true) })
 }
 
-/// The system call `openat2`, which has no function in libc.
-pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
-    // SAFETY: the kernel checks the addresses.
-    let fd = unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) };
+/// An open that the kernel makes as asked, synchronous or not: the number is looked at when it is written to. Only a
+/// truncation is taken out, as the log must hear of it. `open` makes the call with the flags that it gets.
+fn open_as_asked(flags: c_int, open: impl Fn(c_int) -> isize) -> isize {
+    if process::client().or_else(process::parents_client).is_none() {
+        return open(flags);
+    }
+    let fd = open(flags & !libc::O_TRUNC);
     if fd >= 0 && process::client().is_some() {
-        // As asked, synchronous or not; seen for the first time when it is written to.
         fds::retire(fd as c_int);
     }
-    raw::give(fd) as c_long
+    let is_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    if fd < 0 || flags & libc::O_TRUNC == 0 || is_new { fd } else { truncated(fd, flags, &open) }
+}
+
+/// Does the truncation that was left out.
+#[cold]
+fn truncated(fd: isize, flags: c_int, open: &impl Fn(c_int) -> isize) -> isize {
+    let number = fd as c_int;
+    let Ok(stat) = raw::fstat(number) else { return fd };
+    if !stat.regular {
+        return fd;
+    }
+    if target::may_write(flags) && process::client().is_some() {
+        let result = super::truncate::resize(number, 0);
+        if result < 0 {
+            fds::retire(number);
+            raw::close(number);
+            return result;
+        }
+        return fd;
+    }
+    if let Some(client) = process::client().or_else(process::parents_client) {
+        target::leave_file_to_kernel(client, &stat, Reason::Uncovered);
+    }
+    raw::close(number);
+    open(flags)
+}
+
+/// The system call `openat2`, which has no function in libc.
+pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
+    /// The kernel takes no more than a page.
+    const HOW_BYTES_MAX: usize = 4096;
+    let fits = (size_of::<u64>()..=HOW_BYTES_MAX).contains(&bytes) && memory::is_range_readable(how, bytes);
+    // SAFETY: readable as probed; the structure begins with the flags.
+    let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
+    let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
+        // SAFETY: the kernel checks the addresses.
+        let fd = unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) };
+        if fd >= 0 && process::client().is_some() {
+            fds::retire(fd as c_int);
+        }
+        return raw::give(fd) as c_long;
+    };
+    let open = |flags: c_int| {
+        let mut copy = [0u8; HOW_BYTES_MAX];
+        // SAFETY: the program's structure, readable as probed, fits into the copy; the kernel checks the path.
+        unsafe {
+            core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
+            copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
+            call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes)
+        }
+    };
+    raw::give(open_as_asked(flags, open)) as c_long
+}
+
+/// `open_by_handle_at`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn open_by_handle_at(
+    mount: c_int,
+    handle: *const c_void,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the kernel checks the address.
+    give_int(open_as_asked(flags, |flags| unsafe {
+        call!(libc::SYS_open_by_handle_at, mount, handle, flags)
+    }))
 }
 
 /// Makes a call that closes a number. The number is forgotten before: afterwards it may be another thread's.
@@ -337,13 +404,35 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     give_int(unsafe { dup_to(old, new, Some(flags)) })
 }
 
+/// Who gets the signals of a descriptor: a process, or a group below zero.
+fn owner(fd: c_int) -> c_int {
+    const F_GETOWN_EX: c_int = 16;
+    const F_OWNER_PGRP: c_int = 2;
+    let mut kind_and_number = [0 as c_int; 2];
+    // SAFETY: the kernel fills two numbers.
+    let result = unsafe { call!(libc::SYS_fcntl, fd, F_GETOWN_EX, kind_and_number.as_mut_ptr()) };
+    match kind_and_number {
+        _ if result < 0 => give_int(result),
+        [F_OWNER_PGRP, group] => -group,
+        [_, number] => number,
+    }
+}
+
 /// `fcntl`: duplicates, and flags that the kernel does not know of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
-        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make.
-        target::leave_to_kernel(fd, Reason::Uncovered);
+        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make, and for a
+        // lease that excludes readers it must have none at all.
+        if argument == libc::F_WRLCK as usize {
+            target::let_go(fd);
+        } else {
+            target::leave_to_kernel(fd, Reason::Uncovered);
+        }
+    }
+    if command == libc::F_NOTIFY {
+        super::onlookers::watching(|| raw::fstat(fd));
     }
     // SAFETY: the kernel checks the argument if it is an address.
     let result = unsafe {
@@ -353,6 +442,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
             call!(libc::SYS_fcntl, fd, command, argument)
         }
     };
+    if command == libc::F_GETOWN && (-4095..0).contains(&result) {
+        // A process group, which this call returns below zero: the other form tells it from an error, as libc does.
+        return owner(fd);
+    }
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_copy(fd, result as c_int);
     }

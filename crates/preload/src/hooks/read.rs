@@ -2,17 +2,18 @@
 //! others are the kernel's, after one load.
 #![allow(unsafe_code)] // C entry points and the program's buffers.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
-use holdfast_cache::{Errno, Place, Reading};
+use holdfast_cache::{Errno, GLANCE_BYTES_MAX, Place, Reading};
 use libc::{iovec, off_t, size_t, ssize_t};
 
+use super::transfer::{self, Spot, Transfer};
 use crate::descriptions::WRITE_ONLY;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
 use crate::{behind, critical, memory, target};
 
-const PARTS_MAX: usize = 1024;
 /// What the kernel reads at most in one call.
 const READ_BYTES_MAX: usize = 0x7fff_f000;
 
@@ -26,39 +27,60 @@ fn may_read(fd: c_int) -> bool {
     }
 }
 
-/// Reads at `place` from a file that the kernel does not have in full; `None`: the kernel's business.
+/// Reads at `place` from a file that the kernel does not have in full, or of which pages are loaded; `None`: the kernel's
+/// business.
 ///
 /// # Safety
 /// The program says that `bytes` bytes at `buffer` are its to fill.
 #[inline]
 unsafe fn read_behind(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
-    behind::of_reading(fd)?;
-    // SAFETY: our caller's promise.
-    unsafe { read_found(fd, buffer, bytes, place) }
-}
-
-#[cold]
-unsafe fn read_found(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
+    let (client, file) = behind::read_here(fd)?;
     let bytes = bytes.min(READ_BYTES_MAX);
-    if bytes == 0 || buffer.is_null() || !memory::is_range_readable(buffer.addr(), bytes) || !may_read(fd) {
+    if bytes == 0 || !may_read(fd) {
         return None;
     }
-    // SAFETY: the program's buffer, readable as probed; nobody else fills it during the call, or the program races
-    // with itself.
+    if buffer.is_null() || !memory::is_range_writable(buffer.addr(), bytes) {
+        // The kernel fills what there is of it, and must have the newest bytes for that.
+        behind::bring(fd);
+        return None;
+    }
+    // SAFETY: the program's buffer, writable as probed; nobody else fills it during the call, or the program races with
+    // itself.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, bytes) };
-    // SAFETY: the part lies within the program's buffer.
+    if let Place::At(offset) = place
+        && bytes <= GLANCE_BYTES_MAX
+        && let Some(count) = client.glance(file, offset, buffer)
+    {
+        return Some(count as isize);
+    }
+    read_found(fd, buffer, place)
+}
+
+#[inline(never)]
+fn read_found(fd: c_int, buffer: &mut [u8], place: Place) -> Option<isize> {
     let raw = |part: &mut [u8], offset: u64| {
         // SAFETY: a slice has room for its length.
         check(unsafe { call!(libc::SYS_pread64, fd, part.as_mut_ptr(), part.len(), offset) })
     };
+    let move_by = |bytes: i64| {
+        // SAFETY: touches no memory. SEEK_CUR = 1.
+        check(unsafe { call!(libc::SYS_lseek, fd, bytes, 1) }).map(|at| at as u64)
+    };
+    // One call instead of two: most reads get all they ask for. What they do not get is taken back.
+    let ahead = Cell::new(0);
+    let wanted = buffer.len() as u64;
+    let cursor = || {
+        ahead.set(0);
+        let moved = move_by(wanted as i64).inspect(|&at| ahead.set(at));
+        // Too near to the largest offset there is.
+        moved.map(|at| at - wanted).or_else(|_| move_by(0).inspect(|&at| ahead.set(at)))
+    };
     let seek = |to: u64| {
-        // SAFETY: touches no memory. SEEK_SET = 0.
-        check(unsafe { call!(libc::SYS_lseek, fd, to, 0) }).map(|_| ())
+        if to == ahead.get() { Ok(()) } else { move_by(to as i64 - ahead.get() as i64).map(|_| ()) }
     };
     for _ in 0..target::TRIES {
-        let (client, file) = behind::of_reading(fd)?;
-        let read =
-            critical::section(|| client.read(file, place, &mut *buffer, raw, || raw::cursor(fd), seek));
+        let (client, file) = behind::read_here(fd)?;
+        let read = critical::section(|| client.read(file, place, &mut *buffer, raw, cursor, seek));
         match read {
             Ok(Reading::Done(count)) => return Some(count as isize),
             Ok(Reading::Kernel) => return None,
@@ -74,6 +96,14 @@ unsafe fn read_found(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> 
     Some(-(Errno::EIO.0 as isize))
 }
 
+/// Where a read that has done `done` bytes goes on.
+fn place(spot: Spot, done: u64) -> Place {
+    match spot {
+        Spot::Cursor => Place::Cursor { known: None },
+        Spot::At(offset) => Place::At(offset + done),
+    }
+}
+
 unsafe fn read_bytes(
     number: i64,
     fd: c_int,
@@ -82,23 +112,16 @@ unsafe fn read_bytes(
     offset: Option<off_t>,
     cancel: bool,
 ) -> ssize_t {
-    let place = match offset {
-        None => Some(Place::Cursor { known: None }),
-        Some(offset) => u64::try_from(offset).ok().map(Place::At),
-    };
-    // SAFETY: the program's buffer.
-    if let Some(done) = place.and_then(|place| unsafe { read_behind(fd, buffer.cast(), bytes, place) }) {
+    if let Some(spot) = Spot::of(number, offset)
+        // SAFETY: the program's buffer.
+        && let Some(done) = unsafe { read_behind(fd, buffer.cast(), bytes, place(spot, 0)) }
+    {
+        if cancel {
+            raw::cancellation_point();
+        }
         return give(done);
     }
-    let arguments = [fd as usize, buffer as usize, bytes, offset.unwrap_or(0) as usize, 0, 0];
-    // SAFETY: the program's own call; the kernel checks its addresses.
-    give(unsafe {
-        if cancel {
-            raw::cancellable(number, arguments)
-        } else {
-            raw::call6(number, arguments[0], arguments[1], arguments[2], arguments[3], 0, 0)
-        }
-    })
+    give(Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel).kernel())
 }
 
 unsafe fn read_parts(
@@ -109,44 +132,29 @@ unsafe fn read_parts(
     offset: Option<off_t>,
     flags: c_int,
 ) -> ssize_t {
-    let arguments =
-        [fd as usize, parts as usize, count as usize, offset.unwrap_or(0) as usize, 0, flags as usize];
-    // SAFETY: the program's own call; the kernel checks its addresses.
-    let kernel = || give(unsafe { raw::cancellable(number, arguments) });
-    let length = usize::try_from(count).unwrap_or(usize::MAX);
-    if behind::of_reading(fd).is_none()
-        || parts.is_null()
-        || !(1..=PARTS_MAX).contains(&length)
-        || !memory::is_range_readable(parts.addr(), length * size_of::<iovec>())
-    {
-        return kernel();
+    let call = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
+    if behind::read_here(fd).is_none() {
+        return give(call.kernel());
     }
+    // SAFETY: the program's vector.
+    let (Some(spot), Some(parts)) = (Spot::of(number, offset), unsafe { transfer::parts(parts, count) })
+    else {
+        return give(call.kernel());
+    };
     if flags != 0 {
         // Not to wait, or not through the page cache: the kernel's to answer, when it can.
         behind::bring(fd);
-        return kernel();
+        return give(call.kernel());
     }
-    let at = match offset {
-        None => None,
-        Some(-1) if number == libc::SYS_preadv2 => None,
-        Some(offset) if offset < 0 => return kernel(),
-        Some(offset) => Some(offset as u64),
-    };
     let mut done = 0u64;
-    for index in 0..length {
-        // SAFETY: within the program's vector, readable as probed.
-        let part = unsafe { *parts.add(index) };
-        if part.iov_len == 0 {
-            continue;
-        }
-        let place = at.map_or(Place::Cursor { known: None }, |at| Place::At(at + done));
+    for part in parts.iter().filter(|part| part.iov_len > 0) {
         // SAFETY: the program's buffer.
-        let read = unsafe { read_behind(fd, part.iov_base.cast(), part.iov_len, place) };
+        let read = unsafe { read_behind(fd, part.iov_base.cast(), part.iov_len, place(spot, done)) };
         // SAFETY: the program's buffer; the kernel checks its address.
         let read = read.unwrap_or_else(|| unsafe {
-            match at {
-                Some(at) => call!(libc::SYS_pread64, fd, part.iov_base, part.iov_len, at + done),
-                None => call!(libc::SYS_read, fd, part.iov_base, part.iov_len),
+            match spot {
+                Spot::At(at) => call!(libc::SYS_pread64, fd, part.iov_base, part.iov_len, at + done),
+                Spot::Cursor => call!(libc::SYS_read, fd, part.iov_base, part.iov_len),
             }
         });
         match check(read) {

@@ -14,7 +14,7 @@ use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
-use crate::{descriptions, fds, process, target, tls};
+use crate::{descriptions, fds, process, target, tls, unseen};
 
 type Arguments = *const *const c_char;
 
@@ -182,6 +182,8 @@ spawns! {
     system(command: *const c_char) -> c_int = patch::SYSTEM, else -1;
     popen(command: *const c_char, mode: *const c_char) -> *mut c_void =
         patch::POPEN, else core::ptr::null_mut();
+    _IO_proc_open(stream: *mut c_void, command: *const c_char, mode: *const c_char) -> *mut c_void =
+        patch::PROC_OPEN, else core::ptr::null_mut();
     wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int = patch::WORDEXP, else 1;
 }
 
@@ -290,6 +292,7 @@ pub unsafe extern "C-unwind" fn execve(
     let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        unseen::tell(libc::AT_FDCWD, path, 0, environment);
         let environment = hand_over(environment, &mut told);
         give_int(call!(libc::SYS_execve, path, arguments, environment))
     }
@@ -307,6 +310,7 @@ pub unsafe extern "C-unwind" fn execveat(
     let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        unseen::tell(dirfd, path, flags, environment);
         let environment = hand_over(environment, &mut told);
         give_int(call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags))
     }
@@ -321,6 +325,7 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environ
     let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        unseen::tell(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, environment);
         let environment = hand_over(environment, &mut told);
         give_int(call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH))
     }

@@ -3,12 +3,18 @@
 
 use core::ffi::{c_int, c_long, c_uint};
 
-use super::{aio, copy, limits, map, meta, names, open, read, spawn, stat, sync, truncate, write};
+use super::{aio, copy, limits, map, meta, names, onlookers, open, read, spawn, stat, sync, truncate, write};
 use crate::raw::{self, call};
 use crate::{descriptions, process, signals};
 
 /// Linux 6.6.
 const SYS_FCHMODAT2: c_long = 452;
+/// Linux 6.13.
+const SYS_SETXATTRAT: c_long = 463;
+/// Linux 6.13.
+const SYS_REMOVEXATTRAT: c_long = 466;
+/// Linux 6.17.
+const SYS_FILE_SETATTR: c_long = 469;
 
 /// `syscall`.
 #[unsafe(no_mangle)]
@@ -61,6 +67,16 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_rt_sigaction => signals::rt_sigaction(int(a), b as _, c as _, d),
             libc::SYS_openat2 => return open::openat2(int(a), b as _, c, d),
             libc::SYS_mprotect => map::mprotect(a as _, b, int(c)),
+            libc::SYS_pkey_mprotect => map::pkey_mprotect(a as _, b, int(c), int(d)),
+            libc::SYS_open_by_handle_at => open::open_by_handle_at(int(a), b as _, int(c)),
+            libc::SYS_acct => onlookers::acct(a as _),
+            libc::SYS_swapon => onlookers::swapon(a as _, int(b)),
+            libc::SYS_inotify_add_watch => onlookers::inotify_add_watch(int(a), b as _, unsigned(c)),
+            libc::SYS_fanotify_mark => {
+                onlookers::fanotify_mark(int(a), unsigned(b), c as u64, int(d), e as _)
+            }
+            SYS_SETXATTRAT | SYS_REMOVEXATTRAT => meta::note_at(number, [a, b, c, d, e, f], int(c)),
+            SYS_FILE_SETATTR => meta::note_at(number, [a, b, c, d, e, f], int(e)),
             libc::SYS_open => open::open(a as _, int(b), unsigned(c)),
             libc::SYS_openat => open::openat(int(a), b as _, int(c), unsigned(d)),
             libc::SYS_creat => open::creat(a as _, unsigned(b)),

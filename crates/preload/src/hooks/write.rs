@@ -10,6 +10,7 @@ use holdfast_cache::{Errno, Outcome, Place};
 use holdfast_media::Bytes;
 use libc::{iovec, off_t, size_t, ssize_t};
 
+use super::transfer::{self, Spot, Transfer};
 use crate::descriptions::{APPEND, DSYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
@@ -20,7 +21,9 @@ const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
 const RWF_APPEND: c_int = 0x10;
 const RWF_NOAPPEND: c_int = 0x20;
-const PARTS_MAX: usize = 1024;
+const RWF_HIPRI: c_int = 0x1;
+/// Flags that no kernel refuses, and whose meaning for a file in the page cache is the log's to keep.
+const KNOWN_FLAGS: c_int = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
 /// The cursor is learned from writes up to this size.
 const LEARN_BYTES_MAX: usize = 64 << 10;
 
@@ -38,56 +41,24 @@ pub extern "C" fn holdfast_seen_writes() -> u32 {
     tls::with(|thread| thread.writes.get())
 }
 
-/// Where the program wants the bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Want {
-    Cursor,
-    At(u64),
-}
-
 /// One write call of the program.
 #[derive(Clone, Copy)]
 struct Call {
-    fd: c_int,
-    want: Want,
-    number: i64,
-    arguments: [usize; 6],
-    /// `pwritev2` flags.
-    flags: c_int,
-    cancel: bool,
+    transfer: Transfer,
+    spot: Spot,
 }
 
 impl Call {
-    fn kernel(&self) -> isize {
-        // SAFETY: the program's own call; the kernel checks its addresses.
-        unsafe {
-            if self.cancel {
-                return raw::cancellable(self.number, self.arguments);
-            }
-        }
-        self.plain()
-    }
-
-    fn plain(&self) -> isize {
-        let [a, b, c, d, e, f] = self.arguments;
-        // SAFETY: the program's own call; the kernel checks its addresses.
-        unsafe { raw::call6(self.number, a, b, c, d, e, f) }
-    }
-
     /// The call without the flags whose work the log does.
     fn unsynced(&self) -> isize {
-        let mut call = *self;
-        if call.number == libc::SYS_pwritev2 {
-            call.arguments[5] = (call.flags & !(RWF_DSYNC | RWF_SYNC)) as usize;
-        }
-        call.plain()
+        self.transfer.with_flags(self.transfer.flags & !(RWF_DSYNC | RWF_SYNC)).plain()
     }
 
     /// The call on a file left to the kernel, whose description the program believes to be synchronous.
     fn kernel_synced(&self, synced: bool) -> isize {
-        let result = self.kernel();
+        let result = self.transfer.kernel();
         if result > 0 && synced {
-            let sync = raw::fdatasync(self.fd);
+            let sync = raw::fdatasync(self.transfer.fd);
             if sync < 0 {
                 return sync;
             }
@@ -98,21 +69,21 @@ impl Call {
     /// # Safety
     /// `parts` are the program's buffers, as in `arguments`.
     unsafe fn run(&self, parts: &[Bytes<'_>]) -> ssize_t {
-        if self.cancel {
+        if self.transfer.cancel {
             raw::cancellation_point();
         }
         tls::with(|thread| thread.writes.set(thread.writes.get().wrapping_add(1)));
-        let moment = fds::moment(self.fd);
+        let moment = fds::moment(self.transfer.fd);
         give(target::retry(
-            self.fd,
+            self.transfer.fd,
             |synced| {
                 let result = self.kernel_synced(synced);
                 // Replaced meanwhile, or managed meanwhile because of another description.
-                let is_plain = match fds::look(self.fd) {
+                let is_plain = match fds::look(self.transfer.fd) {
                     Row::Described(description) => description.state() == State::Plain,
                     _ => true,
                 };
-                let strayed = result > 0 && !(is_plain && moment.lasts(self.fd));
+                let strayed = result > 0 && !(is_plain && moment.lasts(self.transfer.fd));
                 if strayed { self.settle_others(result, None) } else { result }
             },
             |errno| -(errno.0 as isize),
@@ -120,9 +91,9 @@ impl Call {
         ))
     }
 
-    /// Bytes that cannot be read: the kernel says how far it got, and why not farther.
+    /// A call of which only the kernel knows the result: how far it can read the bytes, or what it thinks of a flag.
     #[cold]
-    fn unreadable(&self, handle: Handle) -> isize {
+    fn around(&self, handle: Handle) -> isize {
         handle.forget_cursor();
         let done = critical::section(|| handle.client.around(handle.file, || raw::check(self.unsynced())));
         raw::encode(done.and_then(|result| result))
@@ -132,7 +103,7 @@ impl Call {
     /// of now, and no record says where. Both are brought to the disk before the call is acknowledged (invariant 5).
     #[cold]
     fn settle_others(&self, result: isize, before: Option<Handle>) -> isize {
-        let now = match target::of_other(self.fd) {
+        let now = match target::of_other(self.transfer.fd) {
             Target::Managed(handle) => Some(handle),
             _ => None,
         };
@@ -146,10 +117,12 @@ impl Call {
     }
 
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
-        if !parts.iter().all(memory::is_readable) {
-            return Some(self.unreadable(handle));
+        // A write of state Behind makes no call that would refuse the flags.
+        let is_odd = self.transfer.flags & !KNOWN_FLAGS != 0 && handle.client.writes_behind();
+        if is_odd || !parts.iter().all(memory::is_readable) {
+            return Some(self.around(handle));
         }
-        let moment = fds::moment(self.fd);
+        let moment = fds::moment(self.transfer.fd);
         let is_same = match (moment.row(), handle.description) {
             (Row::Described(now), Some(before)) => core::ptr::eq(now, before),
             (_, before) => before.is_none(),
@@ -160,10 +133,10 @@ impl Call {
         }
         let (strayed, moved) = (Cell::new(None), Cell::new(false));
         let outcome = critical::section(|| {
-            let follows = self.want == Want::Cursor && self.flags & RWF_APPEND == 0;
+            let follows = self.spot == Spot::Cursor && self.transfer.flags & RWF_APPEND == 0;
             let remembered = handle.description.filter(|it| follows && it.remembers_cursor());
             let Some(description) = remembered else {
-                if self.want == Want::Cursor {
+                if self.spot == Spot::Cursor {
                     handle.forget_cursor();
                 }
                 return self.absorb(handle, parts, None, (moment, &strayed, &moved));
@@ -201,21 +174,21 @@ impl Call {
         known: Option<u64>,
         (moment, strayed, moved): (Moment, &Cell<Option<isize>>, &Cell<bool>),
     ) -> Result<Outcome, Errno> {
-        let appends =
-            handle.flags & APPEND != 0 && self.flags & RWF_NOAPPEND == 0 || self.flags & RWF_APPEND != 0;
-        let place = match self.want {
+        let flags = self.transfer.flags;
+        let appends = handle.flags & APPEND != 0 && flags & RWF_NOAPPEND == 0 || flags & RWF_APPEND != 0;
+        let place = match self.spot {
             _ if appends => Place::Append,
-            Want::Cursor => Place::Cursor { known },
-            Want::At(offset) => Place::At(offset),
+            Spot::Cursor => Place::Cursor { known },
+            Spot::At(offset) => Place::At(offset),
         };
         // A positioned write leaves the cursor alone even when it appends: then the file's end tells where it went.
         let called = Cell::new(false);
         let landed = || {
-            let place = match self.want {
-                Want::At(_) => raw::fstat(self.fd).map(|stat| stat.size),
-                Want::Cursor => raw::cursor(self.fd),
+            let place = match self.spot {
+                Spot::At(_) => raw::fstat(self.transfer.fd).map(|stat| stat.size),
+                Spot::Cursor => raw::cursor(self.transfer.fd),
             };
-            if called.get() || moment.lasts(self.fd) {
+            if called.get() || moment.lasts(self.transfer.fd) {
                 return place;
             }
             // Another file's cursor, perhaps, and nothing is done yet: see what the number stands for now.
@@ -225,7 +198,7 @@ impl Call {
         let raw = || {
             called.set(true);
             let result = self.unsynced();
-            if moment.lasts(self.fd) {
+            if moment.lasts(self.transfer.fd) {
                 return raw::check(result);
             }
             // The record is cancelled: the bytes may have gone to another file.
@@ -233,13 +206,13 @@ impl Call {
             Err(Errno::EIO)
         };
         // The kernel does not see such a write, so it does not move the cursor either.
-        let seek = |to: u64| match self.want {
+        let seek = |to: u64| match self.spot {
             // The number is another file's by now, whose cursor stays where it is.
-            Want::Cursor if moment.lasts(self.fd) => {
+            Spot::Cursor if moment.lasts(self.transfer.fd) => {
                 // SAFETY: touches no memory. SEEK_SET = 0.
-                raw::check(unsafe { call!(libc::SYS_lseek, self.fd, to, 0) }).map(|_| ())
+                raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ())
             }
-            Want::Cursor | Want::At(_) => Ok(()),
+            Spot::Cursor | Spot::At(_) => Ok(()),
         };
         handle.client.write_seeking(handle.file, place, parts, raw, landed, seek)
     }
@@ -253,19 +226,10 @@ unsafe fn write_bytes(
     offset: Option<off_t>,
     cancel: bool,
 ) -> ssize_t {
-    let arguments = [fd as usize, buffer as usize, bytes, offset.unwrap_or(0) as usize, 0, 0];
-    let want = match offset.map(u64::try_from) {
-        None => Want::Cursor,
-        Some(Ok(offset)) => Want::At(offset),
-        Some(Err(_)) => {
-            // The kernel knows the right error.
-            // SAFETY: the program's own call.
-            return give(unsafe { call!(number, fd, buffer, bytes, offset.unwrap_or(-1)) });
-        }
-    };
-    let call = Call { fd, want, number, arguments, flags: 0, cancel };
+    let transfer = Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel);
+    let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
     // SAFETY: the program says that `bytes` bytes at `buffer` are readable.
-    unsafe { call.run(&[Bytes::from_raw(buffer.cast(), bytes)]) }
+    unsafe { Call { transfer, spot }.run(&[Bytes::from_raw(buffer.cast(), bytes)]) }
 }
 
 unsafe fn write_parts(
@@ -276,24 +240,17 @@ unsafe fn write_parts(
     offset: Option<off_t>,
     flags: c_int,
 ) -> ssize_t {
-    // The kernel takes the offset in two halves of which, on 64 bits, the first holds all.
-    let arguments =
-        [fd as usize, parts as usize, count as usize, offset.unwrap_or(0) as usize, 0, flags as usize];
-    let want = match offset {
-        None => Want::Cursor,
-        Some(-1) if number == libc::SYS_pwritev2 => Want::Cursor,
-        Some(offset) => u64::try_from(offset).map_or(Want::Cursor, Want::At),
+    let transfer = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
+    // SAFETY: the program's vector.
+    let (Some(spot), Some(parts)) = (Spot::of(number, offset), unsafe { transfer::parts(parts, count) })
+    else {
+        return give(transfer.kernel());
     };
-    let call = Call { fd, want, number, arguments, flags, cancel: true };
-    let negative = matches!(offset, Some(offset) if offset < 0) && number != libc::SYS_pwritev2;
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let unreadable = !memory::is_range_readable(parts.addr(), count.saturating_mul(size_of::<iovec>()));
-    if parts.is_null() || count == 0 || count > PARTS_MAX || negative || unreadable {
-        // The kernel knows the right answer.
-        return give(call.kernel());
+    // SAFETY: the program says that its parts can be read; `Bytes` has the layout of `iovec` (asserted above).
+    unsafe {
+        let parts = core::slice::from_raw_parts(parts.as_ptr().cast::<Bytes<'_>>(), parts.len());
+        Call { transfer, spot }.run(parts)
     }
-    // SAFETY: the program says that `count` parts lie there; `Bytes` has the layout of `iovec` (asserted above).
-    unsafe { call.run(core::slice::from_raw_parts(parts.cast::<Bytes<'_>>(), count)) }
 }
 
 /// `write`.

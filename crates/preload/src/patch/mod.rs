@@ -79,9 +79,12 @@ originals! {
     POSIX_SPAWNP = c"posix_spawnp",
     SYSTEM = c"system",
     POPEN = c"popen",
+    PROC_OPEN = c"_IO_proc_open",
     WORDEXP = c"wordexp",
     POSIX_FALLOCATE = c"posix_fallocate",
     FCHMODAT = c"fchmodat",
+    DLOPEN = c"dlopen",
+    DLMOPEN = c"dlmopen",
 }
 
 /// liburing's, looked for when used: it may be loaded late.
@@ -104,6 +107,13 @@ pub fn find_originals() {
             raw::set_cancellation(flag.unwrap_or(0) as *mut u8, set.unwrap_or(0), test.unwrap_or(0));
         }
     });
+}
+
+/// Whether the program's C library is glibc.
+pub fn is_glibc() -> bool {
+    let mut found = false;
+    elf::objects(|name, _| found |= name.to_bytes().ends_with(LIBC_NAMES[0]));
+    found
 }
 
 fn is_libc(name: &CStr) -> bool {
@@ -155,5 +165,5 @@ fn patch_object(object: &Object) -> bool {
             unsafe { text.replace(symbol.address, entry.address(), symbol.bytes) };
         });
     }
-    fits
+    fits && text.finish()
 }

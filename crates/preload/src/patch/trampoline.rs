@@ -3,6 +3,8 @@
 //! Hooks never return into the function they replace, so nothing of it has to be kept.
 #![allow(unsafe_code)] // Writes code.
 
+use core::ffi::c_int;
+
 use crate::raw::{self, call};
 
 const PAGE_BYTES: usize = 4096;
@@ -30,30 +32,77 @@ fn jump(address: usize, hook: usize, room: usize) -> Option<([u8; FAR_BYTES], us
     None
 }
 
-/// Text of libc, made writable.
+/// Text of libc, about to be changed.
 pub struct Text {
     first_page: usize,
     end: usize,
+    /// Where the bytes are changed: in place, or in a copy that takes the text's place at the end.
+    work: Work,
+}
+
+enum Work {
+    InPlace,
+    /// A file in memory, mapped here.
+    Copy {
+        fd: c_int,
+        address: usize,
+    },
 }
 
 impl Text {
-    /// Makes the pages from `first` to `last` (addresses of functions) writable. `None` when the system refuses.
+    /// Opens the pages from `first` to `last` (addresses of functions) for changes. `None` when the system refuses.
     ///
     /// # Safety
     /// The range is code of one object, mapped readable and executable.
     pub unsafe fn open(first: usize, last: usize) -> Option<Self> {
-        let text = Self {
+        let mut text = Self {
             first_page: first & !(PAGE_BYTES - 1),
             end: (last + FAR_BYTES).next_multiple_of(PAGE_BYTES),
+            work: Work::InPlace,
         };
         // One step, which stays executable: a system that forbids this must not leave libc half closed.
-        text.protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC).then_some(text)
+        if !text.protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
+            // Where no memory may be written and executed (systemd's MemoryDenyWriteExecute), a file may still be
+            // written first and mapped to be executed then.
+            text.work = text.copy()?;
+        }
+        Some(text)
+    }
+
+    fn bytes(&self) -> usize {
+        self.end - self.first_page
+    }
+
+    fn copy(&self) -> Option<Work> {
+        const MFD_EXEC: usize = 0x10;
+        let make = |flags: usize| {
+            // SAFETY: the name is a C string.
+            raw::check(unsafe { call!(libc::SYS_memfd_create, c"holdfast".as_ptr(), flags) })
+        };
+        let cloexec = libc::MFD_CLOEXEC as usize;
+        // Linux before 6.3 does not know the flag, later ones warn without it.
+        let fd = make(cloexec | MFD_EXEC).or_else(|_| make(cloexec)).ok()? as c_int;
+        // SAFETY: touches no memory.
+        let sized = raw::check(unsafe { call!(libc::SYS_ftruncate, fd, self.bytes()) });
+        let mapped = sized.and_then(|_| {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+            raw::check(unsafe { call!(libc::SYS_mmap, 0, self.bytes(), protection, libc::MAP_SHARED, fd, 0) })
+        });
+        let Ok(address) = mapped else {
+            raw::close(fd);
+            return None;
+        };
+        // SAFETY: libc's text is readable, the copy was just mapped with as many bytes.
+        unsafe {
+            core::ptr::copy_nonoverlapping(self.first_page as *const u8, address as *mut u8, self.bytes());
+        }
+        Some(Work::Copy { fd, address })
     }
 
     fn protect(&self, protection: i32) -> bool {
         // SAFETY: changes only the protection of libc's own text, which stays readable and executable.
-        let result =
-            unsafe { call!(libc::SYS_mprotect, self.first_page, self.end - self.first_page, protection) };
+        let result = unsafe { call!(libc::SYS_mprotect, self.first_page, self.bytes(), protection) };
         raw::check(result).is_ok()
     }
 
@@ -62,21 +111,46 @@ impl Text {
         address >= self.first_page && address + room <= self.end && jump(address, hook, room).is_some()
     }
 
-    /// Replaces the function at `address` of `room` bytes by a jump to `hook`.
+    /// Replaces the function at `address` of `room` bytes by a jump to `hook`, as from [`Text::finish`] on.
     ///
     /// # Safety
     /// The function is not running, and `hook` takes its arguments and returns its result.
     pub unsafe fn replace(&self, address: usize, hook: usize, room: usize) {
+        let place = match self.work {
+            Work::InPlace => address,
+            Work::Copy { address: copy, .. } => copy + (address - self.first_page),
+        };
         if let Some((code, bytes)) = jump(address, hook, room) {
-            // SAFETY: `bytes` bytes of writable text that belong to this function alone.
-            unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), address as *mut u8, bytes) };
+            // SAFETY: `bytes` bytes of writable text, or of its copy, that belong to this function alone.
+            unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, bytes) };
         }
+    }
+
+    /// Lets the changes take effect, all at once where a copy holds them. False, with nothing changed, when the system
+    /// refuses.
+    pub fn finish(self) -> bool {
+        let Work::Copy { fd, .. } = self.work else { return true };
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        // SAFETY: what is mapped over the text are the same bytes, but for the functions replaced.
+        let result =
+            unsafe { call!(libc::SYS_mmap, self.first_page, self.bytes(), protection, flags, fd, 0) };
+        raw::check(result).is_ok()
     }
 }
 
 impl Drop for Text {
     fn drop(&mut self) {
-        // If this fails the text stays writable, as it worked a moment ago; nothing depends on it.
-        self.protect(libc::PROT_READ | libc::PROT_EXEC);
+        match self.work {
+            // If this fails the text stays writable, as it worked a moment ago; nothing depends on it.
+            Work::InPlace => {
+                self.protect(libc::PROT_READ | libc::PROT_EXEC);
+            }
+            Work::Copy { fd, address } => {
+                // SAFETY: our own mapping, which nobody uses any more.
+                unsafe { call!(libc::SYS_munmap, address, self.bytes()) };
+                raw::close(fd);
+            }
+        }
     }
 }

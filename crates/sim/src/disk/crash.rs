@@ -1,6 +1,8 @@
 //! What a power cut leaves of a file system.
 
-use super::{Content, DiskState, Journal, NameChange};
+use super::content::Content;
+use super::names::NameChange;
+use super::{DiskState, Journal};
 use crate::random::Random;
 
 /// How much of what was not synced a power cut leaves.
@@ -60,6 +62,7 @@ impl DiskState {
         let used: Vec<u64> = next.inodes.iter().flatten().map(|inode| inode.number).collect();
         next.free_numbers.retain(|number| !used.contains(number));
         next.now_unix_s += later_s;
+        next.free_bytes = u64::MAX;
         next.watches.clear();
         next.notices.clear();
         next.random = Random::new(random.draw());
@@ -95,10 +98,7 @@ impl DiskState {
         self.commit(|_| true);
         for id in 0..self.inodes.len() as u32 {
             if self.inodes[id as usize].as_ref().is_some_and(|inode| inode.is_dirty()) {
-                let inode = self.inode_mut(id);
-                inode.durable = inode.cached.clone();
-                inode.versions.clear();
-                inode.sizes.clear();
+                self.inode_mut(id).write_dirty();
             }
         }
     }
@@ -133,6 +133,7 @@ impl DiskState {
         inode.entries = inode.durable_entries.clone();
         inode.errors = 0;
         inode.fails_next = false;
+        inode.refuses_next = false;
     }
 }
 

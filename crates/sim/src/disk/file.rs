@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use holdfast_keeper::disk::{Access, Disk, DiskFile, Notice, Stat};
 use holdfast_pool::{Identity, Ownership};
 
-use super::{DEVICE, FS_UUID, NameChange, SimDisk, not_found};
+use super::names::NameChange;
+use super::{DEVICE, FS_UUID, SimDisk, not_found};
 use crate::stage::{self, Kind};
 
 /// An open description.
@@ -94,7 +95,16 @@ impl SimFile {
         self.disk.state().punch(self.id, offset, bytes);
     }
 
-    /// What programs read from it.
+    /// `pread` of a program.
+    pub fn pread(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let bytes = self.bytes();
+        let from = bytes.len().min(offset as usize);
+        let count = buffer.len().min(bytes.len() - from);
+        buffer[..count].copy_from_slice(&bytes[from..from + count]);
+        count
+    }
+
+    /// All bytes that the kernel reads from it.
     pub fn bytes(&self) -> Vec<u8> {
         self.disk.state().inode(self.id).cached.bytes()
     }
@@ -172,9 +182,18 @@ impl DiskFile for SimFile {
     fn sync_file_system(&self) {}
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        stage::point(Kind::Disk);
-        self.disk.state().write(self.id, offset, bytes);
+        stage::point(Kind::FileWrite);
+        let mut state = self.disk.state();
+        if state.inode(self.id).refuses_next {
+            state.inode_mut(self.id).refuses_next = false;
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        state.write(self.id, offset, bytes);
         Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.disk.state().free_bytes)
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -1,0 +1,86 @@
+//! Stamps: how a reader without locks knows that nobody changed a page while it looked.
+//!
+//! A page's stamp can be had while nobody holds its lock, and stays the same until somebody who held it changed what the
+//! board says of the page: each change of a row or a loaded page is counted before the lock is opened. So a reader takes
+//! the stamps of all its pages, copies, and asks whether all stand: then there was a moment, the one between, at which all
+//! that was copied was true at once. A holder that dies leaves the lock locked, hence no stamp.
+
+use crate::locks::home;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// A stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(u64);
+
+/// The stamps of all pages.
+#[derive(Clone, Copy)]
+pub struct Stamps<'a> {
+    pub(crate) locks: &'a [AtomicU32],
+    pub(crate) changes: &'a [AtomicU64],
+}
+
+/// Counts a change of a page whose lock the caller holds.
+#[inline]
+pub(crate) fn note_change(changes: &AtomicU64) {
+    #[cfg(shuttle)]
+    if crate::model::mutated(crate::model::Mutation::ChangeUncounted) {
+        return;
+    }
+    // Not a read-modify-write: nobody else stores here while the lock is held.
+    changes.store(changes.load(Ordering::Relaxed) + 1, Ordering::Release);
+}
+
+impl Stamps<'_> {
+    #[inline]
+    fn set(&self, slot: u32, page: u64) -> usize {
+        home(slot, page, self.locks.len() as u64) as usize
+    }
+
+    /// The stamp of a page; `None` while somebody holds its lock.
+    #[inline]
+    pub fn get(&self, slot: u32, page: u64) -> Option<Stamp> {
+        let set = self.set(slot, page);
+        // First the count: what is counted under the lock that is then found open was seen.
+        let stamp = Stamp(self.changes[set].load(Ordering::Acquire));
+        (self.locks[set].load(Ordering::Acquire) == 0).then_some(stamp)
+    }
+
+    /// Whether nobody changed the page since its stamp was taken, as far as was read before this call.
+    #[inline]
+    pub fn stands(&self, slot: u32, page: u64, stamp: Stamp) -> bool {
+        fence(Ordering::Acquire);
+        let set = self.set(slot, page);
+        // First the lock: who is found to have opened it has counted before.
+        self.locks[set].load(Ordering::Acquire) == 0 && self.changes[set].load(Ordering::Acquire) == stamp.0
+    }
+
+    /// Counts a change of a page whose lock the caller holds.
+    #[inline]
+    pub fn note(&self, slot: u32, page: u64) {
+        note_change(&self.changes[self.set(slot, page)]);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::sync::AtomicU32;
+    use crate::{Board, Plan};
+
+    #[test]
+    fn a_stamp_stands_until_somebody_changes_the_page() {
+        let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
+        let (stamps, locks) = (board.stamps(), board.page_locks());
+        let stamp = stamps.get(3, 7).unwrap();
+        assert!(locks.lock(1, 3, 7 * 4096, 1));
+        assert!(stamps.get(3, 7).is_none() && !stamps.stands(3, 7, stamp));
+        locks.unlock(1, 3, 7 * 4096, 1);
+        assert!(stamps.stands(3, 7, stamp), "nothing was changed");
+        assert!(locks.lock(1, 3, 7 * 4096, 1));
+        let count = AtomicU32::new(0);
+        let content = crate::Content { lo: 0, hi: 1, source: crate::Source::Log(0) };
+        assert!(board.pages().insert(3, 7, content, 1, &count));
+        locks.unlock(1, 3, 7 * 4096, 1);
+        assert!(!stamps.stands(3, 7, stamp));
+        assert_ne!(stamps.get(3, 7).unwrap(), stamp);
+    }
+}

@@ -1,0 +1,163 @@
+//! Calls after which somebody looks at a file or changes it where no hook sees it: the kernel itself, the dynamic linker,
+//! or the program by notices of changes.
+//!
+//! The file is left to the kernel, or only kept out of state Behind, before the call is made. The call's result is the
+//! kernel's in any case.
+#![allow(unsafe_code)] // C entry points.
+
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use holdfast_cache::Reason;
+
+use crate::patch::{DLMOPEN, DLOPEN, Original};
+use crate::raw::{self, call, give_int};
+use crate::{behind, critical, process, target};
+
+type Name = *const c_char;
+
+const HERE: c_int = libc::AT_FDCWD;
+
+/// The kernel writes to the file of a name by itself from now on.
+unsafe fn leave_to_kernel(path: Name) {
+    if let Some(client) = process::client()
+        // SAFETY: the kernel checks the address.
+        && let Ok(stat) = unsafe { raw::fstatat(HERE, path, 0) }
+    {
+        target::leave_file_to_kernel(client, &stat, Reason::Uncovered);
+    }
+}
+
+/// `acct`: the kernel appends to the file whenever a process ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn acct(path: Name) -> c_int {
+    // SAFETY: the program's own call; the kernel checks the address.
+    unsafe {
+        leave_to_kernel(path);
+        give_int(call!(libc::SYS_acct, path))
+    }
+}
+
+/// `swapon`: the kernel uses the file's blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn swapon(path: Name, flags: c_int) -> c_int {
+    // SAFETY: the program's own call; the kernel checks the address.
+    unsafe {
+        leave_to_kernel(path);
+        give_int(call!(libc::SYS_swapon, path, flags))
+    }
+}
+
+/// The program wants to be told of changes to a file, or to any file of a directory. Those of files in state Behind reach
+/// the kernel only when the keeper brings them there.
+pub fn watching(find: impl FnOnce() -> Result<raw::Stat, holdfast_cache::Errno>) {
+    let Some(client) = process::client().filter(|client| client.writes_behind()) else { return };
+    let Ok(stat) = find() else { return };
+    critical::section(|| match client.find(stat.dev, stat.ino) {
+        Some(seen) if stat.regular => {
+            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+            let _ = client.leave_behind(seen.file, true);
+        }
+        _ => client.forbid_behind(),
+    });
+}
+
+/// `inotify_add_watch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn inotify_add_watch(fd: c_int, path: Name, mask: u32) -> c_int {
+    if mask & (libc::IN_MODIFY | libc::IN_ACCESS) != 0 {
+        let flags = if mask & libc::IN_DONT_FOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+        // SAFETY: the kernel checks the address.
+        watching(|| unsafe { raw::fstatat(HERE, path, flags) });
+    }
+    // SAFETY: the program's own call; the kernel checks the address.
+    give_int(unsafe { call!(libc::SYS_inotify_add_watch, fd, path, mask) })
+}
+
+/// `fanotify_mark`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fanotify_mark(
+    fd: c_int,
+    flags: c_uint,
+    mask: u64,
+    dirfd: c_int,
+    path: Name,
+) -> c_int {
+    if flags & libc::FAN_MARK_ADD != 0 && mask & (libc::FAN_MODIFY | libc::FAN_ACCESS) != 0 {
+        let whole = flags & (libc::FAN_MARK_MOUNT | libc::FAN_MARK_FILESYSTEM) != 0;
+        let root = c"/".as_ptr();
+        // SAFETY: the kernel checks the address.
+        watching(|| unsafe {
+            match (whole, path.is_null()) {
+                // A directory stands for all that is below.
+                (true, _) => raw::fstatat(HERE, root, 0),
+                (_, true) => raw::fstat(dirfd),
+                _ => raw::fstatat(dirfd, path, 0),
+            }
+        });
+    }
+    // SAFETY: the program's own call; the kernel checks the address.
+    give_int(unsafe { call!(libc::SYS_fanotify_mark, fd, flags, mask, dirfd, path) })
+}
+
+/// The linker is about to read and map the file of a name. Returns libc's function.
+unsafe extern "C" fn loading(path: Name, original: &Original) -> usize {
+    if !path.is_null() {
+        // SAFETY: the program's path.
+        unsafe { behind::show_path(HERE, path, 0) };
+    }
+    original.address()
+}
+
+unsafe extern "C" fn before_dlopen(path: Name) -> usize {
+    // SAFETY: the program's path.
+    unsafe { loading(path, &DLOPEN) }
+}
+
+unsafe extern "C" fn before_dlmopen(path: Name) -> usize {
+    // SAFETY: the program's path.
+    unsafe { loading(path, &DLMOPEN) }
+}
+
+/// `dlopen`: ends in a jump, as libc's function searches where its caller was linked to search.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn dlopen(path: Name, mode: c_int) -> *mut c_void {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        before = sym before_dlopen,
+    )
+}
+
+/// `dlmopen`, as `dlopen`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn dlmopen(namespace: usize, path: Name, mode: c_int) -> *mut c_void {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rdi, rsi",
+        "call {before}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        before = sym before_dlmopen,
+    )
+}

@@ -1,0 +1,178 @@
+//! Programs that are started where the library cannot follow: the keeper is told before they start, so that the summary and
+//! `doctor -- PROGRAM` can name them.
+//!
+//! Must never change the call: what cannot be looked at is left to the kernel's judgement. The caller may be a child that
+//! runs in its parent's memory.
+#![allow(unsafe_code)] // Arrays of C strings and buffers for the kernel.
+
+use core::ffi::{c_char, c_int};
+
+use holdfast_cache::Unseen;
+
+use crate::raw::{self, call};
+use crate::{memory, process, signals, target};
+
+const LIBRARY: &[u8] = b"libholdfast.so";
+const PRELOAD_VARIABLE: &[u8] = b"LD_PRELOAD=";
+const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
+const PATH_BYTES: usize = 256;
+const PAGE_BYTES: usize = 4096;
+
+/// Tells the keeper, if `execveat` with these arguments leads to a program without the library.
+///
+/// # Safety
+/// The arguments are those of an `execveat` that is about to be made; any of them may be bad.
+pub unsafe fn tell(dirfd: c_int, path: *const c_char, flags: c_int, environment: *const *const c_char) {
+    let Some(client) = process::client().or_else(process::parents_client) else { return };
+    // Without our handler of faults nothing of the program's can be looked at.
+    if !signals::wait_for_sections() {
+        return;
+    }
+    // SAFETY: the kernel checks the path's address.
+    let Ok(stat) = (unsafe { raw::fstatat(dirfd, path, flags & libc::AT_EMPTY_PATH) }) else { return };
+    if !stat.regular {
+        return;
+    }
+    // SAFETY: our caller's promise.
+    let why = unsafe { of_environment(environment) }
+        // SAFETY: as above.
+        .or_else(|| unsafe { of_file(dirfd, path, flags, &stat) });
+    if let Some(why) = why {
+        // SAFETY: the kernel has just read the path.
+        client.note_unseen(why, Some((dirfd, unsafe { raw::path(path) })));
+    }
+}
+
+/// What the new program's environment says.
+unsafe fn of_environment(mut environment: *const *const c_char) -> Option<Unseen> {
+    let (mut library, mut socket) = ([0; PATH_BYTES], [0; PATH_BYTES]);
+    while !environment.is_null() {
+        if !memory::is_range_readable(environment.addr(), size_of::<usize>()) {
+            // The kernel will refuse the call.
+            return None;
+        }
+        // SAFETY: readable, as probed.
+        let entry = unsafe { *environment };
+        if entry.is_null() {
+            break;
+        }
+        // SAFETY: a string of the environment to be; its bytes are probed.
+        unsafe {
+            value(entry, PRELOAD_VARIABLE, &mut library);
+            value(entry, SOCKET_VARIABLE, &mut socket);
+            environment = environment.add(1);
+        }
+    }
+    let library = library_in(&library);
+    match (library, socket[0]) {
+        (None, _) | (_, 0) => Some(Unseen::Environment),
+        (Some(library), _) if is_missing(&library) || is_missing(&socket) => Some(Unseen::OutOfReach),
+        _ => None,
+    }
+}
+
+/// Copies the value of the entry if it begins with `name`; what does not fit is cut off.
+///
+/// # Safety
+/// `entry` is meant to be a C string.
+unsafe fn value(entry: *const c_char, name: &[u8], into: &mut [u8; PATH_BYTES]) {
+    let byte = |at: usize| {
+        let address = entry.addr().wrapping_add(at);
+        if (at == 0 || address.is_multiple_of(PAGE_BYTES)) && !memory::is_range_readable(address, 1) {
+            return 0;
+        }
+        // SAFETY: readable, as probed at the start and at each new page.
+        unsafe { entry.add(at).cast::<u8>().read() }
+    };
+    if !name.iter().enumerate().all(|(at, wanted)| byte(at) == *wanted) {
+        return;
+    }
+    for (at, place) in into.iter_mut().take(PATH_BYTES - 1).enumerate() {
+        *place = byte(name.len() + at);
+        if *place == 0 {
+            return;
+        }
+    }
+}
+
+/// The path of our library in a value of LD_PRELOAD.
+fn library_in(value: &[u8; PATH_BYTES]) -> Option<[u8; PATH_BYTES]> {
+    let text = value.split(|byte| *byte == 0).next()?;
+    let part = text.split(|byte| matches!(byte, b' ' | b':')).find(|part| part.ends_with(LIBRARY))?;
+    let mut path = [0; PATH_BYTES];
+    path.get_mut(..part.len())?.copy_from_slice(part);
+    Some(path)
+}
+
+fn is_missing(path: &[u8; PATH_BYTES]) -> bool {
+    // SAFETY: the path ends with a zero. F_OK = 0.
+    let result = unsafe { call!(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), 0) };
+    raw::check(result).is_err_and(|errno| errno.0 == libc::ENOENT)
+}
+
+/// What the file says.
+///
+/// # Safety
+/// The kernel has just read the path.
+unsafe fn of_file(dirfd: c_int, path: *const c_char, flags: c_int, stat: &raw::Stat) -> Option<Unseen> {
+    let (mode, owner, group) = stat.ownership;
+    // SAFETY: no arguments.
+    let (user, users_group) = unsafe { (call!(libc::SYS_geteuid) as u32, call!(libc::SYS_getegid) as u32) };
+    if mode & libc::S_ISUID != 0 && owner != user || mode & libc::S_ISGID != 0 && group != users_group {
+        return Some(Unseen::Privileged);
+    }
+    if flags & libc::AT_EMPTY_PATH != 0 {
+        return None;
+    }
+    let client = process::client().or_else(process::parents_client)?;
+    let mut head = [0u8; 1024];
+    // SAFETY: the kernel checks the path; the buffer is as long as said.
+    let bytes = unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let fd = raw::check(call!(libc::SYS_openat, dirfd, path, flags)).ok()? as c_int;
+        target::note_open(client, stat);
+        let bytes = raw::check(call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0));
+        raw::close(fd);
+        bytes.ok()?
+    };
+    is_static(head.get(..bytes)?).then_some(Unseen::Static)
+}
+
+/// Whether this is the head of an ELF program of 64 bits that names no loader.
+fn is_static(head: &[u8]) -> bool {
+    const PT_INTERP: u16 = 3;
+    const HEADER_BYTES: usize = 56;
+    let half = |at: usize| head.get(at..at + 2).map(|two| u16::from(two[0]) | u16::from(two[1]) << 8);
+    if !head.starts_with(b"\x7fELF\x02") {
+        return false;
+    }
+    // The table of program headers follows the file's header; one that lies elsewhere is not judged.
+    let (Some(64), Some(count)) = (half(32), half(56)) else { return false };
+    let mut kinds = (0..usize::from(count)).map(|index| half(64 + index * HEADER_BYTES));
+    count > 0 && !kinds.any(|kind| kind.is_none_or(|kind| kind == PT_INTERP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_with_a_loader_are_not_static() {
+        let head = std::fs::read("/bin/true").unwrap();
+        assert!(!is_static(&head[..1024]));
+        assert!(!is_static(b"#!/bin/sh"));
+        assert!(!is_static(b"\x7fELF\x02"));
+    }
+
+    #[test]
+    fn the_library_is_found_among_others() {
+        let value = |text: &str| {
+            let mut value = [0; PATH_BYTES];
+            value[..text.len()].copy_from_slice(text.as_bytes());
+            library_in(&value).map(|path| path.split(|byte| *byte == 0).next().unwrap().to_vec())
+        };
+        assert_eq!(value("/a/libholdfast.so:b.so").unwrap(), b"/a/libholdfast.so");
+        assert_eq!(value("b.so /a/libholdfast.so").unwrap(), b"/a/libholdfast.so");
+        assert!(value("b.so").is_none() && value("").is_none());
+    }
+}

@@ -1,0 +1,153 @@
+//! Names: a list of changes, of which some must be found after a crash.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::{File, FileIndex, Model, NameChange};
+
+/// What happened to names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// A file was created.
+    Create(Vec<u8>, FileIndex),
+    /// A name was removed.
+    Unlink(Vec<u8>, FileIndex),
+    /// A file got another name, and perhaps took it from one.
+    Rename(Vec<u8>, Vec<u8>, FileIndex, Option<FileIndex>),
+}
+
+impl Naming {
+    pub(super) fn files(&self) -> [Option<FileIndex>; 2] {
+        match self {
+            Self::Create(_, file) | Self::Unlink(_, file) => [Some(*file), None],
+            Self::Rename(_, _, file, replaced) => [Some(*file), *replaced],
+        }
+    }
+
+    pub(super) fn names(&self) -> [Option<&[u8]>; 2] {
+        match self {
+            Self::Create(name, _) | Self::Unlink(name, _) => [Some(name), None],
+            Self::Rename(from, to, ..) => [Some(from), Some(to)],
+        }
+    }
+
+    pub(super) fn builds_on(&self, earlier: &Self) -> bool {
+        self.files().iter().flatten().any(|file| earlier.files().contains(&Some(*file)))
+            || self.names().iter().flatten().any(|name| earlier.names().contains(&Some(*name)))
+    }
+
+    pub(super) fn apply(&self, names: &mut BTreeMap<Vec<u8>, FileIndex>) {
+        match self {
+            Self::Create(name, file) => {
+                names.insert(name.clone(), *file);
+            }
+            Self::Unlink(name, _) => {
+                names.remove(name);
+            }
+            Self::Rename(from, to, file, _) => {
+                names.remove(from);
+                names.insert(to.clone(), *file);
+            }
+        }
+    }
+}
+
+impl Model {
+    /// A file that was just created, without bytes.
+    pub fn create(&mut self, name: &[u8]) -> FileIndex {
+        let file = self.files.len();
+        self.files.push(File {
+            states: vec![Rc::new(Vec::new())],
+            floor: 0,
+            under_way: Vec::new(),
+            ends: Vec::new(),
+            conflict: false,
+            has_bytes: false,
+            broken: false,
+        });
+        self.name(Naming::Create(name.to_vec(), file));
+        file
+    }
+
+    /// Names changed.
+    pub fn name(&mut self, naming: Naming) -> u64 {
+        let id = self.announce(naming);
+        self.named(id);
+        id
+    }
+
+    /// Names are about to change.
+    pub fn announce(&mut self, naming: Naming) -> u64 {
+        let id = self.changed();
+        self.changes.push(NameChange { naming, sure: false, id, made: None });
+        id
+    }
+
+    /// The announced change was made.
+    pub fn named(&mut self, id: u64) {
+        let now = self.changed();
+        for change in self.changes.iter_mut().filter(|change| change.id == id) {
+            change.made = Some(now);
+        }
+    }
+
+    /// A change of names failed.
+    pub fn not_named(&mut self, id: u64) {
+        self.changed();
+        self.changes.retain(|change| change.id != id);
+    }
+
+    /// The number of changes of names so far: what a sync that begins now will cover.
+    pub fn name_changes(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Changes of names up to a number are durable. `only_held` leaves out creations of files that have no byte: no
+    /// promise covers them.
+    pub fn names_synced(&mut self, up_to: u64, with_blank: bool) {
+        for index in 0..self.changes.len() {
+            let change = &self.changes[index];
+            let blank = matches!(change.naming, Naming::Create(_, file) if !self.files[file].has_bytes);
+            if change.made.is_some_and(|made| made <= up_to) && !change.sure && (with_blank || !blank) {
+                self.make_sure(index);
+            }
+        }
+        self.fold();
+    }
+
+    pub(super) fn must_exist(&mut self, file: FileIndex) {
+        for index in 0..self.changes.len() {
+            if matches!(self.changes[index].naming, Naming::Create(_, created) if created == file) {
+                self.make_sure(index);
+            }
+        }
+    }
+
+    /// With a change all earlier ones that it builds on are certain.
+    fn make_sure(&mut self, index: usize) {
+        self.changes[index].sure = true;
+        self.version += 1;
+        for earlier in (0..index).rev() {
+            let later = (earlier + 1..=index).filter(|&later| self.changes[later].sure);
+            let needed = later
+                .clone()
+                .any(|later| self.changes[later].naming.builds_on(&self.changes[earlier].naming));
+            if needed {
+                self.changes[earlier].sure = true;
+            }
+        }
+    }
+
+    /// Certain changes at the beginning of the list become part of what is certain.
+    fn fold(&mut self) {
+        while self.changes.first().is_some_and(|change| change.sure) {
+            let change = self.changes.remove(0);
+            change.naming.apply(&mut self.names);
+        }
+    }
+
+    /// How many changes of names may be lost.
+    pub fn names_unsure(&self) -> usize {
+        self.changes.iter().filter(|change| !change.sure).count()
+    }
+}

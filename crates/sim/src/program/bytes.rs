@@ -1,0 +1,250 @@
+//! What programs do to the bytes of files.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use holdfast_cache::{Errno, Outcome, Place, Reading};
+use holdfast_keeper::disk::DiskFile;
+use holdfast_media::Bytes;
+
+use super::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, with_handle};
+use crate::disk::DEVICE;
+use crate::machine::{Handle, client, parts, path};
+use crate::model::{Effect, FileIndex};
+use crate::op::{Leave, Name};
+use crate::stage::{self, Kind, model};
+
+pub(super) fn create(name: Name) {
+    let disk = parts(|parts| parts.disk.clone());
+    let Ok(file) = disk.create(&path(name)) else { return };
+    let index = model(|model| model.create(&[name]));
+    parts(|parts| {
+        let handle = Handle { file, reference: None, is_as_born: true, seen_error: AtomicU32::new(0) };
+        parts.handles.insert(index, handle);
+    });
+    stage::point(Kind::Raw);
+}
+
+pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
+    let Some(index) = file_at(name) else { return };
+    let data = payload(bytes);
+    let whole = match at {
+        Some(at) => Effect::Write { offset: at.into(), bytes: data.clone() },
+        None => Effect::Append(data.clone()),
+    };
+    let client = client(thread);
+    let id = begin(thread, index, whole);
+    for _ in 0..STALE_MAX {
+        let Ok(reference) = managed(thread, index) else { break };
+        let cursor = Cell::new(0u64);
+        let called = Cell::new(false);
+        let raw = |durable: bool| {
+            stage::point(Kind::Raw);
+            called.set(true);
+            let part = &data[..kept as usize];
+            with_handle(index, |handle| {
+                let offset = at.map_or_else(|| handle.file.size(), u64::from);
+                cursor.set(offset + part.len() as u64);
+                if !part.is_empty() {
+                    handle.file.pwrite(part, offset);
+                }
+                let done = Effect::Write { offset, bytes: part.to_vec() };
+                let done = (!part.is_empty()).then_some(&done);
+                model(|model| model.took_effect(index, id, done, durable, kept < bytes));
+            });
+            stage::point(Kind::Raw);
+            if kept == 0 { Err(ENOSPC) } else { Ok(part.len()) }
+        };
+        let Some(reference) = reference else {
+            let _ = raw(false);
+            break;
+        };
+        let place = at.map_or(Place::Append, |at| Place::At(at.into()));
+        let parts = [Bytes::from_slice(&data)];
+        let row = &client.board().files()[reference.slot as usize];
+        // Who keeps the writers out and logs nothing goes around the log: durable when it returns, not before.
+        let around = Cell::new(false);
+        let raw_write = || {
+            let is_logging =
+                client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
+            around.set(row.is_exclusive() && !is_logging);
+            raw(!around.get())
+        };
+        let seek = |to| {
+            cursor.set(to);
+            Ok(())
+        };
+        match client.write_seeking(reference, place, &parts, raw_write, || Ok(cursor.get()), seek) {
+            Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
+            Ok(Outcome::Kernel) => {
+                let _ = raw(false);
+                break;
+            }
+            Ok(Outcome::Absorbed { offset, .. }) => {
+                if !called.get() {
+                    // State Behind: the kernel was not asked, so nothing of it can be short.
+                    let done = Effect::Write { offset, bytes: data.clone() };
+                    model(|model| model.took_effect(index, id, Some(&done), true, false));
+                }
+                if around.get() {
+                    model(|model| {
+                        let states = model.states(index);
+                        model.synced(index, states);
+                    });
+                }
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    model(|model| model.returned(index, id));
+}
+
+pub(super) fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
+    let Some(index) = file_at(name) else { return };
+    let client = client(thread);
+    let id = begin(thread, index, effect.clone());
+    for _ in 0..STALE_MAX {
+        let Ok(reference) = managed(thread, index) else { break };
+        let raw = |durable: bool| {
+            stage::point(Kind::Raw);
+            if works {
+                with_handle(index, |handle| match effect {
+                    Effect::Truncate(size) => handle.file.truncate(*size),
+                    Effect::Punch { offset, bytes } => handle.file.punch_hole(*offset, *bytes),
+                    _ => {}
+                });
+            }
+            model(|model| model.took_effect(index, id, works.then_some(effect), durable, !works));
+            stage::point(Kind::Raw);
+            if works { Ok(()) } else { Err(ENOSPC) }
+        };
+        let Some(reference) = reference else {
+            let _ = raw(false);
+            break;
+        };
+        let result = match effect {
+            Effect::Punch { offset, bytes } => client.punch(reference, *offset, *bytes, || raw(true)),
+            Effect::Truncate(size) => client.truncate(reference, *size, || raw(true)),
+            _ => break,
+        };
+        match result {
+            Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
+            Ok(Outcome::Kernel) => {
+                let _ = raw(false);
+                break;
+            }
+            _ => break,
+        }
+    }
+    model(|model| model.returned(index, id));
+}
+
+pub(super) fn around(thread: u8, name: Name, at: u32, bytes: u32) {
+    let Some(index) = file_at(name) else { return };
+    let Ok(reference) = managed(thread, index) else { return };
+    let effect = Effect::Write { offset: at.into(), bytes: payload(bytes) };
+    let id = begin(thread, index, effect.clone());
+    let raw = || {
+        stage::point(Kind::Raw);
+        if let Effect::Write { offset, bytes } = &effect {
+            with_handle(index, |handle| handle.file.pwrite(bytes, *offset));
+        }
+        model(|model| model.took_effect(index, id, Some(&effect), false, false));
+        stage::point(Kind::Raw);
+    };
+    match reference {
+        None => raw(),
+        Some(reference) => {
+            let is_absorbed = || {
+                let seen = client(thread).find(DEVICE, with_handle(index, |handle| handle.file.key().1));
+                seen.is_some_and(|seen| seen.file == reference && seen.state.is_absorbed())
+            };
+            let absorbed = is_absorbed();
+            if client(thread).around(reference, raw).is_ok() && absorbed && is_absorbed() {
+                model(|model| {
+                    let states = model.states(index);
+                    model.synced(index, states);
+                });
+            }
+        }
+    }
+    model(|model| model.returned(index, id));
+}
+
+/// The program's own `fsync`.
+pub(super) fn raw_sync(index: FileIndex) -> Result<(), Errno> {
+    let file = with_handle(index, |handle| handle.file.try_clone());
+    let file = file.map_err(|_| Errno::EIO)?;
+    file.sync().map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))
+}
+
+pub(super) fn sync(thread: u8, name: Name) {
+    let Some(index) = file_at(name) else { return };
+    // The library syncs a file it does not know yet natively.
+    let reference = with_handle(index, |handle| handle.reference);
+    let (states, changes) = model(|model| (model.states(index), model.name_changes()));
+    let seen = with_handle(index, |handle| handle.seen_error.load(Ordering::Relaxed));
+    let seen_error = AtomicU32::new(seen);
+    let result = match reference {
+        Some(reference) => client(thread).sync(reference, &seen_error, || raw_sync(index)),
+        None => raw_sync(index),
+    };
+    let seen = seen_error.load(Ordering::Relaxed);
+    with_handle(index, |handle| handle.seen_error.store(seen, Ordering::Relaxed));
+    if result.is_ok() {
+        let ordered = parts(|parts| parts.disk.is_ordered());
+        model(|model| {
+            model.synced(index, states);
+            if ordered {
+                model.names_synced(changes, false);
+            }
+        });
+    }
+}
+
+/// Reads, and compares with what was written.
+pub(super) fn read(thread: u8, name: Name, at: u32, bytes: u32) {
+    let Some(index) = file_at(name) else { return };
+    let key = with_handle(index, |handle| handle.file.key());
+    let before = model(|model| model.contents(index).to_vec());
+    let mut buffer = vec![0xee; bytes as usize];
+    let pread = |buffer: &mut [u8], at: u64| with_handle(index, |handle| handle.file.pread(buffer, at));
+    let mut done = None;
+    for _ in 0..STALE_MAX {
+        let Some(seen) = client(thread).find(key.0, key.1) else { break };
+        let raw = |part: &mut [u8], offset: u64| {
+            stage::point(Kind::Raw);
+            Ok(pread(part, offset))
+        };
+        let place = Place::At(at.into());
+        match client(thread).read(seen.file, place, &mut buffer, raw, || Ok(0), |_| Ok(())) {
+            Ok(Reading::Done(count)) => done = Some(count),
+            Ok(Reading::Stale) => continue,
+            Ok(Reading::Kernel) => {}
+            Err(errno) => return stage::complain(format!("a read fails with errno {}", errno.0)),
+        }
+        break;
+    }
+    let count = done.unwrap_or_else(|| pread(&mut buffer, at.into()));
+    let part = |bytes: &[u8]| {
+        let from = bytes.len().min(at as usize);
+        bytes[from..bytes.len().min(from + buffer.len())].to_vec()
+    };
+    let (after, exempt) = model(|model| (model.contents(index).to_vec(), model.is_exempt(index)));
+    let found = &buffer[..count];
+    if !exempt && found != part(&before) && found != part(&after) {
+        let wrong = crate::model::difference(&part(&after), found);
+        stage::complain(format!("a read of {} at {at}: {wrong}", char::from(name)));
+    }
+}
+
+/// A program asks for the size, or maps the file, or the like: the kernel must know all of it.
+pub(super) fn leave(thread: u8, name: Name, how: Leave) {
+    let Some(file) = known(thread, name) else { return };
+    let _ = match how {
+        Leave::Bring => client(thread).bring_to_kernel(file),
+        Leave::Once => client(thread).leave_behind(file, false),
+        Leave::ForGood => client(thread).leave_behind(file, true),
+    };
+}

@@ -1,0 +1,114 @@
+//! What the keeper and outsiders do.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use holdfast_cache::Reason;
+use holdfast_keeper::durable::ManagedFile;
+
+use super::bytes::raw_sync;
+use super::{UnderWay, file_at, managed, payload, with_handle};
+use crate::disk::SimFile;
+use crate::machine::{Handle, client, durable, parts};
+use crate::model::{Effect, FileIndex};
+use crate::op::Name;
+use crate::stage::{self, Kind, model};
+
+pub(super) fn bypass(thread: u8, name: Name) {
+    let Some(index) = file_at(name) else { return };
+    let Ok(Some(reference)) = managed(thread, index) else { return };
+    let _ = client(thread).bypass(reference, Reason::MappedShared);
+}
+
+/// Closes a file, unless a thread is at it.
+fn close(index: FileIndex) -> Option<Handle> {
+    let in_use = |under_way: &UnderWay| matches!(under_way, UnderWay::Change(file, _) if *file == index);
+    parts(|parts| {
+        let busy = parts.under_way.iter().flatten().any(in_use);
+        if busy { None } else { parts.handles.remove(&index) }
+    })
+}
+
+pub(super) fn retire(name: Name) {
+    let Some(index) = file_at(name) else { return };
+    let reference = close(index).and_then(|handle| handle.reference);
+    if let Some(reference) = reference
+        && let Some(file) = durable().file(reference.slot.into(), reference.generation)
+    {
+        durable().retire(&file);
+    }
+}
+
+pub(super) fn fail(name: Name) {
+    let Some(index) = file_at(name) else { return };
+    let inode = with_handle(index, |handle| handle.file.id);
+    model(|model| model.will_fail(index));
+    parts(|parts| parts.disk.state().fail_next_sync(inode));
+}
+
+pub(super) fn outsider(name: Name, late: bool) {
+    let Some(index) = file_at(name) else { return };
+    let durable = durable();
+    let file = managed_file(index);
+    // Only a fence that has outsiders wait lets files into state Behind.
+    let late = late && durable.board.header().write_behind.word.load(Ordering::SeqCst) == 0;
+    if let Some(file) = &file {
+        if late {
+            model(|model| model.set_conflict(index, true));
+        }
+        let arrived = durable.outsider_arrived(file, late);
+        model(|model| model.set_conflict(index, false));
+        if arrived.is_err() {
+            return;
+        }
+    }
+    let bytes = payload(20);
+    let effect = Effect::Write { offset: 5, bytes: bytes.clone() };
+    let id = model(|model| model.begin(index, effect.clone()));
+    with_handle(index, |handle| handle.file.pwrite(&bytes, 5));
+    model(|model| model.took_effect(index, id, Some(&effect), false, false));
+    stage::point(Kind::Raw);
+    let states = model(|model| model.states(index));
+    if raw_sync(index).is_ok() {
+        model(|model| model.synced(index, states));
+    }
+    stage::point(Kind::Raw);
+    if let Some(file) = &file {
+        durable.outsider_left(file);
+    }
+}
+
+/// The file as the keeper knows it.
+fn managed_file(index: FileIndex) -> Option<Arc<ManagedFile<SimFile>>> {
+    let key = with_handle(index, |handle| handle.file.key());
+    let durable = durable();
+    let slot = durable.board.find(key.0, key.1)?;
+    let generation = durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+    durable.file(slot.into(), generation)
+}
+
+/// An outsider opens the file to read it, and the fence has it wait for the keeper.
+pub(super) fn show(name: Name) {
+    if let Some(file) = file_at(name).and_then(managed_file)
+        && durable().show(&file).is_ok()
+    {
+        let index = file_at(name);
+        super::look_at(name, index, |index| with_handle(index, |handle| handle.file.bytes()));
+    }
+}
+
+/// The keeper brings bytes to the page cache that it need not bring there yet.
+pub(super) fn drain(name: Name) {
+    if let Some(file) = file_at(name).and_then(managed_file) {
+        let durable = durable();
+        let settled = durable.board.settled_seq(file.slot);
+        let _ = durable.drain(&file, settled);
+    }
+}
+
+/// The next write of the keeper to the file fails.
+pub(super) fn refuse(name: Name) {
+    let Some(index) = file_at(name) else { return };
+    let inode = with_handle(index, |handle| handle.file.id);
+    parts(|parts| parts.disk.state().refuse_next_write(inode));
+}

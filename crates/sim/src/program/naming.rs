@@ -1,0 +1,94 @@
+//! What programs do to names.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::path::Path;
+
+use holdfast_cache::{Errno, Removal};
+use holdfast_keeper::disk::DiskFile;
+
+use super::{ENOSPC, UnderWay, file_at, known};
+use crate::disk::DEVICE;
+use crate::machine::{client, parts, path};
+use crate::model::Naming;
+use crate::op::Name;
+use crate::stage::{self, Kind, model};
+
+pub(super) fn sync_directory(thread: u8) {
+    let changes = model(|model| model.name_changes());
+    let raw = || {
+        let disk = parts(|parts| parts.disk.clone());
+        let directory = holdfast_keeper::disk::Disk::open(&disk, Path::new("/d")).map_err(|_| Errno::EIO)?;
+        directory.sync().map_err(|_| Errno::EIO)
+    };
+    if client(thread).sync_directory(3, DEVICE, raw).is_ok() {
+        model(|model| model.names_synced(changes, true));
+    }
+}
+
+pub(super) fn rename(thread: u8, from: Name, to: Name, works: bool) {
+    if file_at(from).is_none() {
+        return;
+    }
+    let target = CString::new(path(to)).expect("no zero in a path");
+    let replaces = Cell::new(None);
+    let raw = || {
+        stage::point(Kind::Raw);
+        if !works {
+            return Err(ENOSPC);
+        }
+        // Others may have changed the names while this thread asked the keeper.
+        let (Some(index), replaced) = (file_at(from), file_at(to)) else { return Err(Errno(2)) };
+        parts(|parts| parts.disk.rename(&path(from), &path(to))).map_err(|_| Errno::EIO)?;
+        let change = Naming::Rename(vec![from], vec![to], index, replaced);
+        model(|model| model.name(change));
+        replaces.set(replaced);
+        stage::point(Kind::Raw);
+        Ok(())
+    };
+    let (named, target_file) = (known(thread, from), known(thread, to));
+    client(thread).note_names(DEVICE);
+    let done = client(thread).renaming(named, target_file, -100, &target, raw);
+    if done == Ok(Ok(())) {
+        client(thread).note_names(DEVICE);
+    }
+    if let Some(replaced) = replaces.get() {
+        parts(|parts| parts.closing.push(replaced));
+    }
+}
+
+pub(super) fn unlink(thread: u8, name: Name, works: bool) {
+    let Some(index) = file_at(name) else { return };
+    let reference = known(thread, name);
+    let full = CString::new(path(name)).expect("no zero in a path");
+    let naming = model(|model| model.announce(Naming::Unlink(vec![name], index)));
+    parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Removal(naming)));
+    let removal = match reference.map(|file| client(thread).unlinking(file, -100, &full)) {
+        Some(Ok(removal)) => Some(removal),
+        None => None,
+        Some(Err(_)) => return model(|model| model.not_named(naming)),
+    };
+    if removal != Some(Removal::Held) {
+        client(thread).note_names(DEVICE);
+    }
+    stage::point(Kind::Raw);
+    if works {
+        let _ = parts(|parts| {
+            parts.under_way[usize::from(thread)] = None;
+            parts.disk.unlink(&path(name))
+        });
+        model(|model| model.named(naming));
+        stage::point(Kind::Raw);
+    }
+    if works && removal != Some(Removal::Held) {
+        client(thread).note_names(DEVICE);
+    }
+    if let (Some(file), Some(removal)) = (reference, removal) {
+        client(thread).unlinked(file, removal, works);
+    }
+    if works {
+        parts(|parts| parts.closing.push(index));
+    } else {
+        model(|model| model.not_named(naming));
+    }
+}
