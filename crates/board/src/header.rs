@@ -73,6 +73,8 @@ pub struct Header {
     pub expirer_idle: Switch,
     /// Bumped to make the expirer look at once.
     pub expirer_wake: Switch,
+    /// Segments that may still fill up before the keeper is rung: with 0 it hears of each one.
+    pub quiet_segments: Switch,
     /// Bumped with every posted request.
     pub request_wake: Switch,
     /// Forks announced by parents whose children have not said hello yet.

@@ -179,6 +179,27 @@ impl<'a> Pages<'a> {
         row.newest_seq.store(seq, Ordering::Release);
     }
 
+    /// The bytes of a row were copied to `content`, durably and with their seqs.
+    pub fn redirect(&self, index: usize, content: Content) {
+        self.rows[index].content.store(content.encode(), Ordering::Release);
+    }
+
+    /// Whether the row of a page says that `lo..hi` of it come from records newer than `seq`. Needs no lock.
+    ///
+    /// As long as a row is there its content only grows and its oldest seq only rises, the content first. So an oldest seq
+    /// holds for the content that is read after it. A row that is entered anew in between holds newer records still.
+    pub fn is_newer(&self, slot: u32, page: u64, (lo, hi): (u32, u32), seq: u64) -> bool {
+        let (first, key) = self.locate(slot, page);
+        let held = &self.keys[first..first + WAYS];
+        let Some(way) = held.iter().position(|held| held.load(Ordering::Acquire) == key) else {
+            return false;
+        };
+        let row = &self.rows[first + way];
+        let oldest_seq = row.oldest_seq.load(Ordering::Acquire);
+        let content = Content::decode(row.content.load(Ordering::Acquire));
+        oldest_seq > seq && content.lo <= lo && hi <= content.hi && held[way].load(Ordering::Acquire) == key
+    }
+
     /// Takes a row out.
     pub fn remove(&self, index: usize, count: &AtomicU32) {
         note_change(&self.changes[index / WAYS]);

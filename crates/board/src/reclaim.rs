@@ -57,6 +57,19 @@ impl Header {
         wake(word, u32::MAX);
     }
 
+    /// A segment is full: rings the keeper, unless it said that it need not know yet.
+    pub fn note_sealed(&self) {
+        let quiet = &self.quiet_segments.word;
+        let left = quiet.load(Ordering::Relaxed);
+        if left > 1 {
+            // Not exact when two do it at once: whoever finds no space rings in any case.
+            quiet.store(left - 1, Ordering::Relaxed);
+        } else {
+            quiet.store(0, Ordering::Relaxed);
+            self.ring_expirer();
+        }
+    }
+
     /// Makes the expirer look, whether it sleeps with or without a time limit.
     pub fn ring_expirer(&self) {
         let bell = &self.expirer_wake.word;

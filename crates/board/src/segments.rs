@@ -91,6 +91,21 @@ impl SegmentRow {
         self.flags.store(OVERFLOW, Ordering::Release);
     }
 
+    /// As `note`, for a copy of an older record.
+    pub fn note_copy(&self, slot: u32, seq: u64) {
+        let max_seq = self.max_seq.load(Ordering::Relaxed).max(seq);
+        let known = (0..SUMMARY_SLOTS)
+            .find(|&index| self.slots[index].load(Ordering::Relaxed) == slot + 1)
+            .map_or(0, |index| self.seqs[index].load(Ordering::Relaxed));
+        self.note(slot, seq.max(known));
+        self.max_seq.store(max_seq, Ordering::Release);
+    }
+
+    /// The highest seq of the records here.
+    pub fn max_seq(&self) -> u64 {
+        self.max_seq.load(Ordering::Acquire)
+    }
+
     /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot whose
     /// records are void) and the lowest one of all slots with live records.
     pub fn is_dead(&self, expired_seq: impl Fn(u32) -> u64, expired_seq_min: u64) -> bool {
@@ -121,6 +136,17 @@ mod tests {
         assert!(!row.is_dead(expired(11, 11), 0));
         assert!(row.is_dead(expired(12, 11), 0));
         assert!(row.is_dead(expired(0, 0), 12));
+    }
+
+    #[test]
+    fn copies_of_older_records_never_lower_what_a_summary_says() {
+        let row = SegmentRow::default();
+        for (slot, seq) in [(3, 20), (4, 9), (3, 12)] {
+            row.note_copy(slot, seq);
+        }
+        assert_eq!(row.max_seq(), 20);
+        assert!(!row.is_dead(|slot| if slot == 3 { 19 } else { 9 }, 0));
+        assert!(row.is_dead(|slot| if slot == 3 { 20 } else { 9 }, 0));
     }
 
     #[test]

@@ -492,7 +492,7 @@ impl<N: Nvm> Drop for Lane<'_, N> {
             wake(wanted, u32::MAX);
         }
         if self.more_used > 0 {
-            board.header().ring_expirer();
+            board.header().note_sealed();
         }
     }
 }

@@ -24,15 +24,17 @@ mod expire;
 mod file;
 mod names;
 mod outsiders;
+mod reclaim;
 mod repair;
 mod requests;
 mod rewrite;
 mod settle;
 mod slots;
 
-pub use drain::BEHIND_AT_ONCE;
+pub use drain::{BEHIND_AT_ONCE, Pace};
 pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
+pub use reclaim::{Effort, Reclaimed};
 pub(crate) use rewrite::replay_live;
 pub use settle::Writers;
 pub(crate) use settle::is_held;
@@ -51,6 +53,9 @@ pub trait Events<F>: Send + Sync {
 
     /// The slot of a file was given back.
     fn released(&self, file: &ManagedFile<F>);
+
+    /// A step of a drain that nobody waits for is done, and no lock is held: the place to let others work.
+    fn breathe(&self) {}
 }
 
 /// Everything that decisions on durability need. Locks are taken one at a time and never across a system call that
@@ -78,6 +83,8 @@ pub struct Durable<N, D: Disk> {
     watched: Mutex<Directories>,
     /// Files voided since removed ones were given back last.
     pub(crate) removed_files: AtomicU32,
+    /// Held while segments are given back.
+    reclaimer: Mutex<reclaim::Reclaimer>,
     /// Where the search for a free slot begins.
     slot_hint: AtomicU32,
     /// Slots that recovery set aside: never used, never expired.
@@ -119,6 +126,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             fresh: Mutex::default(),
             watched: Mutex::default(),
             removed_files: AtomicU32::new(0),
+            reclaimer: Mutex::default(),
             slot_hint: AtomicU32::new(0),
             set_aside,
             syncs: AtomicU64::new(0),

@@ -1,14 +1,16 @@
 //! The expirer: decides when dirty files are brought to disk, and slows writers down when space is short. What a round
-//! does is `durable::expire`. It sleeps without a time limit while nothing is dirty.
+//! does is `durable::expire`; log space that needs no disk is the reclaimer's (`crate::reclaim`). It sleeps without a time limit while nothing is dirty.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, SegmentState, wait};
 
+use crate::ages::{Ages, Dirty, Due};
 use crate::disk::OsFile;
-use crate::durable::{BYPASSED_FILE, ManagedFile, REMOVED_FILES_MAX, locked};
+use crate::durable::{BYPASSED_FILE, ManagedFile, Pace, REMOVED_FILES_MAX, locked};
 use crate::keeper::Keeper;
 
 /// A file that was still open for writing then is looked at again after this long.
@@ -16,14 +18,21 @@ const OPEN_FILE: Duration = Duration::from_secs(60);
 /// Writers are slowed down once fewer than one in this many segments are free.
 const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
+/// How often it is seen whether files may be in state Behind, while something is dirty.
+const REVIEW: Duration = Duration::from_secs(1);
+/// What is drained for want of space shall be on disk after about this long.
+const BATCH: Duration = Duration::from_millis(40);
+const BATCH_SEGMENTS_MIN: u64 = 4;
 
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
-    let mut expirer = Expirer { keeper, segment_ns: 0 };
+    let limit = Duration::from_millis(keeper.config.age_ms_max);
+    let mut expirer =
+        Expirer { keeper, segment_ns: 0, sealed_left: 0, ages: Ages::new(limit), reviewed: Instant::now() };
     while !keeper.is_stopping() {
-        expirer.sleep_until_due();
+        let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
-        let clean = expirer.cycle();
+        let clean = expirer.cycle(due);
         let mut done = locked(&keeper.drain_done);
         if wanted > done.0 {
             *done = (wanted, clean);
@@ -36,41 +45,100 @@ struct Expirer<'a> {
     keeper: &'a Arc<Keeper>,
     /// Time the last cycles took for a segment's worth of log, in nanoseconds.
     segment_ns: u64,
+    ages: Ages,
+    /// Sealed segments that the last round left.
+    sealed_left: u64,
+    /// When it was last seen whether files may be in state Behind.
+    reviewed: Instant,
+}
+
+/// What a cycle is about.
+enum Round {
+    /// Everything, now: somebody waits for it.
+    All,
+    /// By slot, the seqs up to which files are due.
+    Some(HashMap<u32, u64>),
 }
 
 impl Expirer<'_> {
-    fn sleep_until_due(&mut self) {
+    fn sleep_until_due(&mut self) -> Round {
         let keeper = self.keeper;
         let header = keeper.durable.board.header();
         let bell = &header.expirer_wake.word;
-        let mut due: Option<Instant> = None;
+        let mut was_dirty = false;
         while !keeper.is_stopping() {
             let seen = bell.load(Ordering::SeqCst);
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
-                return;
+                return Round::All;
             }
             if keeper.durable.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX {
                 keeper.durable.release_removed();
                 continue;
             }
             if !self.anything_dirty() {
-                due = None;
+                was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
             }
-            let now = Instant::now();
-            let due = *due.get_or_insert_with(|| {
+            if !was_dirty {
+                was_dirty = true;
                 keeper.durable.beat();
-                now + Duration::from_millis(keeper.config.age_ms_max)
-            });
-            if now >= due || self.backlog_is_large() {
-                return;
             }
-            wait(bell, seen, due - now);
+            let now = Instant::now();
+            let (due, next) = self.look_at_ages(now);
+            if !due.is_empty() {
+                return Round::Some(due);
+            }
+            if now >= self.reviewed + REVIEW {
+                self.reviewed = now;
+                keeper.durable.review_behind();
+            }
+            wait(bell, seen, next.saturating_duration_since(now).min(REVIEW));
         }
+        Round::Some(HashMap::new())
+    }
+
+    /// The files that are due, and when to look again.
+    fn look_at_ages(&mut self, now: Instant) -> (HashMap<u32, u64>, Instant) {
+        let durable = &self.keeper.durable;
+        let backlog = self.backlog_is_large();
+        let is_stuck = self.keeper.reclaim_stuck.load(Ordering::SeqCst);
+        let (mut due, mut next) = (HashMap::new(), now + REVIEW);
+        for file in durable.managed() {
+            if !self.needs_cycle(&file) {
+                self.ages.done(file.slot);
+                continue;
+            }
+            let row = &durable.board.files()[file.slot as usize];
+            let dirty = Dirty {
+                slot: file.slot,
+                generation: file.generation,
+                newest_seq: row.newest_seq.load(Ordering::SeqCst),
+                is_behind: row.state() == FileState::Behind,
+            };
+            match self.ages.look(&dirty, || durable.board.settled_seq(file.slot), now) {
+                // Its log space becomes free in no other way.
+                _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
+                Due::Now(seq) => _ = due.insert(file.slot, seq),
+                _ if is_stuck && dirty.is_behind => _ = due.insert(file.slot, self.oldest_batch()),
+                Due::At(at) => next = next.min(at),
+            }
+        }
+        (due, next)
+    }
+
+    /// Up to which seq to drain for want of space: what is the oldest, and no more than is on disk in a moment, so that
+    /// a writer who waits for space does not wait long.
+    fn oldest_batch(&self) -> u64 {
+        let durable = &self.keeper.durable;
+        let half = u64::from(durable.superblock.layout.segment_count) / 2;
+        let batch = BATCH.as_nanos() as u64 / self.segment_ns.max(1);
+        durable
+            .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)
+            .unwrap_or(u64::MAX)
     }
 
     fn anything_dirty(&self) -> bool {
@@ -88,8 +156,9 @@ impl Expirer<'_> {
     }
 
     /// Whether enough is logged to go to work before the age limit.
-    fn backlog_is_large(&self) -> bool {
+    fn backlog_is_large(&mut self) -> bool {
         let (sealed, free) = self.count_segments();
+        self.sealed_left = self.sealed_left.min(sealed);
         let layout = &self.keeper.durable.superblock.layout;
         let (total, segment_bytes) = (u64::from(layout.segment_count), layout.segment_bytes);
         let min = match self.keeper.config.batch_bytes_min {
@@ -100,7 +169,7 @@ impl Expirer<'_> {
             0 => total * segment_bytes / 2,
             bytes => bytes,
         };
-        let backlog = sealed * segment_bytes;
+        let backlog = (sealed - self.sealed_left) * segment_bytes;
         backlog >= min.min(max) || (sealed > 0 && free * THROTTLE_FREE_FRACTION < total)
     }
 
@@ -141,16 +210,29 @@ impl Expirer<'_> {
         }
     }
 
-    /// One round over all dirty files. Returns whether everything found dirty at its start is on disk.
-    fn cycle(&mut self) -> bool {
+    /// One round. Returns whether everything it was about is on disk.
+    fn cycle(&mut self, round: Round) -> bool {
+        let durable = &self.keeper.durable;
         let begun = Instant::now();
         let (sealed_before, _) = self.count_segments();
-        let clean = self.keeper.durable.expire_all();
+        let clean = match &round {
+            Round::All => durable.expire_all(),
+            Round::Some(due) => durable.expire_due(&|file| due.get(&file.slot).copied(), Pace::Gentle),
+        };
+        match round {
+            Round::All => self.ages.keep(|_| false),
+            Round::Some(due) => due.keys().for_each(|&slot| self.ages.done(slot)),
+        }
+        self.reviewed = Instant::now();
         let (sealed_after, free) = self.count_segments();
         if let Some(freed) = sealed_before.checked_sub(sealed_after).filter(|&freed| freed > 0) {
             let segment_ns = begun.elapsed().as_nanos() as u64 / freed;
             self.segment_ns =
                 if self.segment_ns == 0 { segment_ns } else { (self.segment_ns * 3 + segment_ns) / 4 };
+        }
+        self.sealed_left = sealed_after;
+        if free * THROTTLE_FREE_FRACTION >= u64::from(durable.superblock.layout.segment_count) {
+            self.keeper.reclaim_stuck.store(false, Ordering::SeqCst);
         }
         self.throttle(free);
         if !clean {

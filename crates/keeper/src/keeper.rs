@@ -1,11 +1,12 @@
 //! The keeper's state, shared by its threads: event loop, request server, expirer, settlers and fence.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
@@ -19,6 +20,9 @@ use crate::patterns::Patterns;
 use crate::recovery::Report;
 use crate::status::{BypassedFile, UnseenProgram};
 
+/// Pauses of a gentle drain.
+const BREATH_MIN: Duration = Duration::from_micros(50);
+const BREATH_MAX: Duration = Duration::from_millis(1);
 const ERRORS_KEPT_MAX: usize = 20;
 const BYPASSED_KEPT_MAX: usize = 100;
 const PROGRAMS_KEPT_MAX: usize = 20;
@@ -50,8 +54,8 @@ pub(crate) struct Notes {
     pub fence: OnceLock<Fence>,
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
-    pub natives: Natives,
     pub programs: Mutex<Vec<UnseenProgram>>,
+    pub natives: Natives,
 }
 
 impl Notes {
@@ -87,6 +91,16 @@ impl Events<OsFile> for Notes {
         }
     }
 
+    /// A gentle drain takes a third of a processor.
+    fn breathe(&self) {
+        thread_local! {
+            static BREATHED: Cell<Option<Instant>> = const { Cell::new(None) };
+        }
+        let worked = BREATHED.get().map_or(Duration::ZERO, |last| last.elapsed());
+        std::thread::sleep((worked * 2).clamp(BREATH_MIN, BREATH_MAX));
+        BREATHED.set(Some(Instant::now()));
+    }
+
     fn released(&self, file: &ManagedFile<OsFile>) {
         // Nobody has it open for writing, or it has no name by which it could be opened again.
         if !file.meta().written_natively
@@ -117,6 +131,8 @@ pub(crate) struct Keeper {
     pub recovered: Option<Report>,
     pub segments_pinned: usize,
     pub stopping: AtomicBool,
+    /// Space is short, and the reclaimer finds nothing to free without the disk.
+    pub reclaim_stuck: AtomicBool,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
     pub drain_done: Mutex<(u64, bool)>,

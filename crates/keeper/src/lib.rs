@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod ages;
 pub mod config;
 pub mod control;
 pub mod disk;
@@ -18,6 +19,7 @@ mod lease;
 mod natives;
 mod outsiders;
 mod patterns;
+mod reclaim;
 pub mod recovery;
 mod register;
 mod requests;

@@ -12,10 +12,13 @@ use crate::durable::locked;
 /// A file: device, inode, and when it was made, in nanoseconds since 1970, because inode numbers are used again.
 pub(crate) type File = (u64, u64, i128);
 
+/// When a file with that inode number was made, and who writes it natively.
+type Clients = Vec<(i128, u32)>;
+
 /// Clients that write a file natively, by file.
 #[derive(Default)]
 pub(crate) struct Natives {
-    by_file: Mutex<HashMap<(u64, u64), Vec<(i128, u32)>>>,
+    by_file: Mutex<HashMap<(u64, u64), Clients>>,
 }
 
 impl Natives {

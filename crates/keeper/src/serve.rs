@@ -28,7 +28,7 @@ use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 use crate::runtime::{send_json, send_with_descriptors};
 use crate::settlers::{self, Queue};
-use crate::{expire, requests, runtime, signals};
+use crate::{expire, reclaim, requests, runtime, signals};
 
 /// Threads that answer requests which wait for the disk.
 const SETTLERS: usize = 2;
@@ -152,6 +152,7 @@ fn build(
         recovered,
         segments_pinned: pinned_segments.len(),
         stopping: AtomicBool::new(false),
+        reclaim_stuck: AtomicBool::new(false),
         drain_wanted: AtomicU64::new(0),
         drain_done: Mutex::new((0, true)),
         drain_signal: Condvar::new(),
@@ -166,6 +167,7 @@ fn delay(config: &KeeperConfig) -> Delay {
 struct Threads {
     server: std::thread::JoinHandle<()>,
     expirer: std::thread::JoinHandle<()>,
+    reclaimer: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
     queue: Arc<Queue>,
 }
@@ -191,7 +193,9 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     let server = spawn("requests", Box::new(move || requests::serve(&served, &to_settlers)))?;
     let expired = Arc::clone(keeper);
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
-    Ok(Threads { server, expirer, settlers, queue })
+    let reclaimed = Arc::clone(keeper);
+    let reclaimer = spawn("reclaimer", Box::new(move || reclaim::run(&reclaimed)))?;
+    Ok(Threads { server, expirer, reclaimer, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -225,6 +229,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let _ = threads.server.join();
     threads.queue.close();
     let _ = threads.expirer.join();
+    let _ = threads.reclaimer.join();
     for settler in threads.settlers {
         let _ = settler.join();
     }

@@ -78,6 +78,59 @@ pub fn scan_segment(
     SegmentScan { generation: Some(generation), end: at, stop: Stop::Full }
 }
 
+/// Visits the headers of `segment` in order, without looking at payloads or checksums: what it visits is all that a scan
+/// can find valid, and perhaps more. Returns the segment's generation.
+pub fn scan_headers(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    segment: u32,
+    mut visit: impl FnMut(u32, &Header),
+) -> Option<u64> {
+    let generation = segment_generation(nvm, layout, segment)?;
+    let mut at = SEGMENT_HEADER_BYTES;
+    let mut raw = [0; RECORD_HEADER_BYTES as usize];
+    while at + RECORD_HEADER_BYTES <= layout.segment_bytes {
+        nvm.read(layout.segment_offset(segment) + at, &mut raw);
+        match Header::decode(&raw) {
+            Some((header, _)) if header.segment_generation == generation => {
+                visit(at as u32, &header);
+                at += record_bytes(u64::from(header.payload_bytes));
+            }
+            _ => break,
+        }
+    }
+    Some(generation)
+}
+
+/// Reads the record at byte `at` of `segment` if it is valid; its bytes, header included, are left in `buffer`.
+pub fn read_record(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    uuid: &[u8; 16],
+    (segment, at): (u32, u32),
+    buffer: &mut Vec<u8>,
+) -> Option<Header> {
+    let generation = segment_generation(nvm, layout, segment)?;
+    let offset = layout.segment_offset(segment) + u64::from(at);
+    let rest = layout.segment_bytes.checked_sub(u64::from(at))?;
+    buffer.resize(RECORD_HEADER_BYTES as usize, 0);
+    nvm.read(offset, buffer);
+    let (header, _) = Header::decode(buffer)?;
+    let bytes = RECORD_HEADER_BYTES + u64::from(header.payload_bytes);
+    if bytes > rest {
+        return None;
+    }
+    buffer.resize(bytes as usize, 0);
+    nvm.read(offset, buffer);
+    let (head, payload) = buffer.split_at_checked(RECORD_HEADER_BYTES as usize)?;
+    let (header, crc) = Header::decode(head)?;
+    let payload_crc = crc32c::crc32c_append(segment_seed(uuid, segment, generation), payload);
+    let is_valid = header.segment_generation == generation
+        && payload.len() == header.payload_bytes as usize
+        && finish_crc(payload_crc, &header.encode(crc), at) == crc;
+    is_valid.then_some(header)
+}
+
 /// The members of the write (or other change) with `seq`, in order, if all of them are in `segments` and no cancel
 /// record names it; else nothing. What a dead client's operation left is told by this. `found` sees each record of it,
 /// whether whole or not.

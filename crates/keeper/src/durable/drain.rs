@@ -14,25 +14,43 @@ use super::{Durable, KEEPER_ID, ManagedFile};
 use crate::disk::{Disk, DiskFile};
 
 /// Owner of page locks in the keeper's name; no lane has this number.
-const KEEPER_LANE: u32 = KEEPER_ID - 1;
+pub(super) const KEEPER_LANE: u32 = KEEPER_ID - 1;
 /// Pages locked and written at once: a writer waits at most for so many.
 const PIECE_PAGES: u64 = 32;
 /// Value of the board's `write_behind` with which new files do not wait.
 pub const BEHIND_AT_ONCE: u32 = 2;
 /// Space that must be left on a file system beyond what the log can hold.
 const FREE_MARGIN_BYTES: u64 = 64 << 20;
+/// The disk begins with what was drained after so many bytes.
+const WRITE_BACK_BYTES: u64 = 4 << 20;
+/// With fewer than one in this many segments free nobody waits for the writers any more.
+const HURRY_FREE_FRACTION: u32 = 4;
+
+/// How fast to drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Somebody waits for it.
+    Full,
+    /// Nobody does: the writers come first.
+    Gentle,
+}
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings every byte of a file that comes from a record up to `seq` to the page cache.
-    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64) -> io::Result<()> {
+    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<()> {
         let pages = self.pages_to_drain(file, seq);
         if pages.is_empty() {
             return Ok(());
         }
         let target = self.open_for_writing(file)?;
         let mut buffer = Vec::new();
+        let (mut begun, mut since) = (pages[0] * PAGE_BYTES, 0);
         for piece in pages.chunk_by(|a, b| *b == a + 1).flat_map(|run| run.chunks(PIECE_PAGES as usize)) {
             let (offset, bytes) = (piece[0] * PAGE_BYTES, piece.len() as u64 * PAGE_BYTES);
+            // What was written over meanwhile has died in the log.
+            if pace == Pace::Gentle && !piece.iter().any(|&page| self.is_due(file.slot, page, seq)) {
+                continue;
+            }
             if !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
@@ -41,8 +59,22 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let drained = self.drain_piece(&target, file.slot, piece, seq, &mut buffer);
             self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
             drained?;
+            since += bytes;
+            if since >= WRITE_BACK_BYTES {
+                target.begin_write_back(&(begun..offset + bytes));
+                (begun, since) = (offset + bytes, 0);
+            }
+            let segments = self.superblock.layout.segment_count;
+            if pace == Pace::Gentle && self.count_free() >= segments / HURRY_FREE_FRACTION {
+                self.events.breathe();
+            }
         }
         Ok(())
+    }
+
+    /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
+    fn is_due(&self, slot: u32, page: u64, seq: u64) -> bool {
+        self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
     /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not among them.
@@ -139,7 +171,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        self.drain(file, u64::MAX)?;
+        self.drain(file, u64::MAX, Pace::Full)?;
         // A client that died between counting a row and entering it left the count too high.
         self.board.files()[file.slot as usize].page_rows.store(0, Ordering::SeqCst);
         Ok(())

@@ -17,7 +17,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
 use super::settle::{Synced, Writers};
-use super::{Durable, KEEPER_ID, ManagedFile, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, Pace, locked};
 use crate::disk::{Disk, DiskFile};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for writing.
@@ -30,12 +30,21 @@ pub(crate) const REMOVED_FILES_MAX: u32 = 8;
 /// With more dirty files than this on one file system, one `syncfs` is cheaper than as many `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;
 
+/// A file that is due, and the seq up to which its records are.
+type Chosen<F> = (Arc<ManagedFile<F>>, u64);
 /// A file with what its sync covered.
 type Covered<F> = (Arc<ManagedFile<F>>, Synced);
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments.
+    /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments. False
+    /// when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
+        self.expire_due(&|_| Some(u64::MAX), Pace::Full)
+    }
+
+    /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else but their bytes waits:
+    /// names are made durable and removed files given back in every round.
+    pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<u64>, pace: Pace) -> bool {
         self.beat();
         self.follow_names();
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
@@ -45,15 +54,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.managed().into_iter().partition(|file| file.meta().marks & MARK_VOID != 0);
         let dirty: Vec<_> = live
             .into_iter()
-            .filter(|file| {
+            .filter_map(|file| {
                 let state = self.board.files()[file.slot as usize].state();
-                (state.is_absorbed() || state == FileState::Failed) && self.is_dirty(file)
+                let is_dirty = (state.is_absorbed() || state == FileState::Failed) && self.is_dirty(&file);
+                let seq_max = if is_dirty { due(&file) } else { None };
+                seq_max.map(|seq_max| (file, seq_max))
             })
             .collect();
         let mut clean = true;
         let mut synced = Vec::new();
         for (_, group) in by_file_system(&dirty) {
-            clean &= self.sync_group(&group, &mut synced);
+            clean &= self.sync_group(&group, pace, &mut synced);
         }
         let named = self.sync_names(&void, &synced);
         for (file, covered) in synced {
@@ -78,19 +89,20 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    fn sync_group(&self, files: &[Arc<ManagedFile<D::File>>], synced: &mut Vec<Covered<D::File>>) -> bool {
+    fn sync_group(&self, files: &[Chosen<D::File>], pace: Pace, synced: &mut Vec<Covered<D::File>>) -> bool {
         let mut clean = true;
         if files.len() >= SYNCFS_FILES_MIN {
             // Only to have the disk do the work of all at once; every file is still synced by itself below,
             // which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            let row = &self.board.files()[files[0].slot as usize];
-            if let Ok(description) = files[0].description(&row.client_opens) {
+            let first = &files[0].0;
+            let row = &self.board.files()[first.slot as usize];
+            if let Ok(description) = first.description(&row.client_opens) {
                 description.sync_file_system();
             }
         }
-        for file in files {
-            match self.sync_file(file, Writers::MayBeHeld) {
+        for (file, seq_max) in files {
+            match self.sync_file(file, Writers::MayBeIn, *seq_max, pace) {
                 Ok(covered) => synced.push((Arc::clone(file), covered)),
                 Err(_) => clean = false,
             }
@@ -123,11 +135,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         true
     }
 
-    /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
-    pub fn free_segments(&self) {
-        self.board.free_dead_segments();
-    }
-
     /// Makes slots free for new files: everything is settled and unused slots are given back.
     pub fn free_slots(&self) {
         self.expire_all();
@@ -137,10 +144,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 }
 
-fn by_file_system<F>(files: &[Arc<ManagedFile<F>>]) -> BTreeMap<u64, Vec<Arc<ManagedFile<F>>>> {
-    let mut groups: BTreeMap<u64, Vec<Arc<ManagedFile<F>>>> = BTreeMap::new();
-    for file in files {
-        groups.entry(file.dev).or_default().push(Arc::clone(file));
+fn by_file_system<F>(files: &[Chosen<F>]) -> BTreeMap<u64, Vec<Chosen<F>>> {
+    let mut groups: BTreeMap<u64, Vec<Chosen<F>>> = BTreeMap::new();
+    for (file, seq_max) in files {
+        groups.entry(file.dev).or_default().push((Arc::clone(file), *seq_max));
     }
     groups
 }

@@ -32,7 +32,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.board.header().settles.add(1);
                 // An asker that died meanwhile keeps nobody out any more.
                 let kept_out = args[2] == 1 && holder == client;
-                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeHeld };
+                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
                 self.settle(&file, writers).map_err(refused)?;
             }
             Ask::Drain => self

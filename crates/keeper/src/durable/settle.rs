@@ -9,7 +9,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
-use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, locked, replay_live};
+use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
 use crate::disk::{Access, Disk, DiskFile};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
@@ -19,13 +19,11 @@ const FAILURES_MAX: u32 = 5;
 /// more would wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Nobody does.
-    MayBeIn,
     /// Who asks does.
     KeptOut,
-    /// Somebody else may, and may wait for the thread that asks: what would have to wait for them is refused
-    /// ([`io::ErrorKind::WouldBlock`]), to be tried again.
-    MayBeHeld,
+    /// Who asks does not. Somebody else may, and may wait for the thread that asks: what would have to wait for them is
+    /// refused ([`io::ErrorKind::WouldBlock`]), to be tried again.
+    MayBeIn,
 }
 
 /// Whether an error only says that somebody has the file now.
@@ -55,7 +53,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
-        let synced = self.sync_file(file, writers)?;
+        let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
         if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
             let directories = file.meta().directories.clone();
             self.sync_directories(&directories)?;
@@ -64,8 +62,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// Brings the bytes of a file to the disk. A failure expires nothing and orders a rewrite (invariant 4).
-    pub fn sync_file(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<Synced> {
+    /// Brings the bytes of a file to the disk, in state Behind those of records up to `seq_max` and perhaps more. A
+    /// failure expires nothing and orders a rewrite (invariant 4).
+    pub fn sync_file(
+        &self,
+        file: &ManagedFile<D::File>,
+        writers: Writers,
+        seq_max: u64,
+        pace: Pace,
+    ) -> io::Result<Synced> {
         let row = &self.board.files()[file.slot as usize];
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
@@ -85,9 +90,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
-        let settled = self.board.settled_seq(file.slot);
+        let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
-        self.drain(file, settled).inspect_err(|error| self.sync_failed(file, error))?;
+        self.drain(file, settled, pace).inspect_err(|error| self.sync_failed(file, error))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
             self.expire(file, Synced { settled, unlogged });
@@ -146,8 +151,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn rewrite(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
         match writers {
             Writers::KeptOut => {}
-            Writers::MayBeIn => self.hold(file)?,
-            Writers::MayBeHeld => self.try_hold(file)?,
+            Writers::MayBeIn => self.try_hold(file)?,
         }
         // First the rows: what the log says is then what the file says, with nothing newer above it.
         let result = self.drain_all(file).and_then(|()| {

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{Board, FileState, Plan};
+use holdfast_board::{Board, FileState, Plan, SegmentState};
 use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 
 use super::{contents, errno};
 use crate::disk::{Disk, DiskFile, OsDisk, OsFile};
-use crate::durable::{Durable, Events, Held, ManagedFile, Newcomer, Writers};
+use crate::durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Writers};
 
 struct Silent;
 
@@ -138,6 +138,128 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
     for page in 0..100 {
         assert!(bytes[page * 4096 + 7..][..300].iter().all(|byte| *byte == page as u8 + 1));
     }
+}
+
+impl Bench {
+    fn segments(&self, state: SegmentState) -> usize {
+        self.durable.board.segments().iter().filter(|row| row.state() == state).count()
+    }
+
+    /// What recovery would make of the file if its bytes in the page cache were lost.
+    fn replayed(&self, bytes: usize) -> Vec<u8> {
+        let scratch = tempfile::tempfile().unwrap();
+        scratch.set_len(bytes as u64).unwrap();
+        let file = &scratch;
+        let open = || Ok::<_, std::io::Error>(OsFile::from(file.try_clone()?));
+        let at = (self.place.slot, self.place.generation);
+        crate::durable::replay_live(&self.durable.nvm, &self.durable.superblock, at, &mut || open()).unwrap();
+        contents(&scratch)
+    }
+
+    fn reclaim(&self, copy_bytes_max: u64) -> crate::durable::Reclaimed {
+        self.durable.reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX })
+    }
+
+    fn read(&self, page: u64) -> Vec<u8> {
+        let mut buffer = vec![0; 4096];
+        let raw = |_: &mut [u8], _| -> Result<usize, Errno> { panic!("a row covers all of the page") };
+        let none = || -> Result<u64, Errno> { panic!("no cursor is needed") };
+        let at = Place::At(page * 4096);
+        self.client.read(self.place, at, &mut buffer, raw, none, |_| panic!()).unwrap();
+        buffer
+    }
+}
+
+fn page_of(page: u64, round: u64) -> Vec<u8> {
+    let mut bytes = vec![(page * 7 + round) as u8; 4096];
+    bytes[..8].copy_from_slice(&round.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn records_that_newer_ones_cover_die_without_the_disk() {
+    let bench = bench("dead-records");
+    // 40 pages written over and over: 17 MiB of log, of which the last 160 KiB are needed.
+    for round in 0..100 {
+        for page in 0..40 {
+            bench.write(page * 4096, &page_of(page, round));
+        }
+    }
+    let sealed = bench.segments(SegmentState::Sealed);
+    assert!(sealed >= 6, "{sealed} segments are full");
+    assert_eq!(bench.reclaim(0).freed as usize, sealed);
+    assert_eq!(contents(&bench.file).len(), 0, "the page cache knows nothing of it");
+    assert_eq!(bench.managed().meta().failures, 0);
+    assert!(bench.replayed(40 * 4096) == (0..40).flat_map(|page| page_of(page, 99)).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_needed_is_copied_and_found_again_while_others_reuse_its_segment() {
+    let bench = bench("copied");
+    // One page in 50 is written once; it keeps its segment alive.
+    let mut cold = Vec::new();
+    for turn in 0..40u64 {
+        bench.write((1000 + turn) * 4096, &page_of(1000 + turn, 5));
+        cold.push(1000 + turn);
+        for page in 0..50 {
+            bench.write(page * 4096, &page_of(page, turn));
+        }
+    }
+    // A sparse one, which is merged in a frame: its records are needed, and no row points to them.
+    bench.write(3000 * 4096 + 10, b"first");
+    bench.write(3000 * 4096 + 15, b"second");
+    for turn in 40..80u64 {
+        for page in 0..50 {
+            bench.write(page * 4096, &page_of(page, turn));
+        }
+    }
+    let sealed = bench.segments(SegmentState::Sealed) as u32;
+    let freed = bench.reclaim(0).freed;
+    assert!(freed > 0 && freed < sealed, "{freed} of {sealed}: those behind the last cold page");
+    for _ in 0..3 {
+        // Looked at in vain, they are looked at again once much was written.
+        bench.durable.board.header().counter.add(1 << 20);
+        let sealed = bench.segments(SegmentState::Sealed);
+        let reclaimed = bench.reclaim(1 << 20);
+        assert!(reclaimed.copied_bytes > 0 && (reclaimed.freed as usize) >= sealed, "{reclaimed:?} {sealed}");
+        // The segments are used again, under other generations.
+        for round in 0..110u64 {
+            for page in 0..50 {
+                bench.write(page * 4096, &page_of(page, round));
+            }
+        }
+        for &page in &cold {
+            assert!(bench.read(page) == page_of(page, 5), "page {page}");
+        }
+        let log = bench.replayed(3001 * 4096);
+        assert_eq!(&log[3000 * 4096 + 10..][..11], b"firstsecond");
+        assert!(cold.iter().all(|&page| log[page as usize * 4096..][..4096] == page_of(page, 5)));
+    }
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    let bytes = contents(&bench.file);
+    assert!(cold.iter().all(|&page| bytes[page as usize * 4096..][..4096] == page_of(page, 5)));
+    assert_eq!(&bytes[3000 * 4096 + 10..][..11], b"firstsecond");
+}
+
+#[test]
+fn a_record_that_is_covered_in_part_or_drained_is_kept() {
+    // History 1: the covered part alone must not free it.
+    let bench = bench("partly-covered");
+    bench.write(0, &[1; 8192]);
+    bench.write(4096, &[2; 4096]);
+    bench.write(20 * 4096, &[3; 4096]);
+    bench.durable.drain(&bench.managed(), u64::MAX, crate::durable::Pace::Full).unwrap();
+    bench.write(20 * 4096, &[4; 100]);
+    for round in 0..30u64 {
+        for page in 100..150 {
+            bench.write(page * 4096, &page_of(page, round));
+        }
+    }
+    let sealed = bench.segments(SegmentState::Sealed);
+    assert_eq!(bench.reclaim(0).freed as usize, sealed - 1);
+    let log = bench.replayed(151 * 4096);
+    assert_eq!((log[0], log[4095], log[4096], log[8191]), (1, 1, 2, 2));
+    assert_eq!((log[20 * 4096], log[20 * 4096 + 100]), (4, 3));
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! The reclaimer: keeps log space free without the disk while files are in state Behind. What a pass does is
+//! `durable::reclaim`. It is a thread of its own, because the expirer may wait for the disk at any time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use holdfast_board::wait;
+
+use crate::durable::Effort;
+use crate::keeper::Keeper;
+
+/// Sleep while nobody rings.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Segments given back in one go; files that expire meanwhile wait for so long.
+const PASS_SEGMENTS: u32 = 64;
+/// Segments looked at in vain before a pass ends: those behind them are younger and hold more.
+const VAIN_LOOKS_MAX: u32 = 8;
+
+/// Runs until the keeper stops.
+pub(crate) fn run(keeper: &Arc<Keeper>) {
+    let header = keeper.durable.board.header();
+    let bell = &header.expirer_wake.word;
+    while !keeper.is_stopping() {
+        let seen = bell.load(Ordering::SeqCst);
+        let is_needed = header.behind_files.word.load(Ordering::SeqCst) != 0;
+        let again = is_needed && pass(keeper);
+        if !is_needed {
+            keeper.reclaim_stuck.store(false, Ordering::SeqCst);
+        }
+        if !again {
+            wait(bell, seen, IDLE);
+        }
+    }
+}
+
+/// One pass. Returns whether another one is due at once.
+fn pass(keeper: &Keeper) -> bool {
+    let durable = &keeper.durable;
+    let layout = &durable.superblock.layout;
+    let total = layout.segment_count;
+    let free = durable.count_free();
+    let quiet = &durable.board.header().quiet_segments.word;
+    if free > total / 2 {
+        keeper.reclaim_stuck.store(false, Ordering::SeqCst);
+        quiet.store(free - total / 2, Ordering::SeqCst);
+        return false;
+    }
+    // The less space, the more may be copied for it.
+    let copied_part = if free > total / 4 { 16 } else { 2 };
+    let effort = Effort {
+        free_goal: (total / 2 + 1).min(free + PASS_SEGMENTS),
+        copy_bytes_max: layout.segment_bytes / copied_part,
+        vain_looks_max: VAIN_LOOKS_MAX,
+    };
+    let reclaimed = durable.reclaim(effort);
+    let is_stuck = reclaimed.free < total / 4 && reclaimed.free < effort.free_goal;
+    if keeper.reclaim_stuck.swap(is_stuck, Ordering::SeqCst) != is_stuck && is_stuck {
+        durable.ring_expirer();
+    }
+    if !is_stuck {
+        durable.board.header().throttle_ns.set(0);
+    }
+    quiet.store((reclaimed.free / 16).max(1), Ordering::SeqCst);
+    reclaimed.free >= effort.free_goal && reclaimed.free <= total / 2
+}
