@@ -29,7 +29,8 @@ pub enum Ask {
     /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when the asker keeps the
     /// file's writers out.
     Settle = 3,
-    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]).
+    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]). `args[3]` is 1: and have no description of it any more,
+    /// nor a slot.
     Bypass = 4,
     /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result `EAGAIN`: other names
     /// stay, so nothing was noted; settle the file and count the change.
@@ -50,6 +51,8 @@ pub enum Ask {
     /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path, relative to descriptor
     /// `args[2]`; none means the client's own program.
     Unseen = 12,
+    /// A directory was renamed: the files below it have other names.
+    Moved = 13,
 }
 
 impl Ask {
@@ -68,6 +71,7 @@ impl Ask {
             Self::Drain,
             Self::Through,
             Self::Unseen,
+            Self::Moved,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)
@@ -163,11 +167,13 @@ pub enum Unseen {
     Static = 4,
     /// The library or the keeper's socket is not under its path where the program runs.
     OutOfReach = 5,
+    /// It has set up io_uring or libaio.
+    AsyncIo = 6,
 }
 
 impl Unseen {
-    const ALL: [Self; 5] =
-        [Self::Unpatched, Self::Environment, Self::Privileged, Self::Static, Self::OutOfReach];
+    const ALL: [Self; 6] =
+        [Self::Unpatched, Self::Environment, Self::Privileged, Self::Static, Self::OutOfReach, Self::AsyncIo];
 
     /// Decodes an argument.
     pub fn from_u64(value: u64) -> Option<Self> {
@@ -182,6 +188,7 @@ impl fmt::Display for Unseen {
             Self::Environment => "it was started with an environment without the library",
             Self::Privileged => "it runs with more privilege, and the loader ignores the library",
             Self::Static => "it is statically linked",
+            Self::AsyncIo => "it uses io_uring or libaio",
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

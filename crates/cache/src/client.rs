@@ -240,6 +240,13 @@ impl<N: Nvm> Client<N> {
         ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
     }
 
+    /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open afterwards. The caller must
+    /// not use the place any more.
+    pub fn let_go(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
+        let args = [u64::from(file.slot), file.generation, reason as u64, 1];
+        ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+    }
+
     /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is a path and the
     /// descriptor it is relative to; `None`: this one. True when the keeper hears it for the first time.
     pub fn note_unseen(&self, why: Unseen, program: Option<(i32, &CStr)>) -> bool {

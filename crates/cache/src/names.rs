@@ -145,6 +145,12 @@ impl<N: Nvm> Client<N> {
         done
     }
 
+    /// Tells that a directory was renamed, so that the slots of files below it hold their new names.
+    pub fn directory_renamed(&self) {
+        // A dead keeper cannot be told; recovery then looks for the files by their handles.
+        let _ = ask(&self.board, self.id, Ask::Moved, [0; 4], None);
+    }
+
     /// Whether records of the file may be live.
     fn has_log(&self, file: FileRef) -> bool {
         let state = self.row(file).state();

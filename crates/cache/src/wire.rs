@@ -28,8 +28,10 @@ pub struct Hello {
     pub kind: u8,
     /// 1 when this process was announced by its parent (`forks_pending`).
     pub forked: u8,
+    /// 1 when this process opens and writes files where its hooks do not see it.
+    pub blind: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
     /// [`WIRE_VERSION`].
     pub version: U32,
 }

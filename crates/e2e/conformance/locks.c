@@ -173,6 +173,25 @@ CHECK(a_write_lease_before_the_first_write, 0) {
     T(write(fd, "x", 1));
     state(fd);
 }
+CHECK(a_write_lease_after_a_write, 2) {
+    signal(SIGIO, on_signal);
+    int fd = make("a", 10, 1);
+    T(write(fd, "logged", 6));
+    T(fcntl(fd, F_SETLEASE, F_WRLCK));
+    T(fcntl(fd, F_GETLEASE));
+    T(write(fd, "under a lease", 13));
+    T(fsync(fd));
+    T(got);
+    T(open("a", O_RDONLY | O_NONBLOCK));
+    T(got);
+    T(fcntl(fd, F_SETLEASE, F_UNLCK));
+    T(write(fd, "x", 1));
+    state(fd);
+    T(close(fd));
+    fd = T(open("a", O_RDWR));
+    T(write(fd, "managed again", 13));
+    state(fd);
+}
 CHECK(a_write_lease_on_a_shared_file_is_refused, 1) {
     int fd = make("a", 10, 1);
     T(open("a", O_RDONLY));

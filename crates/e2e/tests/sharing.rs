@@ -1,10 +1,13 @@
 //! Files that several processes have: who is a client, who is an outsider, and that a file is managed again when nothing speaks
 //! against it any more.
 
+use std::time::Duration;
+
+use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::need;
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::report;
+use holdfast_e2e::{proc, report};
 use serde_json::Value;
 
 /// Processes open each file at the same moment and write to it at the same moment.
@@ -63,5 +66,117 @@ fn processes_that_first_open_a_file_at_the_same_moment_have_it_managed() {
                 .all(|(at, part)| part.iter().all(|&byte| byte == 65 + (at % 5) as u8));
             assert!(whole && bytes.len() == 10_000, "{option}: file {number}");
         }
+    }
+}
+
+/// Writes a file in a directory, renames that, puts another file where the first one was, and goes on writing.
+const RENAMES: &str = "
+import os, sys
+root = sys.argv[1]
+os.mkdir(root + '/before')
+fd = os.open(root + '/before/file', os.O_RDWR | os.O_CREAT, 0o644)
+os.write(fd, b'early ')
+os.fsync(fd)
+os.rename(root + '/before', root + '/after')
+os.mkdir(root + '/before')
+open(root + '/before/file', 'w').write('another')
+os.write(fd, b'late')
+print('written', flush=True)
+sys.stdin.readline()
+";
+
+#[test]
+fn files_below_a_renamed_directory_are_recovered() {
+    // Their slots held names that led nowhere, or to other files, and their records were set aside.
+    need::root();
+    let disk = Disk::new(Kind::Ext4);
+    holdfast_e2e::disk::give_to(&disk.root, "nobody");
+    let exclusive = format!("--exclusive={}", disk.root.display());
+    for (user, pool) in [("root", Pool::new()), ("nobody", Pool::of_user("nobody", ""))] {
+        let root = disk.root.join(user);
+        std::fs::create_dir(&root).expect("directory");
+        holdfast_e2e::disk::give_to(&root, user);
+        let program = ["--", "python3", "-c", RENAMES, root.to_str().expect("paths are text")];
+        let run = pool.run(&[&exclusive, "--age-max=3600000"]).args(program);
+        let mut child = run.spawn();
+        let mut line = String::new();
+        let mut told = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        std::io::BufRead::read_line(&mut told, &mut line).expect("a line");
+        assert_eq!(line, "written\n");
+        let family = proc::descendants(child.id());
+        drop(child.kill());
+        family.iter().for_each(|pid| proc::kill_hard(*pid));
+        drop(child.wait());
+        proc::wait_until(Duration::from_secs(10), "the end of all", || {
+            !family.iter().any(|pid| proc::alive(*pid))
+        });
+        let recovered = pool.recover(&[]);
+        let report = report::parse(&recovered.ok().stdout);
+        assert!(report::number(&report, "records") >= 2, "{user}: {report:#}");
+        assert_eq!(std::fs::read_to_string(root.join("after/file")).expect("file"), "early late", "{user}");
+        assert_eq!(std::fs::read_to_string(root.join("before/file")).expect("file"), "another", "{user}");
+    }
+}
+
+#[test]
+fn a_declined_file_is_seen_with_its_reason() {
+    // Written through a descriptor from before the run: it was in no count.
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (root, aside) = (disk.root.to_str().expect("paths are text"), holdfast_e2e::disk::directory());
+    let told = aside.path().join("summary");
+    let summary = format!("--summary={}", told.display());
+    let run = pool.run(&["--exclusive", root, &summary]);
+    let script = format!("exec 3>{root}/file; exec {} -- sh -c 'echo hello >&3'", run.line());
+    Cmd::new("sh").args(["-c", &script]).ok();
+    let summary = report::parse(&std::fs::read_to_string(&told).expect("summary"));
+    let text = states(&summary);
+    assert!(text.contains("its opening was not seen") && text.contains("/file"), "{text}");
+    assert_eq!(report::number(&summary, "declined"), 1, "{text}");
+    assert_eq!(std::fs::read_to_string(disk.root.join("file")).expect("file"), "hello\n");
+}
+
+/// Maps a file shared, so that it is left to the kernel; lets go of all and opens it again.
+const MAPS: &str = "
+import mmap, os, subprocess, sys, time
+path, how = sys.argv[1], sys.argv[2]
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+os.write(fd, bytes(4096))
+if how == 'mapped':
+    view = mmap.mmap(fd, 4096)
+    view[0:5] = b'store'
+    view.close()
+    os.close(fd)
+else:
+    # A program without the library has it open for writing, and ends.
+    child = subprocess.Popen(['sh', '-c', 'exec 3>>' + path + '; echo here; read line'], env={},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    os.write(fd, b'beside an outsider')
+    os.close(fd)
+    child.communicate(b'\\n')
+for turn in range(200):
+    time.sleep(0.05)
+    fd = os.open(path, os.O_RDWR)
+    os.pwrite(fd, b'again', 100)
+    os.close(fd)
+";
+
+#[test]
+fn a_file_that_was_left_to_the_kernel_is_managed_when_it_is_opened_anew() {
+    need::root();
+    for (how, fence) in [("mapped", "fanotify"), ("outsider", "fanotify"), ("outsider", "inotify")] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let file = disk.root.join(how);
+        let program = ["python3", "-c", MAPS, file.to_str().expect("paths are text"), how];
+        let (output, summary) = pool.run_summarised(&["--fence", fence], &program);
+        output.ok();
+        let absorbed = report::number(&summary, "writes_absorbed");
+        assert!(
+            absorbed >= 50,
+            "{how}, {fence}: {absorbed} of 200 writes were absorbed: {}",
+            states(&summary)
+        );
+        let bytes = std::fs::read(&file).expect("file");
+        assert_eq!(&bytes[100..105], b"again");
     }
 }

@@ -115,6 +115,11 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
         self.stat().is_ok_and(|stat| stat.links == 0)
     }
 
+    /// The name by which it was opened, as that is now, if the system can tell.
+    fn path_now(&self) -> Option<std::path::PathBuf> {
+        None
+    }
+
     /// Who it is; not for what was only found.
     fn identity(&self) -> io::Result<Identity>;
 

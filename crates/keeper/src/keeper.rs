@@ -32,6 +32,8 @@ pub(crate) struct Attached {
     pub pid: u32,
     /// The program it ran when it said hello, if that can be seen.
     pub program: Option<(u64, u64)>,
+    /// It opens and writes files where its hooks do not see it.
+    pub blind: bool,
     pub pidfd: Arc<OwnedFd>,
 }
 
@@ -101,7 +103,9 @@ impl Events<OsFile> for Notes {
 
     fn released(&self, file: &ManagedFile<OsFile>) {
         // Nobody has it open for writing, or it has no name by which it could be opened again.
-        if let Ok(stat) = file.held().stat() {
+        if !file.meta().written_natively
+            && let Ok(stat) = file.held().stat()
+        {
             self.natives.forget_file(stat.dev, stat.ino);
         }
         if file.fenced
@@ -185,7 +189,19 @@ impl Keeper {
         program.is_some()
             && locked(&self.clients)
                 .values()
-                .any(|attached| attached.pid == parent && attached.program == program)
+                .any(|attached| attached.pid == parent && attached.program == program && !attached.blind)
+    }
+
+    /// Whether a client may have a file open of which its hooks know nothing.
+    pub(crate) fn is_blind(&self, pid: u32) -> bool {
+        locked(&self.clients).values().any(|attached| attached.pid == pid && attached.blind)
+    }
+
+    /// From now on a client opens and writes files unseen.
+    pub(crate) fn note_blind(&self, client: u32) {
+        if let Some(attached) = locked(&self.clients).get_mut(&client) {
+            attached.blind = true;
+        }
     }
 }
 

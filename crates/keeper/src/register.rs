@@ -140,17 +140,12 @@ impl Keeper {
     ) -> Result<(), Errno> {
         let row = &self.durable.board.files()[slot as usize];
         let Some(file) = self.durable.file(u64::from(slot), generation) else { return Ok(()) };
-        // Of an outsider the fence knows when it has gone. What was handed away may be on its way between two processes, where
-        // no look finds it: for that its slot is given back once the kernel knows of no writer.
+        // Of an outsider the fence knows when it has gone. What was handed away may be on its way between two processes, and
+        // io_uring holds files without descriptors, where no look finds them: for that the slot is given back once the kernel
+        // knows of no writer.
         let may_be_over = matches!(
             file.meta().bypass,
-            Some(
-                Reason::MappedShared
-                    | Reason::AsyncIo
-                    | Reason::UnknownOrigin
-                    | Reason::CannotTell
-                    | Reason::Uncovered
-            )
+            Some(Reason::MappedShared | Reason::UnknownOrigin | Reason::CannotTell | Reason::Uncovered)
         );
         if row.state() != FileState::Bypassed || !may_be_over {
             return Ok(());
@@ -273,13 +268,16 @@ impl Keeper {
     }
 
     /// Why a file that others have open cannot be managed now, if so. Clients find its row before their next change, and
-    /// so does what they forked; not those that were told to leave it to the kernel, and not through a mapping.
+    /// so does what they forked; not those that were told to leave it to the kernel, not those whose hooks do not see
+    /// everything, and not through a mapping.
     fn strangers(&self, pid: u32, candidate: &Candidate) -> Option<Reason> {
         let keeper = std::process::id();
         let natives = self.notes.natives.of((candidate.dev, candidate.ino, candidate.born));
         let natives: Vec<u32> = natives.into_iter().filter_map(|client| self.pid_of(client)).collect();
         let scan = crate::fence::scan_holders(&[(candidate.dev, candidate.ino)], &|other| other == keeper);
-        let mut reason = None;
+        // What such a client has open need not be in a table of open files.
+        let blind = natives.iter().any(|&native| native != pid && self.is_blind(native));
+        let mut reason = blind.then_some(Reason::UnknownOrigin);
         for holder in scan.holders.iter().filter(|holder| holder.writes) {
             let follows =
                 holder.pid == pid || self.is_running_client(holder.pid) || self.is_fork_of_client(holder.pid);
@@ -288,7 +286,7 @@ impl Keeper {
             }
             if holder.maps {
                 reason = Some(Reason::MappedShared);
-            } else if holder.pid != pid && natives.contains(&holder.pid) {
+            } else if holder.pid != pid && (natives.contains(&holder.pid) || self.is_blind(holder.pid)) {
                 reason = reason.or(Some(Reason::UnknownOrigin));
             }
         }
@@ -396,8 +394,10 @@ fn identity_of(meta: &std::fs::Metadata) -> File {
 }
 
 fn file_behind(pid: u32, fd: u64) -> Option<File> {
-    let meta = std::fs::metadata(format!("/proc/{pid}/fd/{}", fd as i32)).ok()?;
-    meta.is_file().then(|| identity_of(&meta))
+    let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
+    let meta = std::fs::metadata(&via).ok()?;
+    // Others will never be managed, whoever asks.
+    (meta.is_file() && is_managed_file_system(&via)).then(|| identity_of(&meta))
 }
 
 /// ext4, xfs or btrfs: local file systems that keep what they synced.

@@ -95,7 +95,7 @@ fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
 
 fn waits_for_disk(cell: &RequestCell) -> bool {
     match Ask::from_u32(cell.kind.load(Ordering::Relaxed)) {
-        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory | Ask::Drain | Ask::Through) => true,
+        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory | Ask::Drain | Ask::Through | Ask::Moved) => true,
         // Not the only description: all processes are looked through.
         Some(Ask::Sole) => cell.args[2].load(Ordering::Relaxed) == 0,
         _ => false,
@@ -153,7 +153,14 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         Ask::Unseen => {
             let why = Unseen::from_u64(args[0]).ok_or(Errno::EINVAL)?;
             let program = program(keeper, client, args[2], cell).ok_or(Errno::EINVAL)?;
+            if cell.path().is_empty() {
+                keeper.note_blind(client);
+            }
             return Ok([u64::from(keeper.notes.unseen(program, why)), 0]);
+        }
+        Ask::Moved => {
+            keeper.durable.follow_names();
+            return Ok([0, 0]);
         }
         Ask::SyncDirectory => {
             let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;

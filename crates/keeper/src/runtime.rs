@@ -1,4 +1,5 @@
-//! Where keepers are found: one socket per pool in a directory of the user's own; and how they answer there.
+//! Where keepers are found: one socket per pool in a directory of the user's own; how they answer there, and what
+//! else of the process itself is theirs to set.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -45,17 +46,6 @@ pub fn prepare_directory() -> io::Result<()> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
 }
 
-/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
-/// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
-pub fn leave_standard_error_if_parents(connection: &OwnedFd) {
-    let parent = std::os::unix::process::parent_id() as i32;
-    let is_parent = rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == parent);
-    if is_parent && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stderr(null);
-    }
-}
-
 /// Sends an answer as one message.
 pub(crate) fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(io::Error::other)?;
@@ -74,4 +64,23 @@ pub(crate) fn send_with_descriptors(
     ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
+/// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
+pub fn leave_standard_error_if_parents(connection: &OwnedFd) {
+    let parent = std::os::unix::process::parent_id() as i32;
+    let is_parent = rustix::net::sockopt::socket_peercred(connection)
+        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == parent);
+    if is_parent && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
+}
+
+/// One description per managed file: as many as the hard limit allows.
+pub(crate) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }

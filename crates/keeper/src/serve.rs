@@ -52,7 +52,7 @@ const FIRST_CONNECTION: u64 = 1 << 40;
 /// `ready` is called once clients may connect, with the socket path and the report of recovery.
 pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
-    raise_descriptor_limit();
+    runtime::raise_descriptor_limit();
     let pool = OpenPool::open(&config.pool, config.volatile)?;
     let was_clean = pool.is_clean();
     let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |_, _, _| {})?;
@@ -94,14 +94,6 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
 
 fn os(what: &'static str) -> impl Fn(io::Error) -> KeeperError {
     move |source| KeeperError::Os { what: what.to_owned(), source }
-}
-
-/// One description per managed file: as many as the hard limit allows.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn build(
@@ -233,6 +225,8 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     }
     keeper.stopping.store(true, Ordering::SeqCst);
     keeper.durable.ring_expirer();
+    // The reclaimer sleeps on the same bell, which wakes one of the two.
+    wake(&header.expirer_wake.word, u32::MAX);
     header.request_wake.word.fetch_add(1, Ordering::SeqCst);
     wake(&header.request_wake.word, u32::MAX);
     let _ = threads.server.join();
@@ -467,8 +461,10 @@ impl EventLoop {
         if !on(Canary::DeathUnwatched) && !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
-        locked(&self.keeper.clients)
-            .insert(client, Attached { pid: pid_number, program: program_of(pid_number), pidfd });
+        locked(&self.keeper.clients).insert(
+            client,
+            Attached { pid: pid_number, program: program_of(pid_number), blind: hello.blind != 0, pidfd },
+        );
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,

@@ -1,5 +1,6 @@
 //! Adding up what the keeper and the board counted, for `--summary` and `status`.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, PAGE_BYTES, SegmentState};
@@ -47,6 +48,17 @@ impl Keeper {
                 FileState::Free => continue,
             };
             *summary.files.entry(name.to_owned()).or_default() += 1;
+        }
+        // Files that were left to the kernel before they had a slot count, too.
+        let known: HashSet<String> = self
+            .durable
+            .managed()
+            .iter()
+            .map(|file| file.meta().path.to_string_lossy().into_owned())
+            .collect();
+        let declined = summary.bypassed.iter().filter(|file| !known.contains(&file.path)).count() as u64;
+        if declined > 0 {
+            summary.files.insert("declined".to_owned(), declined);
         }
         summary
     }

@@ -184,8 +184,13 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
             size_of::<libc::timeval>()
         )
     })?;
-    let hello =
-        Hello { kind: HELLO, forked: u8::from(forked), reserved: [0; 2], version: WIRE_VERSION.into() };
+    let hello = Hello {
+        kind: HELLO,
+        forked: u8::from(forked),
+        blind: u8::from(bypasses_all()),
+        reserved: 0,
+        version: WIRE_VERSION.into(),
+    };
     // SAFETY: the buffer is as long as said. A keeper that went away must not kill us by SIGPIPE.
     raw::check(unsafe {
         call!(

@@ -350,6 +350,25 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) {
     });
 }
 
+/// Leaves the file behind `fd` to the kernel and has the keeper let go of it, for a call that no other description of the file
+/// may stand in the way of. All descriptions of this process are the kernel's afterwards.
+#[cold]
+pub fn let_go(fd: c_int) {
+    leave_to_kernel(fd, Reason::Uncovered);
+    let Some(client) = process::client() else { return };
+    let Row::Described(description) = fds::look(fd) else { return };
+    let State::Managed(file) = description.state() else { return };
+    critical::section(|| {
+        for (_, other) in fds::described(0, c_int::MAX) {
+            if other.state() == State::Managed(file) {
+                other.set_state(State::Plain);
+            }
+        }
+        // Without an answer the keeper is dead, and its descriptions are gone with it.
+        let _ = client.let_go(file, Reason::Uncovered);
+    });
+}
+
 /// Leaves the file of a pending description to the kernel.
 fn give_up(client: &Client, fd: c_int, description: &Description, reason: Reason) {
     match known(client, fd) {

@@ -220,6 +220,12 @@ impl DiskFile for OsFile {
         }
     }
 
+    fn path_now(&self) -> Option<PathBuf> {
+        let path = std::fs::read_link(self.magic_path()).ok()?;
+        let is_gone = path.as_os_str().as_bytes().ends_with(b" (deleted)");
+        (path.is_absolute() && !is_gone).then_some(path)
+    }
+
     fn identity(&self) -> io::Result<Identity> {
         identity::identify(self).map(|(identity, _)| identity)
     }

@@ -54,6 +54,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// names are made durable and removed files given back in every round.
     pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<u64>, pace: Pace) -> bool {
         self.beat();
+        self.follow_names();
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
         // What is settled below is on disk; directory syncs need not ask for it any more.
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
@@ -109,7 +110,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         for (file, seq_max) in files {
-            match self.sync_file(file, Writers::MayBeHeld, *seq_max, pace) {
+            match self.sync_file(file, Writers::MayBeIn, *seq_max, pace) {
                 Ok(covered) => synced.push((Arc::clone(file), covered)),
                 Err(_) => clean = false,
             }

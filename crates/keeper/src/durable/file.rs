@@ -64,6 +64,8 @@ pub(crate) struct Meta {
     pub used: Instant,
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
+    /// Its slot is given back although clients have it open for writing, who leave it to the kernel.
+    pub written_natively: bool,
     /// When it may be judged anew whether it can be managed.
     pub judge_at: Instant,
 }
@@ -92,6 +94,7 @@ impl<F> ManagedFile<F> {
             failures: 0,
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
+            written_natively: false,
             judge_at: Instant::now(),
         };
         Self {

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{HintKind, MARK_VOID};
+use holdfast_pool::{HintKind, MARK_VOID, PATH_BYTES_MAX};
 
-use super::{Durable, ManagedFile, REMOVED_FILES_MAX, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
 /// A slot holds two names; a third may be written only once the directory holds what the oldest said.
@@ -73,6 +73,37 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.withdraw_name(&file);
             }
         }
+    }
+
+    /// Gives the slots of files whose directories got other names the names that the files have now: a directory is renamed
+    /// without a word about what is below it. Handles find a file under any name, but not for every user.
+    pub fn follow_names(&self) {
+        for file in self.managed() {
+            let row = &self.board.files()[file.slot as usize];
+            // Kept from being renamed itself meanwhile. Who has it is looked at in the next round.
+            if row.state().is_absorbed()
+                && self.moved_to(&file).is_some()
+                && self.board.try_lock_file(file.slot, KEEPER_ID)
+            {
+                let followed = self.moved_to(&file).map(|path| self.push_name(&file, HintKind::Name, &path));
+                row.unlock_exclusive(KEEPER_ID);
+                if let Some(Err(error)) = followed {
+                    let path = file.meta().path.display().to_string();
+                    self.events
+                        .trouble(format!("{path}: cannot follow the new name of its directory: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Where a file stands now, if that is not where it was last.
+    fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
+        let path = file.held().path_now()?;
+        let moved = {
+            let meta = file.meta();
+            meta.path != path && meta.unlinking.is_none()
+        };
+        (moved && path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
     }
 
     fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {

@@ -32,7 +32,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.board.header().settles.add(1);
                 // An asker that died meanwhile keeps nobody out any more.
                 let kept_out = args[2] == 1 && holder == client;
-                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeHeld };
+                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
                 self.settle(&file, writers).map_err(refused)?;
             }
             Ask::Drain => self
@@ -40,6 +40,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 .inspect_err(|error| self.drain_failed(&file, error))
                 .map_err(|_| Errno::EIO)?,
             Ask::Through => self.leave_behind(&file, args[2] != 0).map_err(|_| Errno::EIO)?,
+            Ask::Bypass if args[3] == 1 => {
+                self.try_let_go(&file, Reason::from_u64(args[2])).map_err(refused)?;
+            }
             Ask::Bypass => self.try_bypass(&file, Reason::from_u64(args[2])).map_err(refused)?,
             Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
             // Its data must be in the page cache for good before the last name goes.
@@ -63,7 +66,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.
-            Ask::Register | Ask::Sole | Ask::SyncDirectory | Ask::Unseen => return Err(Errno::EINVAL),
+            Ask::Register | Ask::Sole | Ask::Moved | Ask::SyncDirectory | Ask::Unseen => {
+                return Err(Errno::EINVAL);
+            }
         }
         Ok([0, 0])
     }

@@ -7,7 +7,7 @@ use holdfast_board::FileState;
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CREATED;
+use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
 use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
 use crate::disk::{Access, Disk, DiskFile};
@@ -19,13 +19,11 @@ const FAILURES_MAX: u32 = 5;
 /// more would wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Nobody does.
-    MayBeIn,
     /// Who asks does.
     KeptOut,
-    /// Somebody else may, and may wait for the thread that asks: what would have to wait for them is refused
-    /// ([`io::ErrorKind::WouldBlock`]), to be tried again.
-    MayBeHeld,
+    /// Who asks does not. Somebody else may, and may wait for the thread that asks: what would have to wait for them is
+    /// refused ([`io::ErrorKind::WouldBlock`]), to be tried again.
+    MayBeIn,
 }
 
 /// Whether an error only says that somebody has the file now.
@@ -82,10 +80,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         loop {
             // The file is locked before its turn: who has it may ask for a settle, which waits for that.
             let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
-            match writers {
-                Writers::MayBeIn if locks => self.hold(file)?,
-                Writers::MayBeHeld if locks => self.try_hold(file)?,
-                _ => {}
+            if locks {
+                self.try_hold(file)?;
             }
             let writers = if locks { Writers::KeptOut } else { writers };
             let synced = self.sync_in_turn(file, writers, seq_max);
@@ -237,6 +233,23 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
         self.try_hold(file)?;
         let result = self.bypass_held(file, reason);
+        self.let_go(file);
+        result
+    }
+
+    /// As [`Durable::try_bypass`], and gives the slot and our description back, where nothing in the slot is still needed.
+    pub fn try_let_go(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        self.try_hold(file)?;
+        let result = self.bypass_held(file, reason);
+        let needed = {
+            let meta = file.meta();
+            meta.marks & (MARK_CONFLICT | MARK_CREATED | MARK_VOID) != 0 || meta.unlinking.is_some()
+        };
+        let row = &self.board.files()[file.slot as usize];
+        if result.is_ok() && row.state() == FileState::Bypassed && !needed {
+            file.meta().written_natively = true;
+            self.release(file);
+        }
         self.let_go(file);
         result
     }

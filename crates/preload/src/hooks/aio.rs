@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Reason, Unseen};
 use libc::size_t;
 
 use crate::patch::{IO_URING_QUEUE_INIT, IO_URING_QUEUE_INIT_MEM, IO_URING_QUEUE_INIT_PARAMS};
@@ -21,8 +21,12 @@ pub(super) fn leave_all_to_kernel(reason: Reason) {
     for (fd, _) in fds::described(0, c_int::MAX) {
         target::leave_to_kernel(fd, reason);
     }
-    // It may read files that others write.
-    crate::critical::section(|| client.forbid_behind());
+    crate::critical::section(|| {
+        // It may open files unseen, too.
+        client.note_unseen(Unseen::AsyncIo, None);
+        // It may read files that others write.
+        client.forbid_behind();
+    });
 }
 
 /// libaio's `io_setup`: returns the negative errno.

@@ -18,13 +18,14 @@ const HERE: c_int = libc::AT_FDCWD;
 struct Found {
     device: u64,
     file: Option<FileRef>,
+    regular: bool,
 }
 
 unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found> {
     // SAFETY: the kernel checks the address.
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
-    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file) })
+    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file), regular: stat.regular })
 }
 
 fn refuse(errno: Errno) -> isize {
@@ -236,6 +237,9 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
         let result = kernel();
         if result == 0 {
             count(client, moved);
+            if [moved, target.filter(|_| swaps)].into_iter().flatten().any(|found| !found.regular) {
+                critical::section(|| client.directory_renamed());
+            }
         }
         return result;
     }

@@ -430,8 +430,13 @@ fn owner(fd: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
-        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make.
-        target::leave_to_kernel(fd, Reason::Uncovered);
+        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make, and for a
+        // lease that excludes readers it must have none at all.
+        if argument == libc::F_WRLCK as usize {
+            target::let_go(fd);
+        } else {
+            target::leave_to_kernel(fd, Reason::Uncovered);
+        }
     }
     if command == libc::F_NOTIFY {
         super::onlookers::watching(|| raw::fstat(fd));
