@@ -47,11 +47,10 @@ pub fn prepare_directory() -> io::Result<()> {
 
 /// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
 /// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
-pub fn leave_standard_error_if_parents(connection: &OwnedFd) {
-    let parent = std::os::unix::process::parent_id() as i32;
-    let is_parent = rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == parent);
-    if is_parent && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+pub(crate) fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
+    let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
+        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);
+    if is_supervisors && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(null);
     }
 }
