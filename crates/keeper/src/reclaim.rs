@@ -21,8 +21,12 @@ const VAIN_LOOKS_MAX: u32 = 8;
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
     let bell = &header.expirer_wake.word;
-    while !keeper.is_stopping() {
+    loop {
+        // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
+        if keeper.is_stopping() {
+            return;
+        }
         let is_needed = header.behind_files.word.load(Ordering::SeqCst) != 0;
         let again = is_needed && pass(keeper);
         if !is_needed {
