@@ -156,7 +156,7 @@ fn backup_tools_see_every_write_at_once() {
         let status = pool.status();
         assert!(report::number(&status, "writes_absorbed") > 0, "{fence}: nothing was absorbed\n{status:#}");
         drop(writer);
-        wait_until(Duration::from_secs(10), "the keeper's end", || proc::keepers(&pool.path).is_empty());
+        wait_until(Duration::from_secs(40), "the keeper's end", || proc::keepers(&pool.path).is_empty());
     }
 }
 
@@ -322,7 +322,7 @@ fn clients_come_and_go() {
         report::find(&pool.status(), "clients").and_then(|list| list.as_array().map(Vec::len)) == Some(1)
     });
     drop(steady);
-    wait_until(Duration::from_secs(10), "the keeper's end", || proc::keepers(&pool.path).is_empty());
+    wait_until(Duration::from_secs(40), "the keeper's end", || proc::keepers(&pool.path).is_empty());
     rows.insert(stays, last);
     for (dir, acknowledged) in rows {
         must_hold(&dir, acknowledged, true);

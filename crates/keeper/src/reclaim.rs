@@ -24,8 +24,12 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     if header.write_behind.word.load(Ordering::SeqCst) != 0 {
         keeper.durable.board.use_huge_pages();
     }
-    while !keeper.is_stopping() {
+    loop {
+        // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
+        if keeper.is_stopping() {
+            return;
+        }
         let is_needed = header.behind_files.word.load(Ordering::SeqCst) != 0;
         let again = is_needed && pass(keeper);
         if !is_needed {

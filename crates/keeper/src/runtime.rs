@@ -46,6 +46,16 @@ pub fn prepare_directory() -> io::Result<()> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
 }
 
+/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
+/// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
+pub(crate) fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
+    let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
+        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);
+    if is_supervisors && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
+}
+
 /// Sends an answer as one message.
 pub(crate) fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(io::Error::other)?;
@@ -64,17 +74,6 @@ pub(crate) fn send_with_descriptors(
     ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
-}
-
-/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
-/// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
-pub fn leave_standard_error_if_parents(connection: &OwnedFd) {
-    let parent = std::os::unix::process::parent_id() as i32;
-    let is_parent = rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == parent);
-    if is_parent && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stderr(null);
-    }
 }
 
 /// One description per managed file: as many as the hard limit allows.

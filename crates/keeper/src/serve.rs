@@ -257,6 +257,8 @@ struct EventLoop {
     connections: HashMap<u64, OwnedFd>,
     next_connection: u64,
     next_client: u32,
+    /// Who started us; it may have ended by now.
+    supervisor: u32,
     /// Processes whose descendants may be clients although they gave up our user id.
     ancestors: Vec<u32>,
     /// Supervisors that announced a program which has not said hello yet, and when.
@@ -282,6 +284,7 @@ impl EventLoop {
             connections: HashMap::new(),
             next_connection: FIRST_CONNECTION,
             next_client: 1,
+            supervisor: std::os::unix::process::parent_id(),
             ancestors: Vec::new(),
             expected: Vec::new(),
             used: false,
@@ -374,7 +377,7 @@ impl EventLoop {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
             _ => {
-                runtime::leave_standard_error_if_parents(connection);
+                runtime::leave_standard_error_with(self.supervisor, connection);
                 self.connections.remove(&token);
                 return;
             }

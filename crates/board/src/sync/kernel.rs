@@ -36,7 +36,8 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
 
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
-    let _ = futex::wake(word, Flags::empty(), count);
+    // The kernel takes the count for a signed one, and of minus one it makes one.
+    let _ = futex::wake(word, Flags::empty(), count.min(i32::MAX as u32));
 }
 
 /// Sleeps for `span`, where nobody can wake the sleeper; may return early.
@@ -48,4 +49,32 @@ pub fn pause(span: Duration) {
 
 fn timespec(span: Duration) -> Timespec {
     Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A keeper that stopped hung for ever when two of its threads slept on one bell: only one of them was woken.
+    #[test]
+    fn all_sleepers_are_woken() {
+        let (word, asleep) = (AtomicU32::new(0), AtomicU32::new(0));
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    asleep.fetch_add(1, core::sync::atomic::Ordering::SeqCst);
+                    // The value never changes: only a wake-up ends this before its time.
+                    wait(&word, 0, Duration::from_secs(20));
+                });
+            }
+            while asleep.load(core::sync::atomic::Ordering::SeqCst) < 3 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            wake(&word, u32::MAX);
+        });
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
 }
