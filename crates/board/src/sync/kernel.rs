@@ -36,7 +36,8 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
 
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
-    let _ = futex::wake(word, Flags::empty(), count);
+    // The kernel takes a signed number, and wakes one sleeper where it is negative.
+    let _ = futex::wake(word, Flags::empty(), count.min(i32::MAX as u32));
 }
 
 /// Sleeps for `span`, where nobody can wake the sleeper; may return early.
@@ -48,4 +49,31 @@ pub fn pause(span: Duration) {
 
 fn timespec(span: Duration) -> Timespec {
     Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+    use std::time::Instant;
+
+    #[test]
+    fn all_sleepers_are_woken_at_once() {
+        // The largest number was taken for -1 and woke one: a keeper that ended waited for a thread that slept on.
+        let word = AtomicU32::new(0);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while word.load(Ordering::SeqCst) == 0 {
+                        wait(&word, 0, Duration::from_secs(60));
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            word.store(1, Ordering::SeqCst);
+            wake(&word, u32::MAX);
+        });
+        assert!(begun.elapsed() < Duration::from_secs(30), "somebody slept on");
+    }
 }
