@@ -225,8 +225,6 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     }
     keeper.stopping.store(true, Ordering::SeqCst);
     keeper.durable.ring_expirer();
-    // The reclaimer sleeps on the same bell, which wakes one of the two.
-    wake(&header.expirer_wake.word, u32::MAX);
     header.request_wake.word.fetch_add(1, Ordering::SeqCst);
     wake(&header.request_wake.word, u32::MAX);
     let _ = threads.server.join();
