@@ -83,6 +83,8 @@ pub struct FileRow {
     pub error_epoch: AtomicU32,
     /// Real syncs by clients that failed: the keeper's own description may not show their error.
     pub sync_failures: AtomicU32,
+    /// Real syncs by clients that may be under way; never too low.
+    pub syncs_under_way: AtomicU32,
     /// Page rows of the file; never too low.
     pub page_rows: AtomicU32,
     /// 1 while pages of the file may be loaded.

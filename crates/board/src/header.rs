@@ -3,6 +3,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::names::{NAMES_ROWS, NamesRow};
+use crate::opens::{OPENS_ROWS, OpensRow};
 
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
 pub const KEEPER_DIED: u32 = 0x4000_0000;
@@ -85,6 +86,9 @@ pub struct Header {
     /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
     pub behind_files: Switch,
     pub(crate) names: [NamesRow; NAMES_ROWS],
+    /// 1 when clients announce opens before they make them; set by the keeper.
+    pub announces_opens: Switch,
+    opens: [OpensRow; OPENS_ROWS],
     /// Syncs answered from the log.
     pub syncs_absorbed: Counter,
     /// Syncs passed on to the kernel.
@@ -93,12 +97,21 @@ pub struct Header {
     pub truncates_absorbed: Counter,
     /// Times a file was brought to disk before a call went around the log.
     pub settles: Counter,
+    /// Rounds of expiry that are over.
+    pub rounds: Counter,
+    /// Calls that went around the log because rounds of expiry did not give it room.
+    pub no_room: Counter,
 }
 
 impl Header {
     /// The name changes of a file system; `None` when too many are in use to count them.
     pub fn names(&self, device: u64) -> Option<&NamesRow> {
         self.names.iter().find(|row| row.claim(device))
+    }
+
+    /// The opens of files without a row, by inode number.
+    pub fn opens(&self, ino: u64) -> &OpensRow {
+        &self.opens[(ino % OPENS_ROWS as u64) as usize]
     }
 
     /// Counts a change of names on every file system that had one: somebody died who may have made one.

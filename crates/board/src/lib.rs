@@ -15,6 +15,7 @@ mod locks;
 #[cfg(not(shuttle))]
 mod map;
 mod names;
+mod opens;
 #[cfg(shuttle)]
 mod ordinary;
 mod pages;
@@ -34,6 +35,7 @@ pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use names::NamesRow;
+pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};

@@ -21,16 +21,18 @@ use crate::wire::{WIRE_VERSION, Welcome};
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Another process registers the same file at this moment.
-    pub const EINTR: Self = Self(4);
     /// Input/output error: nothing is acknowledged any more.
     pub const EIO: Self = Self(5);
     /// Ask again.
     pub const EAGAIN: Self = Self(11);
+    /// No space left: not for want of disk space, but of log space that expiry could give.
+    pub const ENOSPC: Self = Self(28);
     /// The file must leave state Behind first.
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
     pub const EINVAL: Self = Self(22);
+    /// Within the keeper alone: somebody has the file; to be tried again.
+    pub const EDEADLK: Self = Self(35);
     /// Path longer than a request can carry.
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
@@ -97,6 +99,10 @@ pub struct Seen {
     pub state: FileState,
 }
 
+/// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported file system takes, with
+/// blocks as small as they come.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+
 /// A process attached to a keeper. Threads share it; a forked child attaches anew.
 pub struct Client<N: Nvm = Mapping> {
     pub(crate) nvm: N,
@@ -137,7 +143,7 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        let size_limit = AtomicU64::new(i64::MAX as u64);
+        let size_limit = AtomicU64::new(FILE_BYTES_MAX);
         Self { nvm, board, layout, uuid, id, first_lane: None, size_limit }
     }
 
@@ -150,7 +156,7 @@ impl<N: Nvm> Client<N> {
 
     /// Tells the process' limit of file sizes (`RLIMIT_FSIZE`), in bytes.
     pub fn set_size_limit(&self, bytes: u64) {
-        self.size_limit.store(bytes.min(i64::MAX as u64), Ordering::Relaxed);
+        self.size_limit.store(bytes.min(FILE_BYTES_MAX), Ordering::Relaxed);
     }
 
     /// The board.
@@ -161,7 +167,7 @@ impl<N: Nvm> Client<N> {
     /// Whether the keeper lives; if not, nothing may be acknowledged.
     #[inline]
     pub fn keeper_alive(&self) -> bool {
-        self.board.header().keeper_alive()
+        self.board.header().keeper_alive() || on(Canary::DeadKeeperServed)
     }
 
     #[inline]
@@ -194,6 +200,12 @@ impl<N: Nvm> Client<N> {
         self.row(file).client_opens.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether opens must be announced before they are made.
+    #[inline]
+    pub fn announces_opens(&self) -> bool {
+        self.board.header().announces_opens.word.load(Ordering::Relaxed) != 0
+    }
+
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether
     /// no other description of the file exists; it is called once the fence stands.
     pub fn register(
@@ -203,10 +215,7 @@ impl<N: Nvm> Client<N> {
         sole: impl FnOnce() -> bool,
     ) -> Result<Option<FileRef>, Errno> {
         let args = [fd as u64, origin as u64, 0, 0];
-        let mut answer = Err(Errno::EINTR);
-        while answer == Err(Errno::EINTR) {
-            answer = ask(&self.board, self.id, Ask::Register, args, None);
-        }
+        let mut answer = ask(&self.board, self.id, Ask::Register, args, None);
         if answer == Err(Errno::EAGAIN) {
             let args = [fd as u64, origin as u64, u64::from(sole()), 0];
             answer = ask(&self.board, self.id, Ask::Sole, args, None);
@@ -285,16 +294,20 @@ impl<N: Nvm> Client<N> {
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.
-        let is_logged = !row.needs_real_sync() && !row.is_exclusive();
+        let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && (names_covered == Some(None) || on(Canary::NamesUncounted)) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
         let covered = row.unlogged.load(Ordering::SeqCst);
         self.board.header().syncs_real.add(1);
-        raw().inspect_err(|_| {
+        row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+        let synced = raw().inspect_err(|_| {
             row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        })?;
+        });
+        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        synced?;
+        let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {
             names.cover(covered);

@@ -21,6 +21,11 @@ const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
 /// Bytes of a segment that no payload can have.
 const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
 
+/// Rounds of expiry that free nothing, after which a writer gives up waiting for space: the first of them may have begun
+/// before it came.
+const ROUNDS_IN_VAIN: u64 = 2;
+/// Rounds after which it gives up, though others found some.
+const ROUNDS_MAX: u64 = 16;
 /// How long to sleep before looking whether the keeper still lives.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -74,7 +79,8 @@ fn member_bytes_max(layout: &Layout) -> u64 {
 
 impl<N: Nvm> Client<N> {
     /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while the log is
-    /// full; holds nothing meanwhile that anybody waits for (history 13).
+    /// full; holds nothing meanwhile that anybody waits for (history 13). `ENOSPC` when expiry cannot make room, because
+    /// recovery set most of the log aside or a disk refuses what is in it: the call must go around the log.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, Errno> {
         let mut lane = self.take_lane()?;
         lane.make_room(bytes)?;
@@ -153,7 +159,7 @@ impl<N: Nvm> Lane<'_, N> {
         }
     }
 
-    fn make_room(&mut self, bytes: u64) -> Result<(), Errno> {
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), Errno> {
         if record_bytes(bytes) + CANCEL_BYTES <= self.room() {
             return Ok(());
         }
@@ -183,6 +189,7 @@ impl<N: Nvm> Lane<'_, N> {
             self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
         }
         let mut fell_short = false;
+        let mut shortage = (0, 0);
         loop {
             let seen = freed.load(Ordering::SeqCst);
             // After the first try nothing is taken that would have to be given back: two that wait for several
@@ -202,7 +209,16 @@ impl<N: Nvm> Lane<'_, N> {
                     return Ok(());
                 }
                 self.give_back();
+                if !fell_short {
+                    shortage = (header.rounds.get(), freed.load(Ordering::SeqCst));
+                }
                 fell_short = true;
+            }
+            let rounds = header.rounds.get() - shortage.0;
+            if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.load(Ordering::SeqCst)
+            {
+                header.no_room.add(1);
+                return Err(Errno::ENOSPC);
             }
             if !self.client.keeper_alive() {
                 return Err(Errno::EIO);
@@ -297,12 +313,14 @@ impl<N: Nvm> Lane<'_, N> {
             let looked = row.is_exclusive();
             // Only the announcement is a full barrier: whoever sees it sees the slot.
             self.row.slot.store(file.slot, Ordering::Release);
-            self.row.announce.store(self.client.board.header().counter.get() + 1, Ordering::SeqCst);
+            let above = if on(Canary::AnnouncedTooHigh) { 1 << 20 } else { 1 };
+            self.row.announce.store(self.client.board.header().counter.get() + above, Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive() && !on(Canary::WritersStayIn);
             #[cfg(shuttle)]
             let kept_out =
                 if mutated(Mutation::LookBeforeAnnouncing) { !exclusive && looked } else { kept_out };
-            if !kept_out && row.generation.load(Ordering::SeqCst) == file.generation {
+            let is_current = row.generation.load(Ordering::SeqCst) == file.generation;
+            if !kept_out && (is_current || on(Canary::SlotGenerationUnchecked)) {
                 let entry = judge(row.state());
                 if !matches!(entry, Ok(Entry::Through | Entry::Behind)) {
                     self.leave();

@@ -16,6 +16,10 @@ pub const STATUS: u8 = b'S';
 /// First byte of a request to drain (answered in JSON when done).
 pub const DRAIN: u8 = b'D';
 
+/// First byte of a supervisor's notice that it is about to start a program (not answered): the keeper waits for that program's
+/// hello, whatever becomes of the supervisor.
+pub const EXPECT: u8 = b'E';
+
 /// What a client says first. The keeper learns its pid from the kernel.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]

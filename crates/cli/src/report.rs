@@ -78,6 +78,16 @@ pub fn counters(summary: &Summary) -> String {
             if summary.drained { "yes".to_string() } else { "NO: the rest is in the pool".to_string() },
         ),
     ]);
+    if summary.no_room > 0 {
+        let failed = summary.files.get("failed").copied().unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "  no room in the log: {} calls went around it; {} segments hold what recovery set aside (holdfast recover), \
+             {failed} files are refused by their disk",
+            human_count(summary.no_room),
+            summary.segments_set_aside
+        );
+    }
     for file in &summary.bypassed {
         let _ = writeln!(text, "  bypassed: {}: {}", file.path, file.reason);
     }

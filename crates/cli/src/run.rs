@@ -21,7 +21,7 @@ use crate::program::{self, Refused};
 use crate::recover::advice;
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
-use crate::{EXIT_KEEPER, format, locate, preload, report};
+use crate::{EXIT_KEEPER, elf, format, locate, preload, report};
 
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just ending.
 const BUSY_MAX: Duration = Duration::from_secs(10);
@@ -38,7 +38,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     refuse_unexpected_volatile(&mut keeper.control, &config)?;
 
     let signals = Signals::hold()?;
-    let mut program = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals)?;
+    keeper.control.expect_program()?;
+    let started = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals);
+    let mut program = match started {
+        Ok(program) => program,
+        Err(error) => {
+            // There is nobody to wait for.
+            keeper.control.drain()?;
+            return Err(error);
+        }
+    };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
     if let Some(target) = &args.summary {
@@ -176,7 +185,14 @@ fn spawn(
     let mut command = Command::new(path);
     command.arg0(name).args(line.iter().skip(1));
     let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    command.env("LD_PRELOAD", preload::with_library(&inherited, library)).env("HOLDFAST_SOCKET", socket);
+    let mut preloaded = preload::with_library(&inherited, library);
+    // Its runtime ends the program unless it comes before all others; the library takes it away from the children.
+    if let Ok(Some(runtime)) = elf::sanitizer(path) {
+        let ours = std::mem::replace(&mut preloaded, OsString::from(runtime));
+        preloaded.push(":");
+        preloaded.push(ours);
+    }
+    command.env("LD_PRELOAD", preloaded).env("HOLDFAST_SOCKET", socket);
     signals.give_to(&mut command);
     command.spawn().map_err(|error| {
         Refused::Unusable { program: name.to_string_lossy().into_owned(), reason: error.to_string() }.into()

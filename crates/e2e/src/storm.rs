@@ -101,11 +101,7 @@ impl<'a> Storm<'a> {
             self.tally.add("records recovered", report::number(&report, "records"));
             told = recovered.told();
         }
-        if job.told().contains("writes go to the disk as usual") {
-            // The supervisor died before the program found its keeper, which then had nothing to stay for. Without Holdfast a
-            // killed write may be cut short, and is durable only once it is synced.
-            self.tally.add("without a keeper", 1);
-        } else if let Err(error) = workload.check(&job.site, acks) {
+        if let Err(error) = workload.check(&job.site, acks) {
             panic!(
                 "{} lost {when} (round {}): {error}\n{}\nrecovery:\n{told}",
                 workload.name(),

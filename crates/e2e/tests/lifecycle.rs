@@ -407,3 +407,92 @@ fn outside_readers_see_every_write_at_once() {
         holds(&file, number_of(&last));
     }
 }
+
+/// A library that makes python3 slow to start: it says that it is loaded, and lets ours have its turn later.
+const SLOW: &str = "
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((constructor)) static void slow(void) {
+    if (strncmp(program_invocation_short_name, \"python\", 6)) return;
+    close(open(getenv(\"SLOW_MARK\"), O_CREAT | O_WRONLY, 0600));
+    usleep(1500000);
+}
+";
+
+#[test]
+fn a_program_whose_supervisor_is_killed_before_it_connected_is_absorbed_all_the_same() {
+    // The keeper had nobody left and ended; the program then ran without it, its writes as durable as nothing.
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::formatted());
+    let aside = holdfast_e2e::disk::directory();
+    let (source, library, mark) =
+        (aside.path().join("slow.c"), aside.path().join("slow.so"), aside.path().join("mark"));
+    std::fs::write(&source, SLOW).expect("source");
+    Cmd::new("cc").args(["-shared", "-fPIC", "-D_GNU_SOURCE", "-o"]).arg(&library).arg(&source).ok();
+    let file = disk.root.join("log");
+    let run = pool.run(&[]).args(["--", "python3", "-c", APPEND, text(&file), "1000000", "0.001"]);
+    let mut run = Run::start(&run.env("LD_PRELOAD", &library).env("SLOW_MARK", &mark));
+    wait_until(Duration::from_secs(20), "the program's start", || mark.exists());
+    run.family = proc::descendants(run.child.id());
+    drop(run.child.kill());
+    drop(run.child.wait());
+    let last = number_of(&run.until("ack 50"));
+    assert!(report::number(&pool.status(), "writes_absorbed") >= last, "{:#}", pool.status());
+    drop(run);
+    no_keeper_soon(&pool);
+    must_be_clean(&pool);
+    holds(&file, last);
+}
+
+#[test]
+fn a_program_without_a_keeper_is_not_started() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::formatted());
+    let file = disk.root.join("file");
+    // Told where the keeper of a run was that is over.
+    let told =
+        pool.run(&[]).args(["--", "sh", "-c", "echo $HOLDFAST_SOCKET $LD_PRELOAD"]).ok().stdout.clone();
+    let mut words = told.split_whitespace();
+    let (socket, library) = (words.next().expect("socket"), words.next().expect("library"));
+    no_keeper_soon(&pool);
+    let late = Cmd::new("dd").args(["if=/dev/zero", "bs=4k", "count=1"]).arg(format!("of={}", text(&file)));
+    late.env("HOLDFAST_SOCKET", socket)
+        .env("LD_PRELOAD", library)
+        .output()
+        .expect(&[121])
+        .says(&["no keeper", "holdfast run"], &[]);
+    assert!(!file.exists(), "it wrote without a keeper");
+}
+
+/// Where the run's program found its keeper.
+fn socket_of(run: &Run) -> String {
+    let environments = run.family.iter().filter_map(|pid| std::fs::read(format!("/proc/{pid}/environ")).ok());
+    let variables: Vec<u8> = environments.flatten().collect();
+    let variables = String::from_utf8_lossy(&variables).into_owned();
+    let found = variables.split('\0').find_map(|variable| variable.strip_prefix("HOLDFAST_SOCKET="));
+    found.expect("a client").to_owned()
+}
+
+fn is_listening(socket: &str) -> bool {
+    let listed = std::fs::read_to_string("/proc/net/unix").expect("sockets");
+    listed.lines().any(|line| line.ends_with(socket))
+}
+
+#[test]
+fn a_pool_is_waited_for_while_its_keeper_ends() {
+    // A keeper whose memory is gone still has its lock for a moment; one that is draining, for longer.
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    for round in 0..6 {
+        let file = disk.root.join(format!("log-{round}"));
+        let mut run = Run::append(&pool, &file, 1_000_000, 0.0);
+        let last = number_of(&run.until("ack 40"));
+        let keeper = proc::keeper(&pool.path);
+        let socket = socket_of(&run);
+        proc::signal(keeper, rustix::process::Signal::TERM);
+        wait_until(Duration::from_secs(10), "the beginning of the keeper's end", || !is_listening(&socket));
+        must_be_clean(&pool);
+        drop(run);
+        holds(&file, last);
+    }
+}

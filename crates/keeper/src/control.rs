@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use holdfast_cache::wire::{DRAIN, STATUS};
+use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
 use holdfast_media::{Mapping, OpenMode};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -81,6 +81,14 @@ impl Control {
         self.ask(STATUS)
     }
 
+    /// Tells the keeper that this process is about to start a program that will be its client: it stays until that program has
+    /// connected, even when this process is killed before.
+    pub fn expect_program(&mut self) -> Result<(), ControlError> {
+        let sent = rustix::net::send(&self.connection, &[EXPECT], SendFlags::NOSIGNAL);
+        sent.map(|_| ())
+            .map_err(|error| ControlError::Broken { pool: self.pool.clone(), source: error.into() })
+    }
+
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
     pub fn drain(&mut self) -> Result<Summary, ControlError> {
         self.ask(DRAIN)
@@ -105,7 +113,8 @@ impl Control {
     }
 }
 
-fn connect(socket: &Path) -> io::Result<OwnedFd> {
+/// Connects to a keeper's socket.
+pub(crate) fn connect(socket: &Path) -> io::Result<OwnedFd> {
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;

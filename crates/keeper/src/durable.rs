@@ -30,13 +30,15 @@ mod requests;
 mod rewrite;
 mod settle;
 mod slots;
+mod turn;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
-pub(crate) use expire::{IDLE_FILE, REMOVED_FILES_MAX};
+pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
 pub use reclaim::{Effort, Reclaimed};
 pub(crate) use rewrite::replay_live;
 pub use settle::Writers;
+pub(crate) use settle::is_held;
 pub use slots::{Newcomer, Refusal};
 
 /// The keeper's name as an owner in the board; no client gets it.

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, SegmentState, wait};
+use holdfast_canary::{Canary, on};
 
 use crate::ages::{Ages, Dirty, Due};
 use crate::disk::OsFile;
-use crate::durable::{ManagedFile, Pace, REMOVED_FILES_MAX, locked};
+use crate::durable::{BYPASSED_FILE, ManagedFile, Pace, REMOVED_FILES_MAX, locked};
 use crate::keeper::Keeper;
 
 /// A file that was still open for writing then is looked at again after this long.
@@ -79,6 +80,7 @@ impl Expirer<'_> {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
+                header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
@@ -122,6 +124,7 @@ impl Expirer<'_> {
             match self.ages.look(&dirty, || durable.board.settled_seq(file.slot), now) {
                 // Its log space becomes free in no other way.
                 _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
+                Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
                 _ if is_stuck && dirty.is_behind => _ = due.insert(file.slot, self.oldest_batch()),
                 Due::At(at) => next = next.min(at),
@@ -135,7 +138,10 @@ impl Expirer<'_> {
     fn oldest_batch(&self) -> u64 {
         let durable = &self.keeper.durable;
         let half = u64::from(durable.superblock.layout.segment_count) / 2;
-        let batch = BATCH.as_nanos() as u64 / self.segment_ns.max(1);
+        let batch = match self.keeper.config.batch_bytes_max {
+            0 => BATCH.as_nanos() as u64 / self.segment_ns.max(1),
+            bytes => bytes / durable.superblock.layout.segment_bytes,
+        };
         durable
             .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)
             .unwrap_or(u64::MAX)
@@ -194,7 +200,8 @@ impl Expirer<'_> {
     }
 
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
-        self.keeper.durable.board.files()[file.slot as usize].state().is_absorbed()
+        let state = self.keeper.durable.board.files()[file.slot as usize].state();
+        state.is_absorbed() || state == FileState::Bypassed
     }
 
     fn retire_idle(&self) {
@@ -203,7 +210,8 @@ impl Expirer<'_> {
                 && file.meta().look_at <= Instant::now()
                 && !self.keeper.durable.retire(&file)
             {
-                file.meta().look_at = Instant::now() + OPEN_FILE;
+                let bypassed = file.meta().bypass.is_some();
+                file.meta().look_at = Instant::now() + if bypassed { BYPASSED_FILE } else { OPEN_FILE };
             }
         }
     }
@@ -217,6 +225,12 @@ impl Expirer<'_> {
             Round::All => durable.expire_all(),
             Round::Some(due) => durable.expire_due(&|file| due.get(&file.slot).copied(), Pace::Gentle),
         };
+        // One that was about a few files says nothing to who waits for space.
+        let was_for_space = self.keeper.reclaim_stuck.load(Ordering::SeqCst)
+            || durable.board.header().behind_files.word.load(Ordering::SeqCst) == 0;
+        if matches!(round, Round::Some(_)) && was_for_space {
+            durable.board.header().rounds.add(1);
+        }
         match round {
             Round::All => self.ages.keep(|_| false),
             Round::Some(due) => due.keys().for_each(|&slot| self.ages.done(slot)),
@@ -252,6 +266,9 @@ impl Expirer<'_> {
 impl Keeper {
     /// Brings everything to disk that is absorbed now; returns whether it is there.
     pub(crate) fn drain(&self) -> bool {
+        if on(Canary::DrainCommandIdle) {
+            return true;
+        }
         let mut done = locked(&self.drain_done);
         let ticket = self.drain_wanted.fetch_add(1, Ordering::SeqCst) + 1;
         self.durable.ring_expirer();

@@ -73,9 +73,14 @@ pub trait Outsiders: Send + Sync + 'static {
     /// next sync must be real.
     fn left(&self, slot: u32, generation: u64, wrote: bool);
 
-    /// inotify only: how many opens of this file clients have announced so far, to tell theirs from others.
-    /// Only opens after the file was watched may be counted in after [`Fence::watch`] returned. Must not block.
-    fn client_opens(&self, slot: u32) -> u64;
+    /// inotify only: how many opens of this file clients have announced so far, to tell theirs from others; `ino` is its inode
+    /// number. Each is announced before it is made. Must not block.
+    fn client_opens(&self, slot: u32, ino: u64) -> u64;
+
+    /// inotify only: as many of them as are known to be over: those of which no notice can come any more.
+    fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
+        self.client_opens(slot, ino)
+    }
 }
 
 /// Why a fence could not be started.

@@ -12,9 +12,10 @@ use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 
 use crate::config::KeeperConfig;
-use crate::disk::{OsDisk, OsFile};
+use crate::disk::{DiskFile, OsDisk, OsFile};
 use crate::durable::{Durable, Events, ManagedFile, locked};
 use crate::fence::Fence;
+use crate::natives::Natives;
 use crate::patterns::Patterns;
 use crate::recovery::Report;
 use crate::status::{BypassedFile, UnseenProgram};
@@ -39,8 +40,8 @@ pub(crate) struct Pending {
     pub slot: u32,
     pub generation: u64,
     pub client: u32,
-    /// An outsider came in between.
-    pub tainted: bool,
+    /// Somebody opened the file in between, and when.
+    pub tainted: Option<Instant>,
     /// Kept so that the watch can be taken back.
     pub since: Instant,
 }
@@ -52,6 +53,7 @@ pub(crate) struct Notes {
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub programs: Mutex<Vec<UnseenProgram>>,
+    pub natives: Natives,
 }
 
 impl Notes {
@@ -98,6 +100,10 @@ impl Events<OsFile> for Notes {
     }
 
     fn released(&self, file: &ManagedFile<OsFile>) {
+        // Nobody has it open for writing, or it has no name by which it could be opened again.
+        if let Ok(stat) = file.held().stat() {
+            self.natives.forget_file(stat.dev, stat.ino);
+        }
         if file.fenced
             && let Some(fence) = self.fence.get()
         {
@@ -137,6 +143,7 @@ impl Keeper {
     /// Repairs what a client left that is dead or has become another program.
     pub(crate) fn bury(self: &Arc<Self>, client: u32) {
         locked(&self.pending).retain(|_, pending| pending.client != client);
+        self.notes.natives.forget_client(client);
         self.durable.repair_lanes(client);
         if self.durable.keeps_files(client) {
             // Not here: it may wait for locks of another client that died, whose end is noticed by this very thread.
@@ -170,6 +177,23 @@ impl Keeper {
     pub(crate) fn is_client(&self, pid: u32) -> bool {
         locked(&self.clients).values().any(|attached| attached.pid == pid)
     }
+
+    /// Whether a process was forked by a client and runs on in its program: it says hello before its first change of a file.
+    pub(crate) fn is_fork_of_client(&self, pid: u32) -> bool {
+        let Some(parent) = parent_of(pid) else { return false };
+        let program = program_of(pid);
+        program.is_some()
+            && locked(&self.clients)
+                .values()
+                .any(|attached| attached.pid == parent && attached.program == program)
+    }
+}
+
+/// The parent of a process.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may hold anything; the fields follow its last parenthesis.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Device and inode of the program that a process runs.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crate::durable::{Events, locked};
 use crate::fence::{FenceKind, Outsiders};
@@ -20,7 +21,7 @@ impl Outsiders for Gate {
         let keeper = &self.0;
         for pending in locked(&keeper.pending).values_mut() {
             if (pending.slot, pending.generation) == (slot, generation) {
-                pending.tainted = true;
+                pending.tainted = Some(Instant::now());
             }
         }
         let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
@@ -46,7 +47,17 @@ impl Outsiders for Gate {
         durable.outsider_left(&file);
     }
 
-    fn client_opens(&self, slot: u32) -> u64 {
+    fn client_opens(&self, slot: u32, ino: u64) -> u64 {
+        self.opens_of_row(slot) + self.0.durable.board.header().opens(ino).begun()
+    }
+
+    fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
+        self.opens_of_row(slot) + self.0.durable.board.header().opens(ino).ended()
+    }
+}
+
+impl Gate {
+    fn opens_of_row(&self, slot: u32) -> u64 {
         let rows = self.0.durable.board.files();
         rows.get(slot as usize).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
     }

@@ -3,14 +3,20 @@
 //! Two halves when a fence is needed: the fence is put up, the client then asks the kernel whether its
 //! description is the only one (a write lease), and only then the keeper opens its own. So an outsider who
 //! came before is found, and one who comes after is seen.
+//!
+//! Where it is not the only one, the processes that have the file open are looked at. Other clients are no strangers: they look
+//! for the file's row before they change it, unless they were told once that there is none ([`crate::natives`]). A file
+//! that is left to the kernel is judged anew when a client opens it again.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use holdfast_board::FileState;
 use holdfast_cache::{Errno, Origin, Reason};
+use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
 
 use crate::config::WriteBehind;
@@ -18,6 +24,8 @@ use crate::disk::{Disk, DiskFile, OsFile};
 use crate::durable::{Events, Held, Newcomer, locked};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
+use crate::natives::File;
+use crate::requests::Haste;
 
 /// Slot and generation, as a request answers them.
 pub(crate) type Place = [u64; 2];
@@ -25,12 +33,28 @@ pub(crate) type Place = [u64; 2];
 /// A registration whose second half does not come within this time is taken back.
 const PENDING_MAX: Duration = Duration::from_secs(5);
 
+/// An open that was noticed shows up in its process's table of open files within this time.
+const INSTALL_MAX: Duration = Duration::from_millis(20);
+/// A file that is left to the kernel is judged anew at most this often.
+const JUDGE_AGAIN: Duration = Duration::from_millis(200);
+
+/// A request to manage a file.
+pub(crate) struct Asked {
+    pub client: u32,
+    pub fd: u64,
+    pub origin: u64,
+    /// In the second half: whether the asker's description is the only one.
+    pub sole: Option<bool>,
+    pub haste: Haste,
+}
+
 /// What is known of a file before it is opened.
 struct Candidate {
     via: PathBuf,
     path: PathBuf,
     dev: u64,
     ino: u64,
+    born: i128,
 }
 
 impl Candidate {
@@ -40,29 +64,48 @@ impl Candidate {
 }
 
 impl Keeper {
-    /// Request `Register`, and `Sole` when `sole` is given.
-    pub(crate) fn register(
-        &self,
-        client: u32,
-        fd: u64,
-        origin: u64,
-        sole: Option<bool>,
-    ) -> Result<Place, Errno> {
-        let pid = self.pid_of(client).ok_or(Errno::EIO)?;
+    /// Request `Register`, and `Sole` when `sole` is given. `EDEADLK`: another registration of the file is under way, or it takes
+    /// more than the asker's haste allows.
+    pub(crate) fn register(&self, asked: &Asked) -> Result<Place, Errno> {
+        let pid = self.pid_of(asked.client).ok_or(Errno::EIO)?;
+        let answer = self.judge_and_take(asked, pid);
+        if answer == Err(Errno::EOPNOTSUPP)
+            && let Some(file) = file_behind(pid, asked.fd)
+        {
+            // It will not ask again for this description.
+            self.notes.natives.note(file, asked.client);
+        }
+        answer
+    }
+
+    /// A client leaves the file of a slot to the kernel, for what it does with it cannot be seen.
+    pub(crate) fn note_native_slot(&self, client: u32, slot: u64, generation: u64) {
+        if let Some(file) = self.durable.file(slot, generation)
+            && let Ok(meta) = std::fs::metadata(file.held().magic_path())
+        {
+            self.notes.natives.note(identity_of(&meta), client);
+        }
+    }
+
+    fn judge_and_take(&self, asked: &Asked, pid: u32) -> Result<Place, Errno> {
+        let &Asked { client, fd, origin, sole, haste } = asked;
         let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
         let meta = std::fs::metadata(&via).map_err(|_| Errno::EOPNOTSUPP)?;
         if !meta.file_type().is_file() || meta.nlink() == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let (dev, ino) = (meta.dev(), meta.ino());
+        let (dev, ino, born) = identity_of(&meta);
+        let Ok(path) = std::fs::read_link(&via) else { return Err(Errno::EOPNOTSUPP) };
+        let candidate = Candidate { via, path, dev, ino, born };
         if sole.is_none()
             && let Some(slot) = self.durable.board.find(dev, ino)
         {
-            let row = &self.durable.board.files()[slot as usize];
-            return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
+            let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+            if origin != Origin::Unknown as u64 {
+                self.judge_again(&candidate, (slot, generation), pid, haste)?;
+            }
+            return Ok([u64::from(slot), generation]);
         }
-        let Ok(path) = std::fs::read_link(&via) else { return Err(Errno::EOPNOTSUPP) };
-        let candidate = Candidate { via, path, dev, ino };
         if origin == Origin::Unknown as u64 {
             return self.decline(&candidate, Reason::UnknownOrigin);
         }
@@ -71,18 +114,61 @@ impl Keeper {
             Err(reason) => return self.decline(&candidate, reason),
         };
         let created = origin == Origin::Created as u64;
-        if !fenced && sole.is_none() {
-            let (slot, generation) = self.reserve_slot(client, &candidate)?;
-            if self.config.write_behind != WriteBehind::Off {
-                // Who has it open already may read it where we do not see it.
+        if sole.is_none() {
+            let place = self.reserve_slot(client, &candidate, haste)?;
+            if fenced {
+                return self.put_up_fence(place, &candidate);
+            }
+            if self.config.write_behind != WriteBehind::Off
+                || !self.notes.natives.of((dev, ino, born)).is_empty()
+            {
+                // Who has it open already may read it, or write it, where we do not see it.
                 return Err(Errno::EAGAIN);
             }
-            return self.adopt(&candidate, slot, generation, created, false);
+            return self.adopt(&candidate, place, created, false, None);
         }
-        match sole {
-            None => self.put_up_fence(client, &candidate),
-            Some(sole) => self.admit(client, pid, &candidate, created, (fenced, sole)),
+        self.admit(asked, pid, &candidate, created, fenced)
+    }
+
+    /// Takes a file back that was left to the kernel, if the reason is gone.
+    fn judge_again(
+        &self,
+        candidate: &Candidate,
+        (slot, generation): (u32, u64),
+        pid: u32,
+        haste: Haste,
+    ) -> Result<(), Errno> {
+        let row = &self.durable.board.files()[slot as usize];
+        let Some(file) = self.durable.file(u64::from(slot), generation) else { return Ok(()) };
+        // Of an outsider the fence knows when it has gone. What was handed away may be on its way between two processes, where
+        // no look finds it: for that its slot is given back once the kernel knows of no writer.
+        let may_be_over = matches!(
+            file.meta().bypass,
+            Some(
+                Reason::MappedShared
+                    | Reason::AsyncIo
+                    | Reason::UnknownOrigin
+                    | Reason::CannotTell
+                    | Reason::Uncovered
+            )
+        );
+        if row.state() != FileState::Bypassed || !may_be_over {
+            return Ok(());
         }
+        let due = file.meta().judge_at <= Instant::now();
+        match (due, haste) {
+            (false, _) => return Ok(()),
+            (true, Haste::Quick) => return Err(Errno::EDEADLK),
+            (true, Haste::Patient) => {}
+        }
+        let identity = (candidate.dev, candidate.ino, candidate.born);
+        let natives = self.notes.natives.of(identity);
+        if self.strangers(pid, candidate).is_none() {
+            // Who leaves it to the kernel from now on does so under the file's lock, and says it before.
+            self.durable.take_back(&file, || self.notes.natives.of(identity) != natives);
+        }
+        file.meta().judge_at = Instant::now() + JUDGE_AGAIN;
+        Ok(())
     }
 
     /// Whether the file may be managed, and whether it needs the fence.
@@ -104,7 +190,7 @@ impl Keeper {
         if self.config.exclusive.iter().any(|directory| candidate.path.starts_with(directory)) {
             return Ok(false);
         }
-        match self.notes.fence.get().map(|fence| fence.kind()) {
+        match self.kind_of_fence() {
             None | Some(FenceKind::None) => Err(Reason::NoFence),
             Some(_) => Ok(true),
         }
@@ -117,8 +203,7 @@ impl Keeper {
     }
 
     /// First half: watch the file, then let the client ask whether it is alone.
-    fn put_up_fence(&self, client: u32, candidate: &Candidate) -> Result<Place, Errno> {
-        let (slot, generation) = self.reserve_slot(client, candidate)?;
+    fn put_up_fence(&self, (slot, generation): (u32, u64), candidate: &Candidate) -> Result<Place, Errno> {
         let watched = self.notes.fence.get().map(|fence| fence.watch(slot, generation, &candidate.via));
         match watched {
             Some(Ok(())) => Err(Errno::EAGAIN),
@@ -129,84 +214,109 @@ impl Keeper {
         }
     }
 
-    /// Second half: nobody else may have the file open for writing.
+    /// Second half: nobody else may have the file open for writing, but clients that will find its row.
     fn admit(
         &self,
-        client: u32,
+        asked: &Asked,
         pid: u32,
         candidate: &Candidate,
         created: bool,
-        (fenced, sole): (bool, bool),
+        fenced: bool,
     ) -> Result<Place, Errno> {
         let key = (candidate.dev, candidate.ino);
-        let found = locked(&self.pending)
-            .get(&key)
-            .map(|pending| (pending.client == client, pending.slot, pending.generation, pending.tainted));
+        let found = locked(&self.pending).get(&key).map(|pending| {
+            (pending.client == asked.client, pending.slot, pending.generation, pending.tainted)
+        });
         let Some((true, slot, generation, tainted)) = found else {
             return self.decline(candidate, Reason::CannotTell);
         };
-        let mut reason = tainted.then_some(Reason::Outsider);
-        if fenced && !sole && reason.is_none() {
+        let sole = asked.sole == Some(true);
+        let wary = !self.notes.natives.of((candidate.dev, candidate.ino, candidate.born)).is_empty();
+        let mut reason = None;
+        if let Some(since) = tainted {
+            let may_be_ours = self.kind_of_fence() == Some(FenceKind::Inotify);
+            if asked.haste == Haste::Quick || (may_be_ours && since.elapsed() < INSTALL_MAX) {
+                return Err(Errno::EDEADLK);
+            }
+            // A notice does not say whose open it was; what an outsider did that is gone again is older than our records.
+            // One that asked for permission has not opened the file yet, and no look would find it.
+            reason = if may_be_ours { self.strangers(pid, candidate) } else { Some(Reason::Outsider) };
+        } else if (fenced && !sole) || wary {
+            if asked.haste == Haste::Quick {
+                return Err(Errno::EDEADLK);
+            }
             reason = self.strangers(pid, candidate);
         }
-        let place = self.adopt(candidate, slot, generation, created, fenced)?;
-        let file = self.durable.file(place[0], place[1]);
-        if let (None, true, Some(file)) = (reason, sole && self.hides_content(fenced), &file) {
-            self.durable.allow_behind(file, created);
+        if !fenced {
+            // The user vouches for everybody else.
+            reason = reason.filter(|reason| matches!(reason, Reason::UnknownOrigin | Reason::MappedShared));
         }
-        if let (Some(reason), Some(file)) = (reason, file) {
-            self.durable.bypass(&file, reason).map_err(|_| Errno::EIO)?;
-            if reason == Reason::Outsider
-                && let Some(fence) = self.notes.fence.get()
-            {
-                fence.present(slot, generation);
+        let place =
+            self.adopt(candidate, (slot, generation), created && tainted.is_none(), fenced, reason)?;
+        match (reason, self.notes.fence.get(), self.durable.file(place[0], place[1])) {
+            (None, _, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced) => {
+                self.durable.allow_behind(&file, created);
             }
+            (Some(Reason::Outsider), Some(fence), _) => fence.present(slot, generation),
+            _ => {}
         }
         Ok(place)
     }
 
-    /// Whether outsiders cannot see what a file holds before we know of them.
-    fn hides_content(&self, fenced: bool) -> bool {
-        !fenced || self.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Fanotify)
+    fn kind_of_fence(&self) -> Option<FenceKind> {
+        self.notes.fence.get().map(|fence| fence.kind())
     }
 
-    /// Why a file that others have open cannot be managed now, if so. Nobody's writes to it were followed before
-    /// it had a row, so a client with a writable descriptor is a stranger too, and one that is never missed.
+    /// Whether outsiders cannot see what a file holds before we know of them.
+    fn hides_content(&self, fenced: bool) -> bool {
+        !fenced || self.kind_of_fence() == Some(FenceKind::Fanotify)
+    }
+
+    /// Why a file that others have open cannot be managed now, if so. Clients find its row before their next change, and
+    /// so does what they forked; not those that were told to leave it to the kernel, and not through a mapping.
     fn strangers(&self, pid: u32, candidate: &Candidate) -> Option<Reason> {
         let keeper = std::process::id();
-        let ours = |other: u32| other == pid || other == keeper;
-        match crate::fence::writers_outside(candidate.dev, candidate.ino, &ours) {
-            None => Some(Reason::CannotTell),
-            Some(writers) if writers.is_empty() => None,
-            Some(writers) if writers.iter().any(|&writer| self.is_client(writer)) => {
-                Some(Reason::UnknownOrigin)
+        let natives = self.notes.natives.of((candidate.dev, candidate.ino, candidate.born));
+        let natives: Vec<u32> = natives.into_iter().filter_map(|client| self.pid_of(client)).collect();
+        let scan = crate::fence::scan_holders(&[(candidate.dev, candidate.ino)], &|other| other == keeper);
+        let mut reason = None;
+        for holder in scan.holders.iter().filter(|holder| holder.writes) {
+            let follows =
+                holder.pid == pid || self.is_running_client(holder.pid) || self.is_fork_of_client(holder.pid);
+            if !follows {
+                return Some(Reason::Outsider);
             }
-            Some(_) => Some(Reason::Outsider),
+            if holder.maps {
+                reason = Some(Reason::MappedShared);
+            } else if holder.pid != pid && natives.contains(&holder.pid) {
+                reason = reason.or(Some(Reason::UnknownOrigin));
+            }
         }
+        reason.or((scan.unreadable > 0).then_some(Reason::CannotTell))
     }
 
     /// A free slot, set apart for this registration. Waits once for the expirer when all are in use.
-    fn reserve_slot(&self, client: u32, candidate: &Candidate) -> Result<(u32, u64), Errno> {
+    fn reserve_slot(&self, client: u32, candidate: &Candidate, haste: Haste) -> Result<(u32, u64), Errno> {
         let key = (candidate.dev, candidate.ino);
         for attempt in 0..2 {
             {
                 let mut pending = locked(&self.pending);
                 pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
                 if pending.contains_key(&key) {
-                    // Two processes register the same file at the same moment: the second asks again soon.
-                    drop(pending);
-                    std::thread::sleep(Duration::from_micros(200));
-                    return Err(Errno::EINTR);
+                    // Two processes register the same file at the same moment: the second one's turn comes.
+                    return Err(Errno::EDEADLK);
                 }
                 let reserved = |slot: u32| pending.values().any(|pending| pending.slot == slot);
                 if let Some((slot, generation)) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
-                    pending.insert(key, Pending { slot, generation, client, tainted: false, since });
+                    pending.insert(key, Pending { slot, generation, client, tainted: None, since });
                     return Ok((slot, generation));
                 }
             }
-            if attempt == 0 {
-                self.durable.free_slots();
+            match (attempt, haste) {
+                (_, Haste::Quick) => return Err(Errno::EDEADLK),
+                (0, Haste::Patient) => self.durable.free_slots(),
+                _ => {}
             }
         }
         self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
@@ -220,12 +330,12 @@ impl Keeper {
     fn adopt(
         &self,
         candidate: &Candidate,
-        slot: u32,
-        generation: u64,
+        (slot, generation): (u32, u64),
         created: bool,
         fenced: bool,
+        bypass: Option<Reason>,
     ) -> Result<Place, Errno> {
-        let adopted = self.open_and_take(candidate, slot, generation, created, fenced);
+        let adopted = self.open_and_take(candidate, (slot, generation), created, fenced, bypass);
         if adopted.is_err()
             && fenced
             && let Some(fence) = self.notes.fence.get()
@@ -242,18 +352,18 @@ impl Keeper {
     fn open_and_take(
         &self,
         candidate: &Candidate,
-        slot: u32,
-        generation: u64,
+        (slot, generation): (u32, u64),
         created: bool,
         fenced: bool,
+        bypass: Option<Reason>,
     ) -> Result<(), Reason> {
         // Only of a file that is new: of others the kernel may have notices of errors that were shown to nobody yet.
-        let lazily = created && self.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Fanotify);
+        let lazily = created && self.kind_of_fence() == Some(FenceKind::Fanotify);
         let (held, identity) = match if lazily { self.hold(candidate) } else { None } {
             Some(held) => held,
             None => self.open(candidate, slot)?,
         };
-        let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced };
+        let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced, bypass };
         self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
     }
 
@@ -280,7 +390,18 @@ impl Keeper {
     }
 }
 
+fn identity_of(meta: &std::fs::Metadata) -> File {
+    let born = meta.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+    (meta.dev(), meta.ino(), born.map_or(0, |born| born.as_nanos() as i128))
+}
+
+fn file_behind(pid: u32, fd: u64) -> Option<File> {
+    let meta = std::fs::metadata(format!("/proc/{pid}/fd/{}", fd as i32)).ok()?;
+    meta.is_file().then(|| identity_of(&meta))
+}
+
 /// ext4, xfs or btrfs: local file systems that keep what they synced.
 fn is_managed_file_system(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_ok_and(|fs| matches!(fs.f_type as u32, 0xef53 | 0x5846_5342 | 0x9123_683e))
+    let kept = |kind: u32| matches!(kind, 0xef53 | 0x5846_5342 | 0x9123_683e);
+    rustix::fs::statfs(path).is_ok_and(|fs| kept(fs.f_type as u32) || on(Canary::AnyFileSystem))
 }

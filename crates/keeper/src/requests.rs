@@ -1,13 +1,13 @@
 //! The request server: answers what clients ask through the board's cells.
 //!
 //! Quick requests are answered here, one after the other, so that a client's intents keep their order. What
-//! waits for the disk goes to the settlers.
+//! waits for the disk, or for somebody else's request, goes to the settlers ([`crate::settlers`]). Nothing here may wait for
+//! a file that a client has: they may be waiting for this very thread.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{RequestCell, RequestState, wait, wake};
@@ -15,6 +15,8 @@ use holdfast_cache::{Ask, Errno, Unseen};
 use holdfast_pool::PATH_BYTES_MAX;
 
 use crate::keeper::Keeper;
+use crate::register::Asked;
+use crate::settlers::Queue;
 
 /// `AT_FDCWD`, as the low half of an argument.
 const AT_FDCWD: i32 = -100;
@@ -29,8 +31,8 @@ const WATCH_MIN: Duration = Duration::from_micros(8);
 /// Looks at the doorbell between two looks at the clock.
 const LOOKS: u32 = 64;
 
-/// Serves until the keeper stops. `settlers` takes the cells that wait for the disk, by index.
-pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
+/// Serves until the keeper stops. `settlers` takes the cells that cannot be answered at once, by index.
+pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
     let doorbell = &keeper.durable.board.header().request_wake.word;
     let mut watch = WATCH_MAX;
     while !keeper.is_stopping() {
@@ -41,10 +43,8 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Sender<usize>) {
                 served = true;
                 if absorbs(keeper, cell) {
                     finish(keeper, cell, Ok([0, 0]));
-                } else if waits_for_disk(cell) {
-                    let _ = settlers.send(index);
-                } else {
-                    answer(keeper, cell);
+                } else if waits_for_disk(cell) || !answer(keeper, cell, Haste::Quick) {
+                    settlers.put(index);
                 }
             }
         }
@@ -83,15 +83,6 @@ fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bo
     }
 }
 
-/// Answers the cells sent by [`serve`] until the channel closes.
-pub(crate) fn settle_requests(keeper: &Arc<Keeper>, cells: &std::sync::Mutex<Receiver<usize>>) {
-    loop {
-        let next = crate::durable::locked(cells).recv();
-        let Ok(index) = next else { return };
-        answer(keeper, &keeper.durable.board.requests()[index]);
-    }
-}
-
 /// A directory sync that the slots answer.
 fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
@@ -111,12 +102,26 @@ fn waits_for_disk(cell: &RequestCell) -> bool {
     }
 }
 
-fn answer(keeper: &Keeper, cell: &RequestCell) {
-    let result = perform(keeper, cell);
-    finish(keeper, cell, result);
+/// How long the thread may take that answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// All clients wait for it: no disk, no look at other processes.
+    Quick,
+    /// Only this request does.
+    Patient,
 }
 
-fn finish(keeper: &Keeper, cell: &RequestCell, result: Result<[u64; 2], Errno>) {
+/// Answers a cell; false when somebody else has to act first, so that it must be tried again later, by who is patient.
+pub(crate) fn answer(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> bool {
+    let result = perform(keeper, cell, haste);
+    if result == Err(Errno::EDEADLK) {
+        return false;
+    }
+    finish(keeper, cell, result);
+    true
+}
+
+pub(crate) fn finish(keeper: &Keeper, cell: &RequestCell, result: Result<[u64; 2], Errno>) {
     match result {
         Ok(reply) => {
             cell.reply[0].store(reply[0], Ordering::Relaxed);
@@ -135,13 +140,16 @@ fn finish(keeper: &Keeper, cell: &RequestCell, result: Result<[u64; 2], Errno>) 
     }
 }
 
-fn perform(keeper: &Keeper, cell: &RequestCell) -> Result<[u64; 2], Errno> {
+fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2], Errno> {
     let args = [0, 1, 2, 3].map(|index| cell.args[index].load(Ordering::Relaxed));
     let client = cell.client.load(Ordering::Relaxed);
     let Some(ask) = Ask::from_u32(cell.kind.load(Ordering::Relaxed)) else { return Err(Errno::EINVAL) };
     match ask {
-        Ask::Register => return keeper.register(client, args[0], args[1], None),
-        Ask::Sole => return keeper.register(client, args[0], args[1], Some(args[2] != 0)),
+        Ask::Register | Ask::Sole => {
+            let sole = (ask == Ask::Sole).then_some(args[2] != 0);
+            return keeper.register(&Asked { client, fd: args[0], origin: args[1], sole, haste });
+        }
+        Ask::Bypass => keeper.note_native_slot(client, args[0], args[1]),
         Ask::Unseen => {
             let why = Unseen::from_u64(args[0]).ok_or(Errno::EINVAL)?;
             let program = program(keeper, client, args[2], cell).ok_or(Errno::EINVAL)?;

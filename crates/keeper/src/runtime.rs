@@ -1,9 +1,12 @@
-//! Where keepers are found: one socket per pool in a directory of the user's own.
+//! Where keepers are found: one socket per pool in a directory of the user's own; and how they answer there.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// The directory of this user's keeper sockets.
 fn directory() -> PathBuf {
@@ -51,4 +54,24 @@ pub fn leave_standard_error_if_parents(connection: &OwnedFd) {
     if is_parent && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(null);
     }
+}
+
+/// Sends an answer as one message.
+pub(crate) fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(value).map_err(io::Error::other)?;
+    rustix::net::send(connection, &text, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Sends bytes, and descriptors with them.
+pub(crate) fn send_with_descriptors(
+    connection: &OwnedFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
 }

@@ -2,22 +2,19 @@
 //! signals.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Board, KEEPER_DIED, PAGE_BYTES, Plan, SegmentState, wake};
-use holdfast_cache::wire::{DRAIN, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{DRAIN, EXPECT, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_canary::{Canary, on};
 use holdfast_media::{Delay, Mapping, OpenMode};
 use rustix::event::epoll;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,17 +22,21 @@ use crate::KeeperError;
 use crate::config::{FenceChoice, KeeperConfig, WriteBehind};
 use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, locked};
-use crate::fence::Fence;
-use crate::keeper::{Attached, Keeper, Notes, program_of};
+use crate::fence::{Fence, FenceKind};
+use crate::keeper::{Attached, Keeper, Notes, parent_of, program_of};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
+use crate::runtime::{send_json, send_with_descriptors};
+use crate::settlers::{self, Queue};
 use crate::{expire, reclaim, requests, runtime, signals};
 
 /// Threads that answer requests which wait for the disk.
 const SETTLERS: usize = 2;
 /// How long a keeper waits for the first client or control connection before it ends by itself.
 const FIRST_USE: Duration = Duration::from_secs(10);
+/// How long a program that a supervisor has announced may take to say hello.
+const PROGRAM_PENDING: Duration = Duration::from_secs(10);
 /// How long an announced child may take to say hello.
 const FORK_PENDING: Duration = Duration::from_secs(5);
 /// A terabyte.
@@ -79,6 +80,8 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     let mut events =
         EventLoop::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
     let result = events.run();
+    // Nobody is served any more: who starts now is told so, and who wants the pool knows that it is soon free.
+    drop(events);
     let closed = close(&keeper, threads);
     if closed.is_ok() {
         // Its absence tells programs started from now on that no record of their files is live.
@@ -175,31 +178,33 @@ struct Threads {
     expirer: std::thread::JoinHandle<()>,
     reclaimer: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
+    queue: Arc<Queue>,
 }
 
 fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
         let fence = Fence::start(keeper.config.fence, Arc::new(Gate(Arc::clone(keeper))))
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
+        let announces = u32::from(fence.kind() == FenceKind::Inotify);
+        keeper.durable.board.header().announces_opens.word.store(announces, Ordering::SeqCst);
         let _ = keeper.notes.fence.set(fence);
     }
-    let (to_settlers, cells) = mpsc::channel();
-    let cells = Arc::new(Mutex::new(cells));
+    let queue = Arc::new(Queue::default());
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(os("start a thread"))
     };
     let mut settlers = Vec::new();
     for _ in 0..SETTLERS {
-        let (keeper, cells) = (Arc::clone(keeper), Arc::clone(&cells));
-        settlers.push(spawn("settler", Box::new(move || requests::settle_requests(&keeper, &cells)))?);
+        let (keeper, queue) = (Arc::clone(keeper), Arc::clone(&queue));
+        settlers.push(spawn("settler", Box::new(move || settlers::run(&keeper, &queue)))?);
     }
-    let served = Arc::clone(keeper);
+    let (served, to_settlers) = (Arc::clone(keeper), Arc::clone(&queue));
     let server = spawn("requests", Box::new(move || requests::serve(&served, &to_settlers)))?;
     let expired = Arc::clone(keeper);
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
     let reclaimed = Arc::clone(keeper);
     let reclaimer = spawn("reclaimer", Box::new(move || reclaim::run(&reclaimed)))?;
-    Ok(Threads { server, expirer, reclaimer, settlers })
+    Ok(Threads { server, expirer, reclaimer, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -231,6 +236,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     header.request_wake.word.fetch_add(1, Ordering::SeqCst);
     wake(&header.request_wake.word, u32::MAX);
     let _ = threads.server.join();
+    threads.queue.close();
     let _ = threads.expirer.join();
     let _ = threads.reclaimer.join();
     for settler in threads.settlers {
@@ -259,6 +265,8 @@ struct EventLoop {
     next_client: u32,
     /// Processes whose descendants may be clients although they gave up our user id.
     ancestors: Vec<u32>,
+    /// Supervisors that announced a program which has not said hello yet, and when.
+    expected: Vec<(u32, Instant)>,
     used: bool,
     started: Instant,
     forks_since: Option<Instant>,
@@ -281,6 +289,7 @@ impl EventLoop {
             next_connection: FIRST_CONNECTION,
             next_client: 1,
             ancestors: Vec::new(),
+            expected: Vec::new(),
             used: false,
             started: Instant::now(),
             forks_since: None,
@@ -320,9 +329,10 @@ impl EventLoop {
         if !self.keeper.config.exit_when_unused || !self.connections.is_empty() || self.has_clients() {
             return None;
         }
-        let until = match self.forks_since {
-            Some(since) => since + FORK_PENDING,
-            None => self.started + FIRST_USE,
+        let until = match (self.expected.last(), self.forks_since) {
+            (Some((_, since)), _) => *since + PROGRAM_PENDING,
+            (None, Some(since)) => since + FORK_PENDING,
+            (None, None) => self.started + FIRST_USE,
         };
         Some(until.saturating_duration_since(Instant::now()))
     }
@@ -333,6 +343,10 @@ impl EventLoop {
 
     fn is_unused(&mut self) -> bool {
         if !self.connections.is_empty() || self.has_clients() {
+            return false;
+        }
+        self.expected.retain(|(_, since)| since.elapsed() < PROGRAM_PENDING);
+        if !self.expected.is_empty() {
             return false;
         }
         if self.keeper.durable.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
@@ -354,7 +368,6 @@ impl EventLoop {
             self.next_connection += 1;
             if self.watch(connection.as_fd(), token) {
                 self.connections.insert(token, connection);
-                self.used = true;
             }
         }
     }
@@ -374,6 +387,8 @@ impl EventLoop {
         };
         let Ok(peer) = rustix::net::sockopt::socket_peercred(connection) else { return };
         let ours = peer.uid == rustix::process::geteuid();
+        // Not when somebody only looks whether anybody is there.
+        self.used = true;
         match message[0] {
             HELLO => {
                 let connection = self.connections.remove(&token);
@@ -386,8 +401,16 @@ impl EventLoop {
                 let _ = send_json(connection, &self.keeper.status());
                 self.remember_ancestor(peer.pid);
             }
+            EXPECT if ours => {
+                let supervisor = peer.pid.as_raw_nonzero().get() as u32;
+                self.remember_ancestor(peer.pid);
+                self.expected.push((supervisor, Instant::now()));
+            }
             DRAIN if ours => {
-                if let Ok(connection) = connection.try_clone() {
+                let connection = connection.try_clone();
+                // The program has ended, if it ever became a client.
+                self.no_longer_expected(peer.pid.as_raw_nonzero().get() as u32);
+                if let Ok(connection) = connection {
                     let keeper = Arc::clone(&self.keeper);
                     let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
                         let clean = keeper.drain();
@@ -398,6 +421,12 @@ impl EventLoop {
             _ => {
                 self.connections.remove(&token);
             }
+        }
+    }
+
+    fn no_longer_expected(&mut self, supervisor: u32) {
+        if let Some(at) = self.expected.iter().position(|(pid, _)| *pid == supervisor) {
+            self.expected.remove(at);
         }
     }
 
@@ -429,10 +458,13 @@ impl EventLoop {
         for client in earlier {
             self.bury(client);
         }
+        if let Some(parent) = parent_of(pid_number) {
+            self.no_longer_expected(parent);
+        }
         let client = self.next_client;
         self.next_client += 1;
         let pidfd = Arc::new(pidfd);
-        if !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
+        if !on(Canary::DeathUnwatched) && !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
         locked(&self.keeper.clients)
@@ -475,28 +507,4 @@ impl EventLoop {
         }
         false
     }
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may hold anything; the fields follow its last parenthesis.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(value).map_err(io::Error::other)?;
-    rustix::net::send(connection, &text, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-fn send_with_descriptors(
-    connection: &OwnedFd,
-    bytes: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-    rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
 }

@@ -49,6 +49,12 @@ pub struct Summary {
     pub cancels: u64,
     /// Times a file was brought fully to disk before a call went around the log.
     pub settles: u64,
+    /// Calls that went around the log because expiry could not make room in it.
+    #[serde(default)]
+    pub no_room: u64,
+    /// Segments with records that recovery set aside.
+    #[serde(default)]
+    pub segments_set_aside: usize,
     /// Whether everything absorbed is in the files and on disk.
     pub drained: bool,
     /// The pool's path.

@@ -18,6 +18,8 @@ impl Keeper {
             drained_bytes: self.durable.drained_bytes.load(Ordering::Relaxed),
             keeper_fsyncs: self.durable.syncs.load(Ordering::Relaxed),
             settles: header.settles.get(),
+            no_room: header.no_room.get(),
+            segments_set_aside: self.segments_pinned,
             drained,
             pool: self.config.pool.display().to_string(),
             volatile: !self.media.kind.is_persistent(),

@@ -93,7 +93,7 @@ impl Outsiders for Sink {
         self.leave(slot, Told::Left(slot, generation, wrote));
     }
 
-    fn client_opens(&self, _slot: u32) -> u64 {
+    fn client_opens(&self, _slot: u32, _ino: u64) -> u64 {
         drop(self.reader_stop.lock().unwrap());
         self.client_opens.load(Ordering::SeqCst)
     }

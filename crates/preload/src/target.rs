@@ -6,6 +6,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, Description, State};
@@ -121,7 +122,7 @@ fn described(
     if flags & descriptions::SHARED != 0 {
         // Another process may have changed it meanwhile.
         let now = raw::fcntl(fd, libc::F_GETFL, 0);
-        flags = flags & !descriptions::APPEND | if now < 0 { flags } else { append_flag(now as c_int) };
+        flags = flags & !KERNEL_FLAGS | if now < 0 { flags } else { kernel_flags(now as c_int) };
     }
     let file = match description.state() {
         State::Managed(file) => Ok(Some(file)),
@@ -166,10 +167,13 @@ fn settle_pending(
                     return Ok(None);
                 }
                 let stat = raw::fstat(fd);
-                if let Some(seen) = stat.as_ref().ok().and_then(|stat| client.find(stat.dev, stat.ino)) {
+                if let Some(seen) = stat.as_ref().ok().and_then(|stat| client.find(stat.dev, stat.ino))
+                    && (seen.state != FileState::Bypassed || origin == Origin::Unknown)
+                {
                     adopt(client, description, seen);
                     return Ok(Some(seen.file));
                 }
+                // One that is left to the kernel may be managed again: the reason may be gone.
                 if !register {
                     return Ok(None);
                 }
@@ -180,7 +184,10 @@ fn settle_pending(
                     // The creation is held by no slot.
                     description.count_name();
                 }
-                description.set_state(file.map_or(State::Plain, State::Managed));
+                match file {
+                    Some(file) => adopt(client, description, Seen { file, state: FileState::Through }),
+                    None => description.set_state(State::Plain),
+                }
                 if let (Some(file), Ok(stat)) = (file, stat) {
                     adopt_others(file, &stat);
                 }
@@ -219,7 +226,7 @@ fn known(client: &Client, fd: c_int) -> Option<Seen> {
     client.find(stat.dev, stat.ino)
 }
 
-/// Tells the keeper's fence that the open which has just made `fd` was a client's. Only of files that were the
+/// Tells the keeper's fence that the open which has just been made was a client's. Only of files that were the
 /// cache's when they were opened: of others the fence had no notice.
 pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
@@ -227,6 +234,42 @@ pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
         client.note_open(seen.file);
     }
     seen
+}
+
+/// An open that was announced to a fence which hears of every open, but not whose it was.
+#[derive(Clone, Copy)]
+pub struct Announced {
+    dev: u64,
+    ino: u64,
+    /// Counted in the file's row, not by inode number.
+    in_row: bool,
+}
+
+/// Announces the open that is about to be made of what `stat` describes.
+pub fn announce_open(client: &Client, stat: &raw::Stat, flags: c_int) -> Option<Announced> {
+    if !stat.regular {
+        return None;
+    }
+    let seen = client.find(stat.dev, stat.ino);
+    match seen {
+        Some(seen) => client.note_open(seen.file),
+        // The file may get its row at this very moment.
+        None if may_write(flags) => client.board().header().opens(stat.ino).begin(),
+        None => return None,
+    }
+    Some(Announced { dev: stat.dev, ino: stat.ino, in_row: seen.is_some() })
+}
+
+/// The open that was announced is over; `stat` tells what was opened.
+pub fn opened(client: &Client, announced: Option<Announced>, stat: Option<&raw::Stat>) -> Option<Seen> {
+    if let Some(announced) = announced.filter(|announced| !announced.in_row) {
+        client.board().header().opens(announced.ino).end();
+    }
+    let stat = stat.filter(|stat| stat.regular)?;
+    if announced.is_some_and(|announced| (announced.dev, announced.ino) == (stat.dev, stat.ino)) {
+        return client.find(stat.dev, stat.ino);
+    }
+    note_open(client, stat)
 }
 
 fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Errno> {
@@ -245,10 +288,12 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
         return Target::Kernel;
     }
     if !may_write(flags) {
-        fds::note_readable_at(fd, moment);
+        if may_read(flags) {
+            fds::note_readable_at(fd, moment);
+        }
         return Target::Kernel;
     }
-    let described_as = descriptions::SHARED | append_flag(flags);
+    let described_as = descriptions::SHARED | kernel_flags(flags);
     if let Some((index, description)) = descriptions::allocate(described_as, Origin::Unknown) {
         if fds::describe_at(fd, moment, index, description) {
             return described(client, fd, description, register);
@@ -268,9 +313,18 @@ pub fn may_write(flags: c_int) -> bool {
     flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
 }
 
-/// [`descriptions::APPEND`] if `open` flags say so.
-pub fn append_flag(flags: c_int) -> u32 {
-    if flags & libc::O_APPEND != 0 { descriptions::APPEND } else { 0 }
+/// The flags of a description that `F_SETFL` changes.
+pub const KERNEL_FLAGS: u32 = descriptions::APPEND | descriptions::DIRECT;
+
+/// Those of [`KERNEL_FLAGS`] that `open` flags ask for.
+pub fn kernel_flags(flags: c_int) -> u32 {
+    let append = if flags & libc::O_APPEND != 0 { descriptions::APPEND } else { 0 };
+    append | if flags & libc::O_DIRECT != 0 { descriptions::DIRECT } else { 0 }
+}
+
+/// Whether `open` flags allow reading: a fourth mode of access allows neither reading nor writing.
+pub fn may_read(flags: c_int) -> bool {
+    flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }
 
 /// Brings the file behind `fd` to the disk and leaves it to the kernel for good, for a change that cannot be
@@ -305,8 +359,14 @@ fn give_up(client: &Client, fd: c_int, description: &Description, reason: Reason
         }
         // The keeper must hear of it, or another open of the file could be managed beside this one.
         None => {
-            if let Ok(None) = client.register(fd, Origin::Unknown, || false) {
-                description.set_state(State::Plain);
+            match client.register(fd, Origin::Unknown, || false) {
+                Ok(None) => description.set_state(State::Plain),
+                // Somebody else's registration came in between.
+                Ok(Some(file)) => {
+                    drop_file(client, file, reason);
+                    description.set_state(State::Managed(file));
+                }
+                Err(_) => {}
             }
         }
     }

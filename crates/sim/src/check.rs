@@ -37,6 +37,8 @@ pub struct Counts {
     pub tampered: u64,
     /// Of the images, those that went on to serve programs, and crashed again.
     pub afterlives: u64,
+    /// Writes of histories that ended without a system call (state Behind).
+    pub writes_behind: u64,
 }
 
 impl Counts {
@@ -49,6 +51,7 @@ impl Counts {
         self.recoveries += other.recoveries;
         self.tampered += other.tampered;
         self.afterlives += other.afterlives;
+        self.writes_behind += other.writes_behind;
     }
 }
 

@@ -80,14 +80,21 @@ impl Inode {
     /// Makes durable what is dirty, and nothing else: a page that a failed sync left in the cache is clean there, and
     /// no later sync writes it.
     fn write_dirty(&mut self) {
+        self.commit_sizes();
         for (block, _) in std::mem::take(&mut self.versions) {
             let newest = self.cached.block(block as usize).clone();
             self.durable.set_block(block as usize, newest);
         }
-        if !std::mem::take(&mut self.sizes).is_empty() {
+        self.durable.trim();
+    }
+
+    /// Sizes are metadata, and the journal has them in order: what was once cut off does not come back.
+    fn commit_sizes(&mut self) {
+        if let Some(&least) = std::mem::take(&mut self.sizes).iter().min() {
+            self.durable.size = self.durable.size.min(least);
+            self.durable.trim();
             self.durable.size = self.cached.size;
         }
-        self.durable.trim();
     }
 }
 
@@ -107,6 +114,8 @@ pub struct DiskState {
     watches: Vec<u32>,
     notices: Vec<Notice>,
     random: Random,
+    /// Writes of the keeper that failed.
+    pub refusals: u64,
     /// Changes with everything that changes what a crash may leave.
     pub version: u64,
 }
@@ -136,6 +145,7 @@ impl DiskState {
             watches: Vec::new(),
             notices: Vec::new(),
             random: Random::new(seed),
+            refusals: 0,
             version: 0,
         };
         let root = state.make(true, 0o755);
@@ -298,11 +308,7 @@ impl DiskState {
         inode.fails_next = false;
         inode.errors += 1;
         let blocks: Vec<u32> = inode.versions.drain(..).map(|(block, _)| block).collect();
-        let size = inode.cached.size;
-        inode.sizes.clear();
-        // The size is metadata: the journal has it.
-        inode.durable.size = size;
-        inode.durable.trim();
+        inode.commit_sizes();
         for block in blocks {
             let index = block as usize;
             let cached = inode.cached.block(index).clone();

@@ -109,7 +109,9 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 6] = [
+const DIRECTED: [(&[Op], Spread); 7] = [
+    // A sync that fails, and another that begins before anybody knows.
+    (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // Segments that stay live because a sync fails, and somebody who wants space.
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState};
+use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_keeper::disk::{Disk, DiskFile};
 use holdfast_keeper::durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
@@ -56,8 +56,13 @@ pub(crate) struct Parts {
     pub under_way: [Option<program::UnderWay>; 2],
     /// Files without a name, whose descriptors are closed when the step is over.
     pub closing: Vec<FileIndex>,
+    /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
+    pub keeps_ghost: bool,
+    pub ghost: Option<Handle>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
+    /// Writes that ended without a system call.
+    pub writes_behind: u64,
 }
 
 thread_local! {
@@ -183,11 +188,19 @@ impl Machine {
             handles: BTreeMap::new(),
             under_way: [None; 2],
             closing: Vec::new(),
+            keeps_ghost: false,
+            ghost: None,
             next_payload: 0,
+            writes_behind: 0,
         }));
         TROUBLE.take();
         stage::complaint();
         Self { nvm: rig.nvm.clone(), disk }
+    }
+
+    /// From now on the file that lost its last name last stays open.
+    pub fn keep_ghost(&self) {
+        parts(|parts| parts.keeps_ghost = true);
     }
 
     /// From now on snapshots are taken.
@@ -210,8 +223,10 @@ impl Machine {
         let role = if step.op.is_clients() { Role::Client } else { Role::Keeper };
         let thread = step.thread;
         let repair = move || {
+            let refusals = || parts(|parts| parts.disk.state().refusals);
+            let before = refusals();
             durable().repair(u32::from(thread) + 1);
-            program::died(thread);
+            program::died(thread, refusals() != before);
         };
         let mut repaired = false;
         let mut help = |call: usize, interrupted: bool| -> Option<Task> {
@@ -220,7 +235,7 @@ impl Machine {
                 return Some(Box::new(repair));
             }
             // Space may be short, or a sync may have failed.
-            (call < 8).then(|| -> Task {
+            (call < 24).then(|| -> Task {
                 Box::new(|| {
                     durable().expire_all();
                 })
@@ -232,7 +247,8 @@ impl Machine {
         }
         parts(|parts| {
             for index in std::mem::take(&mut parts.closing) {
-                parts.handles.remove(&index);
+                let closed = parts.handles.remove(&index);
+                parts.ghost = closed.filter(|_| parts.keeps_ghost).or_else(|| parts.ghost.take());
             }
         });
         stage::point(Kind::Step);
@@ -248,6 +264,11 @@ impl Machine {
     }
 }
 
+/// Writes in state Behind since the machine started.
+pub fn writes_behind() -> u64 {
+    parts(|parts| parts.writes_behind)
+}
+
 /// What the keeper reported since the machine started.
 pub fn trouble() -> Vec<String> {
     TROUBLE.with_borrow(Clone::clone)
@@ -260,7 +281,13 @@ fn next_request() -> Option<Task> {
         board.requests().iter().position(|cell| cell.advance(RequestState::Posted, RequestState::Taken))?;
     Some(Box::new(move || {
         let cell = &board.requests()[index];
-        match answer(cell) {
+        let mut answered = answer(cell);
+        while answered == Err(Errno::EDEADLK) {
+            // Somebody has the file: tried again, as the settlers do.
+            pause(Duration::from_micros(100));
+            answered = answer(cell);
+        }
+        match answered {
             Ok(reply) => {
                 cell.reply[0].store(reply[0], Ordering::Relaxed);
                 cell.reply[1].store(reply[1], Ordering::Relaxed);
@@ -321,7 +348,8 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
     let path = String::from_utf8(path).map_err(|_| Errno::EOPNOTSUPP)?;
     let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
     let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
-    let newcomer = Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false };
+    let newcomer =
+        Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false, bypass: None };
     let held = if created { Held::Path(description) } else { Held::Open(description) };
     durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
     if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "canaries")]
 mod canaries;
+#[cfg(feature = "canaries")]
+mod rules;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -72,6 +74,14 @@ struct Args {
     #[cfg(feature = "canaries")]
     #[arg(long, value_name = "NAME", value_parser = canaries::named)]
     canary: Option<holdfast_canary::Canary>,
+    /// Instead: play the known histories, with all rules and with one after the other taken out.
+    #[cfg(feature = "canaries")]
+    #[arg(long)]
+    stories: bool,
+    /// Only this one, with all rules or with --canary.
+    #[cfg(feature = "canaries")]
+    #[arg(long, value_name = "NAME")]
+    story: Option<String>,
     /// Seconds after which one that was not caught has survived.
     #[cfg(feature = "canaries")]
     #[arg(long, value_name = "S", default_value_t = 8.0)]
@@ -149,7 +159,11 @@ fn main() -> ExitCode {
 #[cfg(feature = "canaries")]
 fn with_canaries(args: &Args) -> Option<anyhow::Result<ExitCode>> {
     let limit = Duration::from_secs_f64(args.canary_seconds);
+    if let Some(story) = &args.story {
+        return Some(rules::one(story, args.canary).map(|()| ExitCode::SUCCESS));
+    }
     match args.canary {
+        _ if args.stories => Some(rules::all(limit)),
         _ if args.canaries => Some(canaries::all(limit)),
         Some(canary) if args.history.is_some() || args.seed.is_some() => {
             holdfast_canary::arm(Some(canary));
@@ -239,10 +253,11 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
     }
     let counts = &summary.counts;
     println!(
-        "{} histories ({} seeds), {} crash points, {} crash images checked ({} of crashes inside recovery, {} \
+        "{} histories ({} seeds, {} writes in state Behind), {} crash points, {} crash images checked ({} of crashes inside recovery, {} \
          changed by others before recovery, {} served and crashed again), {} recoveries, {:.1} s, {}",
         counts.histories,
         summary.seeds,
+        counts.writes_behind,
         counts.crash_points,
         counts.images,
         counts.images_inside_recovery,
@@ -258,5 +273,15 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
     if let Some(operations) = summary.exhaustive_operations {
         println!("exhaustive sets complete for sequences of up to {operations} operations");
     }
+    let last = args.first_seed + summary.seeds.saturating_sub(1);
+    println!(
+        "tally: simulator: histories {}, crash points {}, crash images {}, recoveries {}; seed {} to {last}, {:.1} s",
+        counts.histories,
+        counts.crash_points,
+        counts.images,
+        counts.recoveries,
+        args.first_seed,
+        summary.seconds
+    );
     Ok(())
 }

@@ -34,7 +34,7 @@ struct File {
     conflict: bool,
     /// Something of it was ever made durable by a record.
     has_bytes: bool,
-    /// A sync failed: what no record holds may be lost for good, and no later sync brings it back.
+    /// A sync or a write of the keeper failed: what no record holds may be lost for good, and no later sync brings it back.
     broken: bool,
 }
 
@@ -155,9 +155,9 @@ impl Model {
         }
     }
 
-    /// A process died in a call that did not return; what is in the page cache after the repair tells whether it took
-    /// effect.
-    pub fn resolve(&mut self, file: FileIndex, id: u64, cached: &[u8]) {
+    /// A process died in a call that did not return; what programs see after the repair tells whether it took effect. With
+    /// `refused` the disk kept the keeper from finishing it: it may still come, beneath whatever follows.
+    pub fn resolve(&mut self, file: FileIndex, id: u64, cached: &[u8], refused: bool) {
         let Some((_, effect)) = self.files[file].under_way.iter().find(|(other, _)| *other == id).cloned()
         else {
             return;
@@ -181,6 +181,15 @@ impl Model {
         };
         match done {
             Some(effect) => self.took_effect(file, id, Some(&effect), true, false),
+            None if refused => {
+                let effect = match self.files[file].under_way.iter().find(|(other, _)| *other == id) {
+                    Some((_, Effect::Append(bytes))) => Effect::Write { offset: end, bytes: bytes.clone() },
+                    Some((_, effect)) => effect.clone(),
+                    None => return,
+                };
+                self.took_effect(file, id, Some(&effect), false, false);
+                self.files[file].broken = true;
+            }
             None => self.returned(file, id),
         }
     }

@@ -28,6 +28,8 @@ pub enum Op {
     Punch(Name, u32, u32),
     /// A program changes a file in a way that no record can hold.
     Around(Name, u32, u32),
+    /// A program has the kernel fill in bytes from elsewhere (`copy_file_range`): durable at the next sync.
+    Fill(Name, u32, u32),
     /// A program syncs a file.
     Sync(Name),
     /// A program syncs the directory.
@@ -60,6 +62,8 @@ pub enum Op {
     Drain(Name),
     /// The next write of the keeper to the file fails.
     Refuse(Name),
+    /// A program writes to the file that lost its last name last, and that it still has open.
+    Haunt(u32, u32),
     /// The disk has room for what is written, or becomes full.
     Space(bool),
 }
@@ -103,6 +107,7 @@ impl Op {
             | Self::TruncateRefused(name, _)
             | Self::Punch(name, ..)
             | Self::Around(name, ..)
+            | Self::Fill(name, ..)
             | Self::Sync(name)
             | Self::Rename(name, _)
             | Self::RenameRefused(name, _)
@@ -117,7 +122,7 @@ impl Op {
             | Self::Show(name)
             | Self::Drain(name)
             | Self::Refuse(name) => Some(name),
-            Self::Expire | Self::SyncDirectory | Self::Space(_) => None,
+            Self::Expire | Self::SyncDirectory | Self::Space(_) | Self::Haunt(..) => None,
         }
     }
 }
@@ -166,6 +171,7 @@ impl fmt::Display for Op {
             Self::TruncateRefused(a, size) => write!(f, "refused truncate({}, {size})", c(a)),
             Self::Punch(a, at, bytes) => write!(f, "punch({}, at {at}, {bytes})", c(a)),
             Self::Around(a, at, bytes) => write!(f, "around({}, at {at}, {bytes})", c(a)),
+            Self::Fill(a, at, bytes) => write!(f, "fill({}, at {at}, {bytes})", c(a)),
             Self::Sync(a) => write!(f, "sync({})", c(a)),
             Self::SyncDirectory => write!(f, "sync directory"),
             Self::Rename(a, b) => write!(f, "rename({}, {})", c(a), c(b)),
@@ -186,6 +192,7 @@ impl fmt::Display for Op {
             Self::Show(a) => write!(f, "outsider reads({})", c(a)),
             Self::Drain(a) => write!(f, "drain({})", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
+            Self::Haunt(at, bytes) => write!(f, "write(a file without a name, at {at}, {bytes})"),
             Self::Space(true) => write!(f, "disk has room"),
             Self::Space(false) => write!(f, "disk is full"),
         }

@@ -122,6 +122,7 @@ impl Worker<'_> {
         let replay = || format!("--history '{}'", serde_json::to_string(history).unwrap_or_default());
         PLAYING.set(replay());
         let played = history.play(from);
+        self.counts.writes_behind += crate::machine::writes_behind();
         if let Some(step) = played.hangs {
             let violation =
                 Violation { what: format!("step {} never ends", step + 1), trail: crate::machine::trouble() };
@@ -172,6 +173,7 @@ impl Worker<'_> {
                 None => history.play_all(),
                 Some(outcome) => history.play_after(&outcome, superblock),
             };
+            self.counts.writes_behind += crate::machine::writes_behind();
             let fail = |this: &Self, crash: usize, image: usize, violation| {
                 let replay = format!("--seed {seed} --crash {crash} --image {image}");
                 this.fail(&history, replay, violation);

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use holdfast_sim::check::{Counts, Effort};
 use holdfast_sim::disk::Journal;
-use holdfast_sim::history::{History, TINY};
+use holdfast_sim::history::{Behind, History, TINY};
 use holdfast_sim::op::{Amid, Op, Step};
 use holdfast_sim::run::{Only, Shared, Worker};
 
@@ -27,10 +27,16 @@ fn run(work: impl FnOnce(&mut Worker<'_>)) -> Counts {
     counts
 }
 
+const AT_ONCE: Behind = Behind { at_once: true, frames: 2 };
+
 /// Plays steps on both kinds of file systems and checks every crash point.
 fn check(steps: &[Step]) {
+    check_in(None, steps);
+}
+
+fn check_in(behind: Option<Behind>, steps: &[Step]) {
     for journal in [Journal::Ordered, Journal::Lagging] {
-        let history = History { journal, pool: TINY, behind: None, steps: steps.to_vec() };
+        let history = History { journal, pool: TINY, behind, steps: steps.to_vec() };
         let counts = run(|worker| worker.check(&history, 0, Only::ALL));
         assert!(counts.images > 0, "nothing was checked");
     }
@@ -178,12 +184,62 @@ fn a_file_built_at_its_older_name_is_not_forgotten_by_a_crash_in_between() {
     });
 }
 
+/// Two threads of the keeper synced a file at once. The kernel told the first of lost pages; before that was noted the second
+/// one's sync succeeded, and the records expired.
+#[test]
+fn a_sync_that_begins_amid_a_failing_one_does_not_expire_what_that_lost() {
+    for (op, behind) in [(Op::Bypass(A), None), (Op::Rename(A, B), None), (Op::Bypass(A), Some(AT_ONCE))] {
+        for at in 1..=4 {
+            let expire = Step { thread: 0, op: Op::Expire, amid: Amid::Other(at, 1, op) };
+            check_in(
+                behind,
+                &[alone(Op::Put(A, 0, 40)), alone(Op::Put(A, 300, 900)), alone(Op::Fail(A)), expire],
+            );
+        }
+    }
+}
+
+/// A file whose disk refused it held most of the pool for good, and a write of another file waited for ever. It goes around
+/// the log, and so does a truncation.
+#[test]
+fn a_write_that_expiry_cannot_make_room_for_goes_around_the_log() {
+    let mut steps = vec![alone(Op::Put(A, 0, 900))];
+    for _ in 0..5 {
+        steps.extend([alone(Op::Fail(A)), alone(Op::Expire)]);
+    }
+    steps.extend([alone(Op::Put(B, 0, 300)), alone(Op::Put(B, 10, 900)), alone(Op::Put(B, 700, 300))]);
+    for op in [Op::Put(B, 500, 900), Op::Truncate(B, 100), Op::Append(B, 900)] {
+        check_in(None, &[&steps[..], &[Step::alone(1, op)]].concat());
+        check_in(Some(AT_ONCE), &[&steps[..], &[Step::alone(1, op)]].concat());
+    }
+}
+
+/// State Behind, on crash points of every kind: writes that cover, join and pass by what only the log has, and what brings it
+/// to the page cache, interrupted and killed at each point.
+#[test]
+fn reads_and_crashes_in_state_behind_find_what_was_written() {
+    let first = [alone(Op::Put(A, 4080, 40)), alone(Op::Put(A, 4070, 20))];
+    let last =
+        [Op::Put(A, 4090, 20), Op::Append(A, 30), Op::Truncate(A, 4085), Op::Read(A, 4060, 80), Op::Drain(A)];
+    for op in last {
+        for at in 1..=12 {
+            let mut amid = vec![Amid::Other(at, 1, Op::Read(A, 4060, 80)), Amid::Other(at, 1, Op::Expire)];
+            if op.is_clients() {
+                amid.extend([Amid::Killed(at), Amid::KilledAmid(at, 1, Op::Put(A, 4085, 20))]);
+            }
+            for amid in amid {
+                check_in(Some(AT_ONCE), &[&first[..], &[Step { thread: 0, op, amid }]].concat());
+            }
+        }
+    }
+}
+
 /// A few thousand images of each kind; the whole sets and long runs are the program's.
 #[test]
 fn short_histories_and_seeds_keep_every_promise() {
     let counts = run(|worker| {
         assert!(worker.exhaustive(1));
-        worker.seeds(1, 100, None);
+        worker.seeds(1, 60, None);
     });
     assert!(counts.images > 10_000 && counts.images_inside_recovery > 1000 && counts.tampered > 100);
 }

@@ -94,7 +94,10 @@ impl<N: Nvm> Client<N> {
         cursor: &impl Fn() -> Result<u64, Errno>,
     ) -> Result<Outcome, Errno> {
         let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        let mut lane = self.reserve(total)?;
+        let mut lane = match self.reserve(total) {
+            Err(Errno::ENOSPC) => return self.write_around(file, place, raw, cursor),
+            lane => lane?,
+        };
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }

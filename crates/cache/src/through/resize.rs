@@ -46,7 +46,10 @@ impl<N: Nvm> Client<N> {
         extent: u64,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Errno> {
-        let mut lane = self.reserve(0)?;
+        let mut lane = match self.reserve(0) {
+            Err(Errno::ENOSPC) => return self.change_around(file, offset, raw),
+            lane => lane?,
+        };
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }
@@ -59,8 +62,12 @@ impl<N: Nvm> Client<N> {
                     offset,
                     if kind == Kind::Punch { extent } else { u64::MAX - offset },
                 );
-                let seq = lane.append(file, kind, offset, extent, &[]);
-                let result = raw();
+                let (seq, result) = if on(Canary::ResizeLoggedLate) {
+                    let result = raw();
+                    (lane.append(file, kind, offset, extent, &[]), result)
+                } else {
+                    (lane.append(file, kind, offset, extent, &[]), raw())
+                };
                 match result {
                     Err(_) => lane.cancel(file, seq, 0),
                     Ok(()) if kind == Kind::Truncate => {
@@ -85,6 +92,22 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         result
+    }
+
+    /// A truncation or a punched hole without room in the log: on disk when it returns.
+    fn change_around(
+        &self,
+        file: FileRef,
+        offset: u64,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Outcome, Errno> {
+        if !self.is_current(file) {
+            return Ok(Outcome::Stale);
+        }
+        match self.around_log(file, true, raw, |_| NO_SIZE)? {
+            Ok(result) => result.map(|()| Outcome::Absorbed { bytes: 0, offset }),
+            Err(raw) => raw().map(|()| Outcome::Kernel),
+        }
     }
 
     /// Makes a call that changes the file in a way the log cannot hold: everything before it is on disk and
@@ -132,7 +155,8 @@ impl<N: Nvm> Client<N> {
         } else if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-            let settled = if has_records { self.settle(file, true) } else { Ok(()) };
+            let settles = has_records && !on(Canary::AroundUnsettled);
+            let settled = if settles { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {
                 // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);

@@ -22,6 +22,9 @@ use crate::disk::{Disk, DiskFile};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for writing.
 pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
+/// A file that was left to the kernel is looked at this often: once nobody has it open for writing, its slot is given
+/// back, and who opens it next finds it as any other file.
+pub(crate) const BYPASSED_FILE: Duration = Duration::from_secs(2);
 /// Removed files hold slots, disk space and page cache until their directories are synced; not more than this many.
 pub(crate) const REMOVED_FILES_MAX: u32 = 8;
 /// With more dirty files than this on one file system, one `syncfs` is cheaper than as many `fsync`s.
@@ -36,7 +39,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments. False
     /// when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
-        self.expire_due(&|_| Some(u64::MAX), Pace::Full)
+        let clean = self.expire_due(&|_| Some(u64::MAX), Pace::Full);
+        self.board.header().rounds.add(1);
+        clean
     }
 
     /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else but their bytes waits:
@@ -98,7 +103,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         for (file, seq_max) in files {
-            match self.sync_file(file, Writers::MayBeIn, *seq_max, pace) {
+            match self.sync_file(file, Writers::MayBeHeld, *seq_max, pace) {
                 Ok(covered) => synced.push((Arc::clone(file), covered)),
                 Err(_) => clean = false,
             }
@@ -122,7 +127,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return false;
         }
         for file in void {
-            if self.board.lock_file(file.slot, KEEPER_ID) {
+            // Who has it now is done with it before the next round.
+            if self.board.try_lock_file(file.slot, KEEPER_ID) {
                 self.release(file);
                 self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
             }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use holdfast_cache::Reason;
 
+use super::turn::Turn;
 use super::{IDLE_FILE, locked};
 use crate::disk::{Access, DiskFile};
 
@@ -24,6 +25,8 @@ pub struct ManagedFile<F> {
     opened: OnceLock<F>,
     /// The fence watches it (it is not below an `--exclusive` directory).
     pub(crate) fenced: bool,
+    /// Taken for a sync and what must be known before the next one.
+    pub(super) syncing: Turn,
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
@@ -61,6 +64,8 @@ pub(crate) struct Meta {
     pub used: Instant,
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
+    /// When it may be judged anew whether it can be managed.
+    pub judge_at: Instant,
 }
 
 impl<F> ManagedFile<F> {
@@ -87,6 +92,7 @@ impl<F> ManagedFile<F> {
             failures: 0,
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
+            judge_at: Instant::now(),
         };
         Self {
             slot,
@@ -95,6 +101,7 @@ impl<F> ManagedFile<F> {
             held,
             opened: OnceLock::new(),
             fenced,
+            syncing: Turn::default(),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),
         }
@@ -115,6 +122,11 @@ impl<F: DiskFile> ManagedFile<F> {
         match &self.held {
             Held::Open(file) | Held::Path(file) => file,
         }
+    }
+
+    /// Whether we have a description of our own, which is told of every error since it was opened.
+    pub(super) fn is_described(&self) -> bool {
+        matches!(self.held, Held::Open(_)) || self.opened.get().is_some()
     }
 
     /// Our own description, opened now if need be. `opens` tells the fence that an open is ours.

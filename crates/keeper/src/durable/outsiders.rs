@@ -51,16 +51,37 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if conflict && self.settle(file, Writers::KeptOut).is_ok() {
             self.clear_conflict(file);
         }
-        if row.state() == FileState::Bypassed {
-            // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
-            row.note_unlogged();
-            row.size_hint.store(NO_SIZE, Ordering::SeqCst);
-            if let Ok(stat) = file.held().stat() {
-                row.size_hint.store(stat.size, Ordering::SeqCst);
-            }
-            file.meta().bypass = None;
-            row.set_state(FileState::Through);
+        // Another reason that came up meanwhile stands.
+        if file.meta().bypass == Some(Reason::Outsider) {
+            self.manage_again(file);
         }
         row.unlock_exclusive(KEEPER_ID);
+    }
+
+    /// Takes a file back that was left to the kernel, now that the reason is gone, unless `not` finds another one when its
+    /// writers are kept out. Returns whether it is managed; never waits for who has the file.
+    pub fn take_back(&self, file: &ManagedFile<D::File>, not: impl FnOnce() -> bool) -> bool {
+        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
+            return false;
+        }
+        let taken = !not() && self.manage_again(file);
+        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        taken
+    }
+
+    fn manage_again(&self, file: &ManagedFile<D::File>) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        if row.state() != FileState::Bypassed {
+            return false;
+        }
+        // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
+        row.note_unlogged();
+        row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+        if let Ok(stat) = file.held().stat() {
+            row.size_hint.store(stat.size, Ordering::SeqCst);
+        }
+        file.meta().bypass = None;
+        row.set_state(FileState::Through);
+        true
     }
 }

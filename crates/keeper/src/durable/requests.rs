@@ -1,5 +1,6 @@
 //! What clients ask about a file that has a slot: the decisions; cells, descriptors and paths are the keeper's.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -8,12 +9,13 @@ use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::HintKind;
 
-use super::{Durable, KEEPER_ID, Writers};
+use super::{Durable, KEEPER_ID, Writers, is_held};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the absolute path of
-    /// the name it is about, if a slot can hold it.
+    /// the name it is about, if a slot can hold it. Never waits for who has the file: they may wait for the thread that this
+    /// is; `EDEADLK` says that it must be tried again.
     pub fn answer(
         &self,
         client: u32,
@@ -30,15 +32,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.board.header().settles.add(1);
                 // An asker that died meanwhile keeps nobody out any more.
                 let kept_out = args[2] == 1 && holder == client;
-                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
-                self.settle(&file, writers).map_err(|_| Errno::EIO)?;
+                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeHeld };
+                self.settle(&file, writers).map_err(refused)?;
             }
             Ask::Drain => self
                 .drain_all(&file)
                 .inspect_err(|error| self.drain_failed(&file, error))
                 .map_err(|_| Errno::EIO)?,
             Ask::Through => self.leave_behind(&file, args[2] != 0).map_err(|_| Errno::EIO)?,
-            Ask::Bypass => self.bypass(&file, Reason::from_u64(args[2])).map_err(|_| Errno::EIO)?,
+            Ask::Bypass => self.try_bypass(&file, Reason::from_u64(args[2])).map_err(refused)?,
             Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
             // Its data must be in the page cache for good before the last name goes.
             Ask::Unlinking if !self.never_behind(&file) => return Err(Errno::EBUSY),
@@ -65,4 +67,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         Ok([0, 0])
     }
+}
+
+fn refused(error: io::Error) -> Errno {
+    if is_held(&error) { Errno::EDEADLK } else { Errno::EIO }
 }

@@ -9,7 +9,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
-use super::{Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
+use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
 use crate::disk::{Access, Disk, DiskFile};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
@@ -23,6 +23,14 @@ pub enum Writers {
     MayBeIn,
     /// Who asks does.
     KeptOut,
+    /// Somebody else may, and may wait for the thread that asks: what would have to wait for them is refused
+    /// ([`io::ErrorKind::WouldBlock`]), to be tried again.
+    MayBeHeld,
+}
+
+/// Whether an error only says that somebody has the file now.
+pub(crate) fn is_held(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// What a successful sync of a file covered.
@@ -65,24 +73,72 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         seq_max: u64,
         pace: Pace,
     ) -> io::Result<Synced> {
+        let mut seq_max = seq_max;
+        if pace == Pace::Gentle {
+            // Before its turn: an outsider whose open waits for a settle must not wait for this one's pauses.
+            seq_max = seq_max.min(self.board.settled_seq(file.slot));
+            self.drain(file, seq_max, pace).inspect_err(|error| self.sync_failed(file, error))?;
+        }
+        loop {
+            // The file is locked before its turn: who has it may ask for a settle, which waits for that.
+            let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
+            match writers {
+                Writers::MayBeIn if locks => self.hold(file)?,
+                Writers::MayBeHeld if locks => self.try_hold(file)?,
+                _ => {}
+            }
+            let writers = if locks { Writers::KeptOut } else { writers };
+            let synced = self.sync_in_turn(file, writers, seq_max);
+            if locks {
+                self.let_go(file);
+            }
+            if let Some(synced) = synced? {
+                return Ok(synced);
+            }
+        }
+    }
+
+    /// Whether the live records of a file must be written to it again before a sync of it counts.
+    fn must_rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let row = &self.board.files()[file.slot as usize];
+        let is_new = !file.is_described();
+        file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
+        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18), and one
+        // that is under way may be about to say so.
+        let unsure = is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0;
+        let client_failures = row.sync_failures.load(Ordering::SeqCst);
+        let mut meta = file.meta();
+        meta.rewrite |=
+            unsure || client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
+        meta.client_failures = client_failures;
+        Ok(meta.rewrite)
+    }
+
+    /// One sync of a file at a time: the kernel tells of lost pages once, and a second sync that began before the first
+    /// one's failure is noted here would succeed. `None`: writers have to be kept out first.
+    fn sync_in_turn(
+        &self,
+        file: &ManagedFile<D::File>,
+        writers: Writers,
+        seq_max: u64,
+    ) -> io::Result<Option<Synced>> {
+        let row = &self.board.files()[file.slot as usize];
+        let _turn = (!on(Canary::SyncsTogether)).then(|| file.syncing.take());
+        if self.must_rewrite(file)? {
+            if writers != Writers::KeptOut {
+                return Ok(None);
+            }
+            self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
+        }
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
-        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18).
-        let client_failures = row.sync_failures.load(Ordering::SeqCst);
-        {
-            let mut meta = file.meta();
-            meta.rewrite |= client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
-            meta.client_failures = client_failures;
-        }
-        if file.meta().rewrite {
-            self.rewrite(file, writers).inspect_err(|error| self.sync_failed(file, error))?;
-        }
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
-        self.drain(file, settled, pace).inspect_err(|error| self.sync_failed(file, error))?;
+        if !on(Canary::DrainSkipped) {
+            self.drain(file, settled, Pace::Full).inspect_err(|error| self.sync_failed(file, error))?;
+        }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
             self.expire(file, Synced { settled, unlogged });
@@ -91,7 +147,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let settled = if on(Canary::SettledAfterSync) { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
         file.meta().failures = 0;
-        Ok(Synced { settled, unlogged })
+        Ok(Some(Synced { settled, unlogged }))
     }
 
     /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
@@ -107,6 +163,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
+        if on(Canary::SelectiveDrain) {
+            return;
+        }
         if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
             if !on(Canary::ExpiryUnpersisted) {
                 self.slots().set_expired_seq(file.slot, synced.settled);
@@ -137,49 +196,70 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Writes the live records of a file to it again: a failed sync may have dropped the pages (history 18).
-    fn rewrite(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
-        if writers == Writers::MayBeIn && !self.board.lock_file(file.slot, KEEPER_ID) {
-            return Err(io::Error::other("the keeper is stopping"));
-        }
+    /// Writes the live records of a file, whose writers are kept out, to it again: a failed sync may have dropped the pages
+    /// (history 18).
+    fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         // First the rows: what the log says is then what the file says, with nothing newer above it.
-        let result = self.drain_all(file).and_then(|()| {
-            replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
-                self.open_for_writing(file)
-            })
-        });
-        if writers == Writers::MayBeIn {
-            self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
-        }
-        result?;
+        self.drain_all(file)?;
+        replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+            self.open_for_writing(file)
+        })?;
         file.meta().rewrite = false;
         Ok(())
     }
 
+    /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a client that has the file
+    /// may wait for them.
+    pub(super) fn hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let held = self.board.lock_file(file.slot, KEEPER_ID);
+        held.then_some(()).ok_or_else(|| io::Error::other("the keeper is stopping"))
+    }
+
+    /// As `hold`, unless somebody has the file.
+    fn try_hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let held = self.board.try_lock_file(file.slot, KEEPER_ID);
+        held.then_some(()).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+    }
+
+    fn let_go(&self, file: &ManagedFile<D::File>) {
+        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+    }
+
     /// Leaves a file to the kernel. Nothing of it is live when this returns.
     pub fn bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
-            return Err(io::Error::other("the keeper is stopping"));
-        }
-        let row = &self.board.files()[file.slot as usize];
-        let result = self.leave_behind(file, false).and_then(|()| match row.state() {
-            FileState::Through if on(Canary::BypassUnsettled) => Ok(()),
-            FileState::Through => self.settle(file, Writers::KeptOut),
-            _ => Ok(()),
-        });
-        if result.is_ok() {
-            if row.state() == FileState::Through {
-                row.set_state(FileState::Bypassed);
-                row.note_unlogged();
-            }
-            let mut meta = file.meta();
-            // What ends with an outsider's departure must not end a stronger reason.
-            if meta.bypass.is_none_or(|old| old == Reason::Outsider) {
-                meta.bypass = Some(reason);
-            }
-            self.events.bypassed(&meta.path, reason);
-        }
-        row.unlock_exclusive(KEEPER_ID);
+        self.hold(file)?;
+        let result = self.bypass_held(file, reason);
+        self.let_go(file);
         result
+    }
+
+    /// As [`Durable::bypass`]; [`io::ErrorKind::WouldBlock`] and nothing done while somebody has the file.
+    pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        self.try_hold(file)?;
+        let result = self.bypass_held(file, reason);
+        self.let_go(file);
+        result
+    }
+
+    fn bypass_held(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        let row = &self.board.files()[file.slot as usize];
+        self.leave_behind(file, false)?;
+        match row.state() {
+            FileState::Through if on(Canary::BypassUnsettled) => {}
+            FileState::Through => self.settle(file, Writers::KeptOut)?,
+            _ => {}
+        }
+        if row.state() == FileState::Through {
+            row.set_state(FileState::Bypassed);
+            row.note_unlogged();
+        }
+        let mut meta = file.meta();
+        // What ends with an outsider's departure must not end a stronger reason.
+        if meta.bypass.is_none_or(|old| old == Reason::Outsider) {
+            meta.bypass = Some(reason);
+        }
+        meta.look_at = std::time::Instant::now() + BYPASSED_FILE;
+        self.events.bypassed(&meta.path, reason);
+        Ok(())
     }
 }

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use holdfast_board::{FileState, NO_SIZE};
+use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Identity, MARK_CREATED};
+use holdfast_pool::{Identity, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
-use super::{Durable, Held, KEEPER_ID, ManagedFile, locked};
+use super::{BYPASSED_FILE, Durable, Held, KEEPER_ID, ManagedFile, locked};
 use crate::disk::{Disk, DiskFile};
 
 /// A file that is about to be managed.
@@ -22,6 +24,8 @@ pub struct Newcomer<'a> {
     pub created: bool,
     /// The fence watches it.
     pub fenced: bool,
+    /// It is left to the kernel from the start, for this reason.
+    pub bypass: Option<Reason>,
 }
 
 /// Why a file cannot be managed: what its directory refused.
@@ -47,11 +51,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         held: Held<D::File>,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
-        let Newcomer { identity, path, created, fenced } = *newcomer;
+        let Newcomer { identity, path, fenced, bypass, .. } = *newcomer;
+        let created = newcomer.created && bypass.is_none();
         let stat = match &held {
             Held::Open(file) | Held::Path(file) => file.stat().map_err(Refusal)?,
         };
         if let Some(directory) = path.parent() {
+            // A creation that the slot does not hold is on disk before its client goes on.
             self.secure_names(directory, created, &stat).map_err(Refusal)?;
         }
         let marks = if created { MARK_CREATED } else { 0 };
@@ -74,10 +80,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlogged.store(u64::from(!created), Ordering::Relaxed);
         row.unlogged_synced.store(0, Ordering::Relaxed);
         row.sync_failures.store(0, Ordering::Relaxed);
+        row.syncs_under_way.store(0, Ordering::Relaxed);
         row.page_rows.store(0, Ordering::SeqCst);
         row.generation.store(generation, Ordering::SeqCst);
-        row.set_state(FileState::Through);
+        row.set_state(if bypass.is_some() { FileState::Bypassed } else { FileState::Through });
         let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
+        if let Some(reason) = bypass {
+            let mut meta = managed.meta();
+            (meta.bypass, meta.look_at) = (Some(reason), Instant::now() + BYPASSED_FILE);
+            self.events.bypassed(path, reason);
+        }
         {
             let mut files = locked(&self.files);
             self.board.insert(slot);
@@ -120,16 +132,26 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         files[file.slot as usize] = None;
     }
 
-    /// Gives back the slot of a clean file that nobody has open for writing. Returns whether it did.
+    /// Gives back the slot of a file that nobody has open for writing and of which nothing is live. Returns whether it did;
+    /// never waits for who has the file.
     pub fn retire(&self, file: &ManagedFile<D::File>) -> bool {
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
+        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
             return false;
         }
         let row = &self.board.files()[file.slot as usize];
-        let unused = row.state().is_absorbed()
+        let (marks, unlinking) = {
+            let meta = file.meta();
+            (meta.marks, meta.unlinking.is_some())
+        };
+        let settled = match row.state() {
+            FileState::Through | FileState::Behind => !row.needs_real_sync(),
+            // Its bytes are the kernel's to sync. A mark or a removal that the slot holds must outlive its use.
+            FileState::Bypassed => marks & (MARK_CONFLICT | MARK_VOID) == 0 && !unlinking,
+            _ => false,
+        };
+        let unused = settled
             && (!self.is_dirty(file) || on(Canary::RetireDirty))
             && row.page_rows.load(Ordering::SeqCst) == 0
-            && !row.needs_real_sync()
             && file
                 .description(&row.client_opens)
                 .is_ok_and(|description| !description.is_open_for_writing());

@@ -294,28 +294,24 @@ impl File {
 pub(super) struct Tally {
     noticed: u64,
     announced_base: u64,
-    /// Announced opens that had no notice when last looked, and since when.
-    credit: u64,
-    credit_since: Option<Instant>,
+    /// How many were announced at a moment that is at least [`CREDIT_MS`] past when it is used.
+    earlier: Option<(Instant, u64)>,
 }
 
 impl Tally {
     /// Counts one open; whether clients' announcements explain it.
     pub(super) fn notice(&mut self, announced_in_all: u64, now: Instant) -> bool {
         let announced = announced_in_all.saturating_sub(self.announced_base);
-        // The kernel merges equal notices, and announced opens fail: credit of old must not hide an outsider.
-        if self.credit_since.is_some_and(|since| now - since > Duration::from_millis(CREDIT_MS)) {
-            self.noticed += self.credit.min(announced.saturating_sub(self.noticed));
-            self.credit = 0;
+        // The kernel merges equal notices, and announced opens fail: what was announced long ago must not hide an outsider.
+        // What was announced since may still be on its way, however many notices came meanwhile.
+        match self.earlier {
+            Some((since, _)) if now - since <= Duration::from_millis(CREDIT_MS) => {}
+            earlier => {
+                self.noticed = self.noticed.max(earlier.map_or(0, |(_, announced)| announced));
+                self.earlier = Some((now, announced));
+            }
         }
         self.noticed += 1;
-        let credit = announced.saturating_sub(self.noticed);
-        if credit == 0 {
-            self.credit_since = None;
-        } else if credit > self.credit || self.credit_since.is_none() {
-            self.credit_since = Some(now);
-        }
-        self.credit = credit;
         self.explained(announced_in_all)
     }
 
@@ -396,6 +392,20 @@ mod tests {
     }
 
     #[test]
+    fn clients_that_open_all_the_time_are_never_taken_for_outsiders() {
+        // One merged notice, and an open on its way whenever the credit of old was taken back: its notice was then one too many.
+        let mut now = Instant::now();
+        let mut tally = Tally::default();
+        let mut announced = 2;
+        assert!(tally.notice(announced, now));
+        for _ in 0..200 {
+            now += Duration::from_millis(CREDIT_MS / 3);
+            announced += 1;
+            assert!(tally.notice(announced, now), "after {announced} opens");
+        }
+    }
+
+    #[test]
     fn a_writer_that_was_seen_must_be_seen_to_close() {
         let now = Instant::now();
         let mut file = File::new(1, 1, 1, 0);
@@ -404,8 +414,10 @@ mod tests {
         file.let_in(&[(who, None)], now);
         let look = |file: &mut File, writes: Option<bool>| {
             let before = Before { epoch: file.epoch, write_closes: file.write_closes, at: now };
-            let holders =
-                writes.map(|writes| Holder { dev: 1, ino: 1, pid: 1, writes }).into_iter().collect();
+            let holders = writes
+                .map(|writes| Holder { dev: 1, ino: 1, pid: 1, writes, maps: false })
+                .into_iter()
+                .collect();
             let opens = file.opens.clone();
             let verdict = file.conclude(&before, opens, Some(&Scan { holders, unreadable: 0 }), 0, now);
             matches!(verdict, Verdict::Left { wrote: true, .. })

@@ -65,7 +65,7 @@ impl Ledger {
 
     /// Opens an account, replacing an older one of the same slot or inode.
     pub(super) fn add(&self, key: Key, slot: u32, generation: u64) {
-        let announced = self.sink.client_opens(slot);
+        let announced = self.sink.client_opens_over(slot, key.ino);
         let mut inner = self.lock();
         let old = inner.slots.insert(slot, key).and_then(|old| inner.files.remove(&old));
         inner.ids += 1;
@@ -142,7 +142,7 @@ impl Ledger {
     /// inotify: somebody opened the file. If clients have announced as many opens, one of theirs.
     pub(super) fn opened_by_somebody(self: &Arc<Self>, key: Key) {
         let Some(slot) = self.lock().files.get(&key).map(|file| file.slot) else { return };
-        let announced = self.sink.client_opens(slot);
+        let announced = self.sink.client_opens(slot, key.ino);
         let now = Instant::now();
         let mut inner = self.lock();
         let Some(file) = inner.files.get_mut(&key).filter(|file| file.slot == slot) else { return };
@@ -349,7 +349,7 @@ impl Ledger {
             let before = Before { epoch: file.epoch, write_closes: file.write_closes, at };
             (file.opens.clone(), before, file.slot)
         };
-        let announced = self.sink.client_opens(slot);
+        let announced = self.sink.client_opens(slot, key.ino);
         opens.iter_mut().for_each(|open| open.past = open.is_past(before.at));
         // A scan is thousands of system calls: not before it can decide.
         let scan = opens.iter().all(|open| open.past).then(|| self.scan(&[key]));

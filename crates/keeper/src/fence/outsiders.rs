@@ -23,6 +23,15 @@ pub struct Holder {
     pub pid: u32,
     /// Whether it can write through what it has.
     pub writes: bool,
+    /// Whether it has it mapped shared and writable now.
+    pub maps: bool,
+}
+
+/// What a process has of one file.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    writes: bool,
+    maps: bool,
 }
 
 /// What one look over all processes found.
@@ -57,11 +66,12 @@ pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
         }
         let mut found = HashMap::new();
         let looked = look_into(pid, files, &mut found);
-        scan.holders.extend(found.into_iter().map(|(key, writes)| Holder {
+        scan.holders.extend(found.into_iter().map(|(key, found)| Holder {
             dev: key.dev,
             ino: key.ino,
             pid,
-            writes,
+            writes: found.writes,
+            maps: found.maps,
         }));
         if looked.is_err() && may_hold_files(pid) {
             scan.unreadable += 1;
@@ -96,7 +106,7 @@ fn user_of(pid: &str) -> Option<u32> {
 }
 
 /// First the open files, then the mappings: who maps a file and then closes it is met in one or the other.
-fn look_into(pid: u32, files: &[(u64, u64)], found: &mut HashMap<Key, bool>) -> io::Result<()> {
+fn look_into(pid: u32, files: &[(u64, u64)], found: &mut HashMap<Key, Found>) -> io::Result<()> {
     let base = format!("/proc/{pid}");
     let open_count = look_at_table(&base, files, found)?;
     if open_count == 0 {
@@ -118,7 +128,7 @@ fn gone(err: &io::Error) -> bool {
 }
 
 /// Goes through one table of open files; how many there were.
-fn look_at_table(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, bool>) -> io::Result<usize> {
+fn look_at_table(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, Found>) -> io::Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir(format!("{base}/fd"))? {
         let Ok(entry) = entry else { break };
@@ -136,8 +146,7 @@ fn look_at_table(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, bool
         }
         let info = fs::read_to_string(format!("{base}/fdinfo/{number}"));
         let Some(writes) = info.map_or(Some(true), |info| writes_by_info(&info)) else { continue };
-        let known = found.entry(key).or_insert(false);
-        *known |= writes;
+        found.entry(key).or_default().writes |= writes;
     }
     Ok(count)
 }
@@ -157,7 +166,7 @@ fn identity(link: &str) -> io::Result<Key> {
     Ok(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
 }
 
-fn look_at_mappings(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, bool>) -> io::Result<()> {
+fn look_at_mappings(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, Found>) -> io::Result<()> {
     let maps = match fs::read(format!("{base}/maps")) {
         Ok(maps) => maps,
         Err(err) if gone(&err) => return Ok(()),
@@ -180,9 +189,11 @@ fn look_at_mappings(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, b
             if !same_device(base, range, device, dev) {
                 continue;
             }
-            let writes = access.as_bytes()[1] == b'w' || may_become_writable(base, range);
-            let known = found.entry(Key { dev, ino: watched }).or_insert(false);
-            *known |= writes;
+            let maps = access.as_bytes()[1] == b'w';
+            let writes = maps || may_become_writable(base, range);
+            let known = found.entry(Key { dev, ino: watched }).or_default();
+            known.writes |= writes;
+            known.maps |= maps;
         }
     }
     Ok(())

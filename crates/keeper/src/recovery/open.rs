@@ -18,8 +18,8 @@ use super::run::{self, Source};
 use super::{PoolError, RecoverOptions, Report};
 use crate::disk::OsDisk;
 
-/// How long to wait for a killed owner to let go of the pool.
-const DYING_OWNER_MAX: Duration = Duration::from_secs(5);
+/// How long to wait for an owner that was killed, or is just ending or starting, to let go of the pool.
+const ENDING_OWNER_MAX: Duration = Duration::from_secs(5);
 /// SIGKILL in a mask of pending signals.
 const KILL_BIT: u64 = 1 << 8;
 
@@ -163,7 +163,7 @@ pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> 
     let file = opened.map_err(|error| {
         PoolError::new(match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("there is no pool at {shown}: make one with `holdfast format --pool {shown}`")
+                format!("there is no pool at {shown}: check the path, or make one with `holdfast format --pool {shown}`")
             }
             io::ErrorKind::PermissionDenied => {
                 format!("no permission to open pool {shown} for reading and writing: run as its owner")
@@ -195,10 +195,11 @@ pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Resul
     let shown = path.display();
     let begun = Instant::now();
     let mut result = flock(file, operation);
-    // A keeper that was killed holds its lock until the last of its threads is gone.
+    // A keeper that was killed holds its lock until the last of its threads is gone; one that is ending, until everything is on
+    // the disk. Whoever serves nobody is soon done with the pool.
     while result == Err(Errno::WOULDBLOCK)
-        && begun.elapsed() < DYING_OWNER_MAX
-        && owner_pid(path, file).is_some_and(is_dying)
+        && begun.elapsed() < ENDING_OWNER_MAX
+        && (owner_pid(path, file).is_some_and(is_dying) || !is_served(path, file))
     {
         std::thread::sleep(Duration::from_millis(5));
         result = flock(file, operation);
@@ -210,13 +211,25 @@ pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Resul
                 Some(pid) => format!("process {pid}{}", program_of(pid)),
                 None => "another process".to_owned(),
             };
+            let waited = match begun.elapsed() {
+                waited if waited >= ENDING_OWNER_MAX => ", which takes long to end or to start",
+                _ => "",
+            };
             let message = format!(
-                "pool {shown} is in use by {owner}: wait for it, stop it, or use another pool (--pool)"
+                "pool {shown} is in use by {owner}{waited}: wait for it, stop it, or use another pool (--pool)"
             );
             Err(PoolError { message, busy: true })
         }
         Err(error) => Err(PoolError::new(format!("pool {shown} cannot be locked: {error}"))),
     }
+}
+
+/// Whether a keeper of the pool takes connections. One that is ending does not, nor does one that is still recovering, nor
+/// any other owner.
+fn is_served(path: &Path, file: &File) -> bool {
+    let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
+    let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };
+    crate::control::connect(&crate::runtime::socket_path(&superblock.uuid)).is_ok()
 }
 
 fn owner_pid(path: &Path, file: &File) -> Option<u64> {
@@ -234,7 +247,11 @@ fn is_dying(pid: u64) -> bool {
                 status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default()
             };
             let killed = |mask: &str| u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & KILL_BIT != 0);
-            field("State:").starts_with(['Z', 'X']) || killed(field("SigPnd:")) || killed(field("ShdPnd:"))
+            // Without memory, it is on its way out and still has its files.
+            field("State:").starts_with(['Z', 'X'])
+                || field("VmSize:").is_empty()
+                || killed(field("SigPnd:"))
+                || killed(field("ShdPnd:"))
         }
     }
 }

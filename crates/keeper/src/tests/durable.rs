@@ -63,7 +63,7 @@ fn bench(name: &str) -> Bench {
     let (slot, generation) = durable.free_slot(|_| false).unwrap();
     let description = durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: false };
+    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: false, bypass: None };
     assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
     durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
     let client = Client::new(open(), theirs, layout, uuid, CLIENT);
@@ -260,4 +260,53 @@ fn a_record_that_is_covered_in_part_or_drained_is_kept() {
     let log = bench.replayed(151 * 4096);
     assert_eq!((log[0], log[4095], log[4096], log[8191]), (1, 1, 2, 2));
     assert_eq!((log[20 * 4096], log[20 * 4096 + 100]), (4, 3));
+}
+
+#[test]
+fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread() {
+    // Two such requests took both settlers, and the settle that the holder waited for was never answered.
+    let bench = bench("held-by-a-third");
+    let board = &bench.durable.board;
+    let row = &board.files()[bench.place.slot as usize];
+    bench.write(0, b"bytes");
+    assert!(board.lock_file(bench.place.slot, CLIENT + 1));
+    assert_eq!(bench.ask(Ask::Bypass), Err(Errno::EDEADLK));
+    // A settle waits for nobody, but for what a failed sync may have dropped the log is written anew.
+    bench.managed().meta().rewrite = true;
+    assert_eq!(bench.ask(Ask::Settle), Err(Errno::EDEADLK));
+    assert_eq!(bench.managed().meta().failures, 0, "it was no failure of the disk");
+    assert!(!bench.durable.retire(&bench.managed()));
+    bench.durable.free_slots();
+    // The holder's own request is answered meanwhile.
+    let held = [u64::from(bench.place.slot), bench.place.generation, 1, 0];
+    bench.durable.answer(CLIENT + 1, Ask::Settle, held, || None).unwrap();
+    row.unlock_exclusive(CLIENT + 1);
+    bench.ask(Ask::Bypass).unwrap();
+    assert_eq!((bench.state(), contents(&bench.file)), (FileState::Bypassed, b"bytes".to_vec()));
+}
+
+#[test]
+fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
+    let mut bench = bench("back");
+    bench.write(0, b"bytes");
+    bench.ask(Ask::Bypass).unwrap();
+    assert!(!bench.durable.take_back(&bench.managed(), || true), "another reason came up");
+    assert_eq!(bench.state(), FileState::Bypassed);
+    assert!(bench.durable.take_back(&bench.managed(), || false));
+    assert_eq!(bench.state(), FileState::Through);
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    assert!(row.needs_real_sync(), "what was written meanwhile is in the page cache alone");
+    // And one that nobody has open for writing loses its slot: its next opener finds a file like any other.
+    bench.ask(Ask::Bypass).unwrap();
+    assert!(!bench.durable.retire(&bench.managed()), "it is open for writing");
+    let reader = File::open(bench.managed().held().magic_path()).unwrap();
+    bench.file = reader;
+    let managed = bench.managed();
+    // Processes that other tests are starting have a copy of the old one for a moment.
+    let begun = std::time::Instant::now();
+    while !bench.durable.retire(&managed) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "nobody has it open for writing");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(bench.state(), FileState::Free);
 }

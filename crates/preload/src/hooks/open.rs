@@ -6,13 +6,14 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use holdfast_cache::{Client, Errno, Origin, Outcome, Reason};
+use holdfast_board::FileState;
+use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
-use crate::target::{self, Target};
-use crate::{critical, memory, process};
+use crate::target::{self, Announced, Target};
+use crate::{behind, critical, memory, process};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -35,6 +36,17 @@ unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, canc
     }
 }
 
+/// Announces the open that is about to be made, where the fence needs it.
+unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Announced> {
+    if !client.announces_opens() || flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
+        return None;
+    }
+    let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+    // SAFETY: the kernel checks the path's address.
+    let stat = unsafe { raw::fstatat(dirfd, path, follow) }.ok()?;
+    target::announce_open(client, &stat, flags)
+}
+
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let Some(client) = process::client() else {
         // SAFETY: our caller's path.
@@ -50,22 +62,29 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             }
         }
         // SAFETY: our caller's path.
+        let announced = unsafe { announce(client, dirfd, path, flags) };
+        // SAFETY: our caller's path.
         let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
+        let mut opened = None;
         if fd >= 0 {
             if target::may_write(flags) {
                 fds::retire(fd as c_int)
             } else {
                 fds::ignore(fd as c_int)
             }
-            if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0
-                && let Ok(stat) = raw::fstat(fd as c_int)
-            {
-                if stat.regular && !target::may_write(flags) {
-                    fds::note_readable(fd as c_int);
+            if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 {
+                opened = raw::fstat(fd as c_int).ok();
+                if opened.is_some_and(|stat| stat.regular) && !target::may_write(flags) {
+                    if target::may_read(flags) {
+                        fds::note_readable(fd as c_int);
+                    }
+                    if flags & libc::O_DIRECT != 0 {
+                        behind::show(fd as c_int);
+                    }
                 }
-                target::note_open(client, &stat);
             }
         }
+        target::opened(client, announced, opened.as_ref());
         return fd;
     }
 
@@ -81,6 +100,8 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         return fd;
     }
     let asked = flags & !(libc::O_SYNC | libc::O_TRUNC);
+    // SAFETY: our caller's path.
+    let announced = unsafe { announce(client, dirfd, path, flags) };
     let mut created = asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let mut fd = -1;
     if asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT {
@@ -93,10 +114,13 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         fd = unsafe { kernel_open(dirfd, path, asked, mode, cancel) };
     }
     if fd < 0 {
+        target::opened(client, announced, None);
         return fd;
     }
     let number = fd as c_int;
-    match adopt(client, number, flags, created, truncates && !created) {
+    let stat = raw::fstat(number).ok();
+    let seen = target::opened(client, announced, stat.as_ref());
+    match adopt(client, number, (stat, seen), flags, created, truncates && !created) {
         Ok(()) => fd,
         Err(errno) => {
             fds::retire(number);
@@ -107,15 +131,21 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
 }
 
 /// Gives a newly opened descriptor its row, and does what was left out of the kernel's call.
-fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool) -> Result<(), Errno> {
+fn adopt(
+    client: &Client,
+    fd: c_int,
+    (stat, seen): (Option<raw::Stat>, Option<Seen>),
+    flags: c_int,
+    created: bool,
+    truncate: bool,
+) -> Result<(), Errno> {
     fds::retire(fd);
-    let Ok(stat) = raw::fstat(fd) else { return Ok(()) };
+    let Some(stat) = stat else { return Ok(()) };
     if !stat.regular {
         fds::ignore(fd);
         return Ok(());
     }
-    let seen = target::note_open(client, &stat);
-    let mut described_as = target::append_flag(flags);
+    let mut described_as = target::kernel_flags(flags);
     if flags & libc::O_ACCMODE == libc::O_WRONLY {
         described_as |= WRITE_ONLY;
     }
@@ -131,7 +161,10 @@ fn adopt(client: &Client, fd: c_int, flags: c_int, created: bool, truncate: bool
         let described = fds::describe(fd, index, description);
         match seen {
             _ if !described => description.release(),
-            Some(seen) if !process::bypasses_all() => target::adopt(client, description, seen),
+            // Of one that is left to the kernel the keeper is asked anew at the first change.
+            Some(seen) if seen.state != FileState::Bypassed && !process::bypasses_all() => {
+                target::adopt(client, description, seen);
+            }
             _ => {}
         }
         described
@@ -235,7 +268,9 @@ fn truncated(fd: isize, flags: c_int, open: &impl Fn(c_int) -> isize) -> isize {
 pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
     /// The kernel takes no more than a page.
     const HOW_BYTES_MAX: usize = 4096;
-    let fits = (size_of::<u64>()..=HOW_BYTES_MAX).contains(&bytes) && memory::is_range_readable(how, bytes);
+    let fits = memory::may_look()
+        && (size_of::<u64>()..=HOW_BYTES_MAX).contains(&bytes)
+        && memory::is_range_readable(how, bytes);
     // SAFETY: readable as probed; the structure begins with the flags.
     let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
     let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
@@ -421,8 +456,8 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     }
     let fds::Row::Described(description) = fds::look(fd) else { return give_int(result) };
     if command == libc::F_SETFL {
-        description.remove_flags(descriptions::APPEND);
-        description.add_flags(target::append_flag(argument as c_int));
+        description.remove_flags(target::KERNEL_FLAGS);
+        description.add_flags(target::kernel_flags(argument as c_int));
         critical::section(|| description.locked(|| description.set_cursor(None)));
         return give_int(result);
     }

@@ -186,6 +186,7 @@ impl DiskFile for SimFile {
         let mut state = self.disk.state();
         if state.inode(self.id).refuses_next {
             state.inode_mut(self.id).refuses_next = false;
+            state.refusals += 1;
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         state.write(self.id, offset, bytes);

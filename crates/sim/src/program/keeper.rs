@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
-use holdfast_keeper::durable::ManagedFile;
+use holdfast_keeper::durable::{ManagedFile, Pace};
 
 use super::bytes::raw_sync;
 use super::{UnderWay, file_at, managed, payload, with_handle};
@@ -102,7 +102,7 @@ pub(super) fn drain(name: Name) {
     if let Some(file) = file_at(name).and_then(managed_file) {
         let durable = durable();
         let settled = durable.board.settled_seq(file.slot);
-        let _ = durable.drain(&file, settled);
+        let _ = durable.drain(&file, settled, Pace::Full);
     }
 }
 
