@@ -52,10 +52,11 @@ fn rate<'a>(lab: &'a Lab, label: &str, side: Side, work: Work, mib: u64) -> Resu
 
 /// 4 KiB reads of a hot file that a program has open for writing.
 pub fn hot_reads(lab: &Lab) -> Result<Outcome> {
-    const HOT_MIB: u64 = 64;
+    const HOT_MIB: u64 = 4;
+    const WIDE_MIB: u64 = 64;
     let seconds = lab.options.seconds;
     let reads = Work::Mix { write_percent: 0, seconds };
-    let cursor = Work::Cursor { seconds };
+    let (cursor, wide) = (Work::Cursor { seconds }, reads.clone());
     let cached = behind(lab.main_side()?, &["--read-cache=256M"]);
     let sides = vec![
         rate(lab, "native, pread", Side::Native, reads.clone(), HOT_MIB)?,
@@ -68,13 +69,16 @@ pub fn hot_reads(lab: &Lab) -> Result<Outcome> {
             HOT_MIB,
         )?,
         rate(lab, "native, read at the cursor", Side::Native, cursor.clone(), HOT_MIB)?,
-        rate(lab, "holdfast, read at the cursor", cached, cursor, HOT_MIB)?,
+        rate(lab, "holdfast, read at the cursor", cached.clone(), cursor, HOT_MIB)?,
+        rate(lab, "native, pread, 64 MiB", Side::Native, wide.clone(), WIDE_MIB)?,
+        rate(lab, "holdfast, pread, 64 MiB", cached, wide, WIDE_MIB)?,
     ];
     let series = interleave(lab.options.rounds, "ops/s", sides)?;
     let checks = vec![
         Check::ratio(&series[1], &series[0], Some(Bar::AtLeast(2.0))),
         Check::ratio(&series[2], &series[0], None),
         Check::ratio(&series[4], &series[3], None),
+        Check::ratio(&series[6], &series[5], None),
     ];
     let notes = vec![format!(
         "{HOT_MIB} MiB of random 4 KiB blocks, all of them read once before; a read at the cursor costs Holdfast one lseek"

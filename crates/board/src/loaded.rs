@@ -106,8 +106,13 @@ impl Loaded<'_> {
 
     fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
         assert!((frame as usize) < self.tags.len() && at as usize + bytes <= PAGE_BYTES as usize);
-        // SAFETY: frames lie one after the other behind `base`, as many as there are tags, within the board's mapping.
-        unsafe { self.base.as_ptr().add(frame as usize * PAGE_BYTES as usize + at as usize) }
+        // Neighbouring pages have neighbouring sets: their frames lie side by side, one way of all sets after the other, or
+        // they would share few of the processor's address translations.
+        let (set, way) = (frame as usize / LOADED_WAYS, frame as usize % LOADED_WAYS);
+        let place = way * self.hands.len() + set;
+        // SAFETY: frames lie behind `base`, as many as there are tags, within the board's mapping; `place` is one of them,
+        // since there are as many tags as ways of all sets.
+        unsafe { self.base.as_ptr().add(place * PAGE_BYTES as usize + at as usize) }
     }
 
     /// Copies bytes of a page out of its frame. Without the page's lock they count only if nothing changed meanwhile.
