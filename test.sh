@@ -5,8 +5,9 @@ set -u
 cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 
-packages="gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
-    strace e2fsprogs xfsprogs btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
+packages="ca-certificates gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
+    libpython3.11-testsuite stress-ng rsync sudo strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
+    btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static"
 missing=""
 for package in $packages; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
@@ -45,13 +46,15 @@ step() {
     echo "== $name"
     timeout --kill-after=20 "$limit" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
+    # What was counted: the test harness may have begun the line.
+    grep -o 'tally: .*' "$log" >>"$tally"
     tests=$(awk '/^test result:/ { passed += $4; failed += $6 }
         END { if (passed + failed) printf ", %d tests passed, %d failed", passed, failed }' "$log")
     if [ "$status" -eq 0 ]; then
         summary+=("ok      $name ($((SECONDS - started)) s$tests)")
         while read -r line; do
             summary+=("            $line")
-        done < <(grep -E '^(summary|[0-9]+ histories|[0-9]+ of [0-9]+ canaries|[0-9]+ cuts|exhaustive sets)' "$log")
+        done < <(grep -E '^(summary|[0-9]+ histories|[0-9]+ of [0-9]+ canaries|[0-9]+ histories with|[0-9]+ cuts|exhaustive sets)' "$log")
     else
         failed=1
         summary+=("FAILED  $name (status $status, $((SECONDS - started)) s$tests)")
@@ -84,10 +87,10 @@ step "each crate's own tests" 600 \
 step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
 step "crash simulation" 300 target/release/holdfast-sim --exhaustive 3 --seeds 1500
 step "fuzzing" 200 target/release/holdfast-fuzz --seconds 20
-step "canaries: build" 400 \
-    cargo build --profile canaries -p holdfast-sim --features canaries --target-dir target/canaries
+step "canaries: build" 400 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
+    --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries --target-dir target/canaries
 step "canaries: every deliberate bug is caught" 300 target/canaries/canaries/holdfast-sim --canaries
-export HOLDFAST_E2E_TALLY=$tally
+step "known histories: every rule that is taken out is missed" 200 target/canaries/canaries/holdfast-sim --stories
 storms="forgetful kills power_cuts"
 for suite in crates/e2e/tests/*.rs; do
     name=$(basename "$suite" .rs)
@@ -97,13 +100,62 @@ done
 for name in $storms; do
     in_time "end to end: $name" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
 done
+in_time "end to end, with write-behind: services, outsiders" 300 \
+    env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
+    cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
 in_time "power cuts of a guest with DAX media" 300 target/release/holdfast-guest --kernel "$kernel" --cuts 1
+
+# What was attacked, and how often: added up from the lines that the suites print, `tally: NAME: WHAT N, WHAT N; MORE`.
+attacked() {
+    awk -v seconds="$SECONDS" '
+        function told(what) { return what in sum ? sum[what] : "none" }
+        {
+            line = substr($0, 8)
+            at = index(line, ": ")
+            name = substr(line, 1, at - 1)
+            line = substr(line, at + 2)
+            at = index(line, ";")
+            counts = split(substr(line, 1, at - 1), count, ", ")
+            for (i = 1; i <= counts; i++) {
+                if (!match(count[i], / [0-9]+$/)) continue
+                what = substr(count[i], 1, RSTART - 1)
+                number = substr(count[i], RSTART + 1) + 0
+                sum[what] += number
+                if (what == "crash images" && name != "simulator") sum["images with bugs"] += number
+                if (what == "histories" && name != "simulator") sum["known histories"] += number
+                if (what == "power cuts") {
+                    kind = name ~ /guest/ ? "machines" : name ~ /forgetful/ ? "disks" : "ioctl"
+                    sum["power cuts " kind] += number
+                }
+            }
+            if (match(line, /seed [^,]*/)) seeds[++seeded] = name ": " substr(line, RSTART, RLENGTH)
+        }
+        END {
+            printf "histories explored:    %s, of which known ones %s\n", told("histories"), told("known histories")
+            printf "crash images checked:  %s, of which with deliberate bugs %s\n", told("crash images"), \
+                told("images with bugs")
+            printf "kills:                 %s (program %s, keeper %s, both %s, supervisor %s, all %s)\n", told("kills"), \
+                told("of the program"), told("of the keeper"), told("of keeper and program"), \
+                told("of the supervisor"), told("of all")
+            printf "power cuts:            %s (by ioctl %s, of forgetful disks %s, of whole machines %s)\n", \
+                told("power cuts"), told("power cuts ioctl"), told("power cuts disks"), told("power cuts machines")
+            printf "canaries caught:       %s of %s\n", told("canaries caught"), told("canaries")
+            printf "rules missed:          %s of %s taken out\n", told("rules missed"), told("rules taken out")
+            printf "schedules of the core: %s\n", told("schedules")
+            printf "hostile pools:         %s\n", told("inputs")
+            printf "conformance checks:    %s\n", told("checks")
+            printf "calls compared:        %s\n", told("calls compared")
+            printf "seconds:               %s\n", seconds
+            print "seeds:"
+            for (i = 1; i <= seeded; i++) print "    " seeds[i]
+        }' "$tally"
+}
 
 echo
 echo "== Holdfast tests, $SECONDS s"
 printf '%s\n' "${summary[@]}"
 echo
-echo "what was killed and cut, with seeds:"
-sort "$tally"
+echo "what was attacked:"
+attacked
 if [ "$failed" -eq 0 ]; then echo "all passed"; else echo "SOME FAILED"; fi
 exit "$failed"

@@ -4,7 +4,10 @@ use anyhow::Result;
 
 use crate::lab::Lab;
 use crate::report::Outcome;
-use crate::{append_api, behind_reads, fio_benches, lifecycle, recovery, redis, rocksdb, sqlite};
+use crate::{
+    append_api, behind_reads, behind_writes, fio_benches, lifecycle, presence, recovery, redis, rocksdb,
+    sqlite, stages,
+};
 
 /// One named benchmark.
 pub struct Benchmark {
@@ -117,6 +120,22 @@ pub const BENCHMARKS: &[Benchmark] = &[
         run: lifecycle::startup,
     },
     Benchmark {
+        name: "cargo-build",
+        about: "cargo build of a small crate, which syncs nothing: >= 0.97 x native",
+        tools: &[("cargo", "cargo"), ("bash", "bash")],
+        quick: false,
+        absorbs: true,
+        run: presence::cargo_build,
+    },
+    Benchmark {
+        name: "find-cat",
+        about: "find /usr | xargs cat of 6000 files, warm, nothing written: >= 0.97 x native",
+        tools: &[("bash", "bash")],
+        quick: false,
+        absorbs: false,
+        run: presence::find_cat,
+    },
+    Benchmark {
         name: "recovery",
         about: "holdfast recover after everything was killed: >= 1 GiB of log per second",
         tools: &[FIO],
@@ -187,5 +206,45 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: false,
         absorbs: true,
         run: behind_reads::figure_7,
+    },
+    Benchmark {
+        name: "behind-randwrite",
+        about: "write-behind: 4 KiB random write + fsync: >= 2 x tmpfs, >= 150 x native; two jobs >= 1.5 x one",
+        tools: &[FIO],
+        quick: false,
+        absorbs: true,
+        run: behind_writes::randwrite,
+    },
+    Benchmark {
+        name: "behind-steady",
+        about: "write-behind: the same for two minutes: >= 0.9 x a short run",
+        tools: &[FIO],
+        quick: false,
+        absorbs: true,
+        run: behind_writes::steady,
+    },
+    Benchmark {
+        name: "behind-append",
+        about: "write-behind: 256-byte append + fsync: >= 2 x tmpfs",
+        tools: &[FIO],
+        quick: false,
+        absorbs: true,
+        run: behind_writes::append,
+    },
+    Benchmark {
+        name: "behind-saturated",
+        about: "write-behind, pool 1/16 of what is written: >= 0.9 x native with one fsync, no write over 100 ms",
+        tools: &[FIO],
+        quick: false,
+        absorbs: true,
+        run: behind_writes::saturated,
+    },
+    Benchmark {
+        name: "where-time-goes",
+        about: "write-behind: the stages of one 4 KiB write, by themselves and together",
+        tools: &[],
+        quick: false,
+        absorbs: false,
+        run: stages::stages,
     },
 ];

@@ -44,6 +44,8 @@ pub struct Done {
     pub ops_per_s: f64,
     /// Time from start to end of the process.
     pub wall_s: f64,
+    /// The longest that one write took.
+    pub write_max_ms: f64,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +62,13 @@ struct JobOutput {
 #[derive(Deserialize)]
 struct Direction {
     iops: f64,
+    #[serde(default)]
+    clat_ns: Latency,
+}
+
+#[derive(Default, Deserialize)]
+struct Latency {
+    max: u64,
 }
 
 impl Job {
@@ -105,6 +114,7 @@ impl Job {
         let output: Output =
             serde_json::from_str(json).with_context(|| format!("fio printed no result: {text}"))?;
         let ops_per_s = output.jobs.iter().map(|job| job.read.iops + job.write.iops).sum();
-        Ok(Done { ops_per_s, wall_s })
+        let write_max_ns = output.jobs.iter().map(|job| job.write.clat_ns.max).max().unwrap_or(0);
+        Ok(Done { ops_per_s, wall_s, write_max_ms: write_max_ns as f64 / 1e6 })
     }
 }

@@ -12,7 +12,7 @@ use crate::report::{Bar, Check, Outcome, Run, interleave};
 const GIB: u64 = 1 << 30;
 
 /// Random 4 KiB writes over a file of 1 GiB that is there and in the page cache.
-fn random_writes(lab: &Lab, writes_per_fsync: u64) -> Job {
+pub(crate) fn random_writes(lab: &Lab, writes_per_fsync: u64) -> Job {
     Job {
         rw: "randwrite",
         block_bytes: 4096,
@@ -25,7 +25,7 @@ fn random_writes(lab: &Lab, writes_per_fsync: u64) -> Job {
 }
 
 /// A side of a comparison of operations per second. File names of the job are relative to the side's home.
-fn rate<'a>(lab: &'a Lab, label: &str, side: Side, job: Job) -> Result<Run<'a>> {
+pub(crate) fn rate<'a>(lab: &'a Lab, label: &str, side: Side, job: Job) -> Result<Run<'a>> {
     let job = at_home(lab, &side, job);
     if job.overwrite {
         for file in &job.files {
@@ -41,14 +41,14 @@ fn rate<'a>(lab: &'a Lab, label: &str, side: Side, job: Job) -> Result<Run<'a>> 
     Ok((label.into(), Box::new(sample)))
 }
 
-fn at_home(lab: &Lab, side: &Side, mut job: Job) -> Job {
+pub(crate) fn at_home(lab: &Lab, side: &Side, mut job: Job) -> Job {
     for file in &mut job.files {
         *file = lab.home(side).join(&file);
     }
     job
 }
 
-fn remove(files: &[PathBuf]) -> Result<()> {
+pub(crate) fn remove(files: &[PathBuf]) -> Result<()> {
     for file in files.iter().filter(|file| file.exists()) {
         fs::remove_file(file).with_context(|| format!("could not remove {}", file.display()))?;
     }
@@ -81,8 +81,8 @@ pub fn randwrite(lab: &Lab) -> Result<Outcome> {
 }
 
 /// 256-byte append + fsync to a new file.
-pub fn append(lab: &Lab) -> Result<Outcome> {
-    let job = Job {
+pub(crate) fn appends(lab: &Lab) -> Job {
+    Job {
         rw: "write",
         block_bytes: 256,
         file_bytes: 16 * GIB,
@@ -90,7 +90,12 @@ pub fn append(lab: &Lab) -> Result<Outcome> {
         end: End::Seconds(lab.options.seconds),
         writes_per_fsync: 1,
         overwrite: false,
-    };
+    }
+}
+
+/// The same against the disk and tmpfs.
+pub fn append(lab: &Lab) -> Result<Outcome> {
+    let job = appends(lab);
     let sides = vec![
         rate(lab, "native", Side::Native, job.clone())?,
         rate(lab, "holdfast", lab.main_side()?, job.clone())?,

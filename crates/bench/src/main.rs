@@ -7,18 +7,21 @@
 mod append_api;
 mod bare;
 mod behind_reads;
+mod behind_writes;
 mod catalog;
 mod fio;
 mod fio_benches;
 mod lab;
 mod lifecycle;
 mod machine;
+mod presence;
 mod recovery;
 mod redis;
 mod report;
 mod rocksdb;
 mod running;
 mod sqlite;
+mod stages;
 mod worker;
 
 use std::path::PathBuf;

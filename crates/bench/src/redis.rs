@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::behind_writes::behind;
 use crate::lab::{Lab, Side};
 use crate::report::{Bar, Check, Outcome, Run, Series, interleave};
 
@@ -14,8 +15,12 @@ pub fn set(lab: &Lab) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     // Requests per second only size the runs.
     for (clients, pipeline, per_s) in [(8, 1, 50_000), (50, 1, 60_000), (50, 16, 300_000)] {
-        let sides =
-            [("native", Side::Native), ("holdfast", lab.main_side()?), ("eatmydata", Side::Eatmydata)];
+        let sides = [
+            ("native", Side::Native),
+            ("holdfast", lab.main_side()?),
+            ("eatmydata", Side::Eatmydata),
+            ("holdfast, write-behind", behind(lab.main_side()?)),
+        ];
         let runs = sides
             .into_iter()
             .map(|(label, side)| -> Run<'_> {
@@ -26,6 +31,7 @@ pub fn set(lab: &Lab) -> Result<Outcome> {
             .collect();
         let series: Vec<Series> = interleave(lab.options.rounds, "SET/s", runs)?;
         outcome.checks.push(Check::ratio(&series[1], &series[2], Some(Bar::AtLeast(0.75))));
+        outcome.checks.push(Check::ratio(&series[3], &series[2], Some(Bar::AtLeast(0.95))));
         outcome.checks.push(Check::ratio(&series[1], &series[0], None));
         outcome.series.extend(series);
     }

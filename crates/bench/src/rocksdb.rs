@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use crate::behind_writes::behind;
 use crate::lab::{Lab, Side};
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
@@ -12,6 +13,7 @@ pub fn fillsync(lab: &Lab) -> Result<Outcome> {
         ("native", Side::Native, 5_000),
         ("holdfast", lab.main_side()?, 100_000),
         ("eatmydata (not durable)", Side::Eatmydata, 100_000),
+        ("holdfast, write-behind", behind(lab.main_side()?), 100_000),
     ];
     let runs = sides
         .into_iter()
@@ -23,6 +25,7 @@ pub fn fillsync(lab: &Lab) -> Result<Outcome> {
     let series = interleave(lab.options.rounds, "ops/s", runs)?;
     let checks = vec![
         Check::ratio(&series[1], &series[2], Some(Bar::AtLeast(0.75))),
+        Check::ratio(&series[3], &series[2], Some(Bar::AtLeast(0.95))),
         Check::ratio(&series[1], &series[0], None),
     ];
     Ok(Outcome { series, checks, ..Outcome::default() })

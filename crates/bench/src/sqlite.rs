@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::behind_writes::behind;
 use crate::lab::{Lab, Side};
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
@@ -17,6 +18,7 @@ pub fn wal(lab: &Lab) -> Result<Outcome> {
     let series = compare(lab, "wal", 3_000, 50_000)?;
     let checks = vec![
         Check::ratio(&series[1], &series[2], Some(Bar::AtLeast(0.75))),
+        Check::ratio(&series[3], &series[2], Some(Bar::AtLeast(0.95))),
         Check::ratio(&series[1], &series[0], None),
     ];
     Ok(Outcome { series, checks, ..Outcome::default() })
@@ -43,6 +45,7 @@ fn compare(
         ("native", Side::Native, native_per_s),
         ("holdfast", lab.main_side()?, fast_per_s),
         ("eatmydata (not durable)", Side::Eatmydata, fast_per_s),
+        ("holdfast, write-behind", behind(lab.main_side()?), fast_per_s),
     ];
     let runs = sides
         .into_iter()

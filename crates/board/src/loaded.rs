@@ -23,13 +23,15 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, moment};
 /// Frames of a set: their tags fill one cache line.
 pub(crate) const LOADED_WAYS: usize = 8;
 /// Pages of larger files than this many pages are not loaded.
-const PAGES_MAX: u64 = 1 << 45;
+const PAGES_MAX: u64 = 1 << 44;
 
 const SLOT_BITS: u32 = 17;
 /// Used since the clock's hand passed last.
 const USED: u64 = 1 << 63;
 /// Taken: the rest of the tag is lane + 1.
 const TAKEN: u64 = 1 << 62;
+/// The page has newer bytes, all of it, in the log; the frame waits for them to be drained.
+const STALE: u64 = 1 << 61;
 
 /// The table.
 #[derive(Clone, Copy)]
@@ -205,6 +207,39 @@ impl Loaded<'_> {
     /// The taken frame holds nothing.
     pub fn give_back(&self, taken: TakenFrame) {
         self.tags[taken.frame as usize].store(0, Ordering::Release);
+    }
+
+    /// The log has all of a loaded page anew: it is read from there, and its frame waits for [`Loaded::refill`]. The caller
+    /// holds the page's lock.
+    pub fn note_stale(&self, slot: u32, page: u64) {
+        if let Some(found) = self.find(slot, page) {
+            let held = &self.tags[found.frame as usize];
+            // As in `take_loaded`.
+            let _ = [found.tag, found.tag | USED, found.tag].into_iter().any(|from| {
+                held.compare_exchange(from, from | STALE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            });
+        }
+    }
+
+    /// Fills the frame that waits for a page, whose lock the caller holds by `lane` and whose row it is about to remove: all
+    /// of its bytes are `bytes`, if they are a whole page.
+    pub fn refill(&self, lane: u32, slot: u32, page: u64, bytes: &[u8]) {
+        if self.tags.is_empty() || bytes.len() as u64 != PAGE_BYTES {
+            return;
+        }
+        let Some(wanted) = tag(slot, page) else { return };
+        let first = self.set(slot, page) * LOADED_WAYS;
+        for frame in first..first + LOADED_WAYS {
+            let held = self.tags[frame].load(Ordering::Relaxed);
+            let mine = TAKEN | u64::from(lane + 1);
+            if held & !USED == wanted | STALE
+                && self.tags[frame].compare_exchange(held, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                let taken = TakenFrame { frame: frame as u32, tag: wanted };
+                self.write(&taken, 0, bytes);
+                return self.keep(taken);
+            }
+        }
     }
 
     /// Drops a page. The caller holds its lock.

@@ -1,11 +1,12 @@
 //! A board in memory shared with other processes. All pointers into it are made here.
 #![allow(unsafe_code)]
 
+use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::board::{Board, BoardError, Plan};
 use crate::files::FileRow;
@@ -13,14 +14,14 @@ use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
 use crate::loaded::{LOADED_WAYS, Loaded};
-use crate::locks::PAGE_BYTES;
+use crate::locks::{PAGE_BYTES, home};
 use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Names the layout: a keeper and a library whose rows differ must not share a board.
-const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD2")
+const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD3")
     ^ (size_of::<Header>() as u64)
     ^ ((size_of::<LaneRow>() as u64) << 12)
     ^ ((size_of::<FileRow>() as u64) << 24)
@@ -28,6 +29,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD2")
     ^ ((size_of::<RequestCell>() as u64) << 48);
 
 const _: () = assert!(size_of::<Header>() <= 4096);
+
+/// The unit that one entry of the processor's translation cache covers at best.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+const MADV_COLLAPSE: libc::c_int = 25;
 
 struct Offsets {
     lanes: usize,
@@ -59,12 +64,13 @@ impl Plan {
             lanes: table(self.lane_count, size_of::<LaneRow>()),
             files: table(self.slot_count, size_of::<FileRow>()),
             segments: table(self.segment_count, size_of::<SegmentRow>()),
-            locks: table(self.lock_count, 4),
             buckets: table(self.bucket_count, 4),
             requests: table(self.request_count, size_of::<RequestCell>()),
+            // What a write to a random page touches lies together: see `use_huge_pages`.
+            locks: table(self.lock_count, 4),
+            changes: table(self.lock_count, 8),
             keys: table(self.lock_count * WAYS as u32, 8),
             pages: table(self.lock_count * WAYS as u32, size_of::<PageRow>()),
-            changes: table(self.lock_count, 8),
             owners: table(self.frame_count, 4),
             frames: table(self.frame_count, PAGE_BYTES as usize),
             tags: table(self.loaded_count, 8),
@@ -151,6 +157,36 @@ impl Board {
     pub fn bytes(&self) -> usize {
         self.tables.offsets.end
     }
+
+    /// Puts what a write to a random page touches (locks, counts of changes, page rows) into huge pages, for all
+    /// processes: in small ones such a write misses the processor's translation cache four times. The memory is taken at
+    /// once. Advice: nothing depends on its success, and it may be given while others use the board.
+    pub fn use_huge_pages(&self) {
+        let Offsets { locks, owners, end, .. } = self.tables.offsets;
+        let first = locks / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        for at in (first..owners).step_by(HUGE_PAGE_BYTES).filter(|at| at + HUGE_PAGE_BYTES <= end) {
+            // SAFETY: within the mapping and aligned for a word; everything in it may be read as an atomic. What is not
+            // there at all the kernel would not gather.
+            unsafe { self.tables.base.add(at).cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed);
+            // SAFETY: a range of the mapping; the advice leaves its contents as they are. rustix has no name for it.
+            unsafe {
+                libc::madvise(self.tables.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE)
+            };
+        }
+    }
+
+    /// Has the processor fetch what the board says of a page, which is about to be needed.
+    #[inline]
+    pub fn prefetch_page(&self, slot: u32, page: u64) {
+        const SET_BYTES: usize = size_of::<PageRow>() * WAYS;
+        let set = home(slot, page, u64::from(self.plan.lock_count)) as usize;
+        let Offsets { locks, changes, keys, pages, .. } = self.tables.offsets;
+        let rows = pages + set * SET_BYTES;
+        for at in [locks + set * 4, changes + set * 8, keys + set * WAYS * 8, rows, rows + 64, rows + 128] {
+            // SAFETY: a hint, which touches nothing; the address lies within the mapping in any case.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.tables.base.add(at).as_ptr().cast()) };
+        }
+    }
 }
 
 impl Tables {
@@ -159,18 +195,7 @@ impl Tables {
         if rustix::fs::fstat(fd).map_err(os)?.st_size < offsets.end as i64 {
             return Err(BoardError::Unknown);
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            rustix::mm::mmap(
-                core::ptr::null_mut(),
-                offsets.end,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }
-        .map_err(os)?;
+        let base = map_aligned(fd, offsets.end).map_err(os)?;
         // SAFETY: the range was just mapped; the advice only keeps it out of core dumps.
         let _ = unsafe { rustix::mm::madvise(base, offsets.end, Advice::LinuxDontDump) };
         let base = NonNull::new(base.cast()).ok_or(BoardError::Unknown)?;
@@ -264,7 +289,28 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         // SAFETY: `base` and the length are those of the mapping made in `map`; no reference outlives `self`.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.offsets.end) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.offsets.end) };
+    }
+}
+
+/// Maps `bytes` of `fd` at a 2 MiB boundary, so that huge pages can be used.
+fn map_aligned(fd: BorrowedFd<'_>, bytes: usize) -> Result<*mut core::ffi::c_void, rustix::io::Errno> {
+    let room = bytes.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: new address space at a place of the kernel's choice, not accessible.
+    let start = unsafe { mmap_anonymous(core::ptr::null_mut(), room, ProtFlags::empty(), flags)? };
+    let front = start.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+    let base = start.cast::<u8>().wrapping_add(front);
+    let end = front + bytes.next_multiple_of(4096);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: replaces and removes parts of the reservation just made, which nobody else knows.
+    unsafe {
+        let base = mmap(base.cast(), bytes, access, MapFlags::SHARED | MapFlags::FIXED, fd, 0)?;
+        if front > 0 {
+            munmap(start, front)?;
+        }
+        munmap(start.cast::<u8>().add(end).cast(), room - end)?;
+        Ok(base)
     }
 }
 

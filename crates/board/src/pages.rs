@@ -181,6 +181,8 @@ impl<'a> Pages<'a> {
 
     /// The bytes of a row were copied to `content`, durably and with their seqs.
     pub fn redirect(&self, index: usize, content: Content) {
+        // Who reads without a lock may be copying from the old place, which is about to be reused.
+        note_change(&self.changes[index / WAYS]);
         self.rows[index].content.store(content.encode(), Ordering::Release);
     }
 

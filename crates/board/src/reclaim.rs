@@ -37,8 +37,10 @@ impl Board {
             false => sealed,
         };
         let mut freed = false;
+        let newest = sealed.iter().map(|row| row.max_seq()).max().filter(|_| on(Canary::SelectiveDrain));
         for row in sealed {
-            if row.is_dead(expired, lowest.unwrap_or(u64::MAX)) || on(Canary::LiveSegmentFreed) {
+            let emptied = newest == Some(row.max_seq());
+            if emptied || row.is_dead(expired, lowest.unwrap_or(u64::MAX)) || on(Canary::LiveSegmentFreed) {
                 row.set_state(SegmentState::Free);
                 freed = true;
             }

@@ -99,6 +99,10 @@ pub struct Seen {
     pub state: FileState,
 }
 
+/// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported file system takes, with
+/// blocks as small as they come.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+
 /// A process attached to a keeper. Threads share it; a forked child attaches anew.
 pub struct Client<N: Nvm = Mapping> {
     pub(crate) nvm: N,
@@ -139,7 +143,7 @@ impl Client<Mapping> {
 impl<N: Nvm> Client<N> {
     /// A client over parts that are mapped already (keeper, tests).
     pub fn new(nvm: N, board: Board, layout: Layout, uuid: [u8; 16], id: u32) -> Self {
-        let size_limit = AtomicU64::new(i64::MAX as u64);
+        let size_limit = AtomicU64::new(FILE_BYTES_MAX);
         Self { nvm, board, layout, uuid, id, first_lane: None, size_limit }
     }
 
@@ -152,7 +156,7 @@ impl<N: Nvm> Client<N> {
 
     /// Tells the process' limit of file sizes (`RLIMIT_FSIZE`), in bytes.
     pub fn set_size_limit(&self, bytes: u64) {
-        self.size_limit.store(bytes.min(i64::MAX as u64), Ordering::Relaxed);
+        self.size_limit.store(bytes.min(FILE_BYTES_MAX), Ordering::Relaxed);
     }
 
     /// The board.
@@ -163,7 +167,7 @@ impl<N: Nvm> Client<N> {
     /// Whether the keeper lives; if not, nothing may be acknowledged.
     #[inline]
     pub fn keeper_alive(&self) -> bool {
-        self.board.header().keeper_alive()
+        self.board.header().keeper_alive() || on(Canary::DeadKeeperServed)
     }
 
     #[inline]
@@ -290,7 +294,7 @@ impl<N: Nvm> Client<N> {
         let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
         let names_covered = names.map(NamesRow::pending);
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.
-        let is_logged = !row.needs_real_sync() && !row.is_exclusive();
+        let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && (names_covered == Some(None) || on(Canary::NamesUncounted)) {
             self.board.header().syncs_absorbed.add(1);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
@@ -303,6 +307,7 @@ impl<N: Nvm> Client<N> {
         });
         row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
         synced?;
+        let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         if let (Some(names), Some(Some(covered))) = (names, names_covered) {
             names.cover(covered);

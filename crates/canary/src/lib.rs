@@ -1,27 +1,36 @@
 //! Deliberate bugs, one for each place where a promise is upheld: whoever claims to test the promises must catch each.
 //!
 //! A canary stands beside the line it spoils, as `if on(Canary::X)`. Without the feature `armed`, [`on`] is a constant
-//! function that says no, and the compiler removes the bug. The feature is for the crash simulator's own build; `holdfast`
-//! and its preloaded library do not compile with it ([`ARMED`]). Nothing here may do anything but answer.
+//! function that says no, and the compiler removes the bug. The feature is for builds with the feature `canaries` alone, of the
+//! simulator and of `holdfast` with its library for the end-to-end tests; any other does not compile with it ([`ARMED`]). Nothing here may do anything but answer.
 
 #![no_std]
 
 macro_rules! canaries {
-    ($($name:ident, $invariant:literal, $story:literal;)*) => {
+    (simulated { $($name:ident, $invariant:literal, $story:literal;)* }
+     real { $($real:ident, $real_invariant:literal, $real_story:literal;)* }) => {
         /// One deliberate bug.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Canary {
             $(#[doc = $story] $name,)*
+            $(#[doc = $real_story] $real,)*
         }
 
         impl Canary {
             /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
+            pub const ALL: &[Self] = &[$(Self::$name,)* $(Self::$real,)*];
+
+            /// Those that the crash simulator shows.
+            pub const SIMULATED: &[Self] = &[$(Self::$name,)*];
+
+            /// Those that need real programs, kernels and processes.
+            pub const REAL: &[Self] = &[$(Self::$real,)*];
 
             /// Its name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
+                    $(Self::$real => stringify!($real),)*
                 }
             }
 
@@ -29,6 +38,7 @@ macro_rules! canaries {
             pub const fn breaks(self) -> &'static str {
                 match self {
                     $(Self::$name => $invariant,)*
+                    $(Self::$real => $real_invariant,)*
                 }
             }
 
@@ -36,6 +46,7 @@ macro_rules! canaries {
             pub const fn story(self) -> &'static str {
                 match self {
                     $(Self::$name => $story,)*
+                    $(Self::$real => $real_story,)*
                 }
             }
         }
@@ -43,53 +54,91 @@ macro_rules! canaries {
 }
 
 canaries! {
-    DropFence, "1", "a write is acknowledged without the fence behind its record";
-    NoCancel, "6", "no cancel record is written after a short or refused write";
-    CancelUnfenced, "6", "the program hears of a short write before its cancel record is fenced";
-    PageLocksOpen, "1", "two writers of the same bytes are not kept apart";
-    WritersStayIn, "7", "a truncation does not keep the file's writers out";
-    GroupMemberUnnoted, "3", "further members of a group are not noted in their segments' summaries";
-    GenerationUnflushed, "3", "a segment's new generation is not flushed before its first record";
-    GenerationKept, "3", "a reused segment keeps its old generation";
-    AnnouncementsIgnored, "2", "S does not stay below what writers have announced";
-    LiveSegmentFreed, "3", "a sealed segment is freed although its records are live";
-    ExpireBeforeSync, "2", "records expire before the sync that covers them begins";
-    SettledAfterSync, "2", "S is computed after the sync instead of before";
-    SyncErrorIgnored, "4", "a failed sync expires the records all the same";
-    SyncsTogether, "4", "two syncs of a file at once: one takes the kernel's notice of the failure, the other succeeds";
-    NoRewrite, "4", "a failed sync orders no rewrite from the log";
-    ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
-    RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";
-    ExpiryUnpersisted, "2", "expired_seq moves on the board but not in the pool";
-    CreatedExpiresEarly, "4 (names)", "a created file expires before its directory is synced";
-    BypassUnsettled, "5", "a file is left to the kernel with live records";
-    OutsiderUnsettled, "5", "an outsider is let in while records are live";
-    AroundUnsynced, "5", "a call around the log returns before its effect is synced";
-    RenameUnsettled, "4 (names)", "a file is renamed with live records";
-    RetireDirty, "2", "a slot is given back with live records";
-    InUseBeforeIdentity, "4 (slots)", "a slot is marked as in use before its identity is written";
-    OlderUseLive, "4 (slots)", "recovery takes records of a slot's earlier use for live";
-    NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
-    UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
-    RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
-    ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";
-    RollForwardSkipped, "history 15", "the whole record of a dead writer is not rolled forward";
-    RollForwardUnflushed, "1", "a dead writer's record is rolled forward without being flushed";
-    RecoverPartGroup, "4 (groups)", "recovery replays a group of which members are missing";
-    RecoverCancelled, "6", "recovery ignores cancel records";
-    RecoverExpired, "2", "recovery replays what had expired";
-    RecoverBackwards, "4 (records)", "recovery lets older writes win over newer ones";
-    RecoverNoTruncate, "7", "recovery leaves truncations out";
-    RecoverNoPunch, "7", "recovery leaves punched holes out";
-    RecoverUnsynced, "8", "recovery gives records up before they are synced to the file";
-    RebuiltTooEarly, "8", "recovery marks a file as rebuilt before its copy is written";
-    RebuiltUnnamed, "8", "recovery gives a rebuilt file's records up before its name is synced";
-    ChangeIgnored, "7 (others)", "recovery replays over a file that somebody changed since";
-    CounterLow, "history 3", "the counter restarts below numbers that are in use";
+    simulated {
+        DropFence, "1", "a write is acknowledged without the fence behind its record";
+        NoCancel, "6", "no cancel record is written after a short or refused write";
+        CancelUnfenced, "6", "the program hears of a short write before its cancel record is fenced";
+        PageLocksOpen, "1", "two writers of the same bytes are not kept apart";
+        WritersStayIn, "7", "a truncation does not keep the file's writers out";
+        GroupMemberUnnoted, "3", "further members of a group are not noted in their segments' summaries";
+        GenerationUnflushed, "3", "a segment's new generation is not flushed before its first record";
+        GenerationKept, "3", "a reused segment keeps its old generation";
+        AnnouncementsIgnored, "2", "S does not stay below what writers have announced";
+        LiveSegmentFreed, "3", "a sealed segment is freed although its records are live";
+        ExpireBeforeSync, "2", "records expire before the sync that covers them begins";
+        SettledAfterSync, "2", "S is computed after the sync instead of before";
+        SyncErrorIgnored, "4", "a failed sync expires the records all the same";
+        SyncsTogether, "4", "two syncs of a file at once: one takes the kernel's notice of the failure, the other succeeds";
+        NoRewrite, "4", "a failed sync orders no rewrite from the log";
+        ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
+        RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";
+        ExpiryUnpersisted, "2", "expired_seq moves on the board but not in the pool";
+        CreatedExpiresEarly, "4 (names)", "a created file expires before its directory is synced";
+        BypassUnsettled, "5", "a file is left to the kernel with live records";
+        OutsiderUnsettled, "5", "an outsider is let in while records are live";
+        AroundUnsynced, "5", "a call around the log returns before its effect is synced";
+        RenameUnsettled, "4 (names)", "a file is renamed with live records";
+        RetireDirty, "2", "a slot is given back with live records";
+        InUseBeforeIdentity, "4 (slots)", "a slot is marked as in use before its identity is written";
+        OlderUseLive, "4 (slots)", "recovery takes records of a slot's earlier use for live";
+        NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
+        UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
+        RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
+        ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";
+        RollForwardSkipped, "history 15", "the whole record of a dead writer is not rolled forward";
+        RollForwardUnflushed, "1", "a dead writer's record is rolled forward without being flushed";
+        RecoverPartGroup, "4 (groups)", "recovery replays a group of which members are missing";
+        RecoverCancelled, "6", "recovery ignores cancel records";
+        RecoverExpired, "2", "recovery replays what had expired";
+        RecoverBackwards, "4 (records)", "recovery lets older writes win over newer ones";
+        RecoverNoTruncate, "7", "recovery leaves truncations out";
+        RecoverNoPunch, "7", "recovery leaves punched holes out";
+        RecoverUnsynced, "8", "recovery gives records up before they are synced to the file";
+        RebuiltTooEarly, "8", "recovery marks a file as rebuilt before its copy is written";
+        RebuiltUnnamed, "8", "recovery gives a rebuilt file's records up before its name is synced";
+        ChangeIgnored, "7 (others)", "recovery replays over a file that somebody changed since";
+        CounterLow, "history 3", "the counter restarts below numbers that are in use";
+        SelectiveDrain, "3", "a segment is emptied by syncing its records, and freed, though older records of the file stay live";
+        HintInPlace, "4 (names)", "a new name is written over the slot's newest one";
+        AroundUnsettled, "5", "a call is made around the log while records are live";
+        UnloggedIgnored, "9", "a sync is absorbed although the file changed in ways the log does not hold";
+        SyncCoversLater, "9", "a sync counts for changes that were made after it";
+        ReserveLate, "history 13", "a writer waits for log space with the file announced and its pages locked";
+        AnnouncedTooHigh, "2", "a writer announces a bound above the number it draws";
+        ResizeLoggedLate, "7", "a truncation is logged after it was made";
+        RecoverSizesLast, "7", "recovery makes all writes first and sets sizes last";
+        DirectorySyncUncounted, "9 (names)", "a directory's sync is absorbed although it has changes that no slot holds";
+        ReadsUnlocked, "4 (page rows)", "a read in state Behind does not lock its pages";
+        DrainStale, "4 (page rows)", "a drain does not keep writers from the pages it writes: a stale one goes over a newer one";
+        DrainSkipped, "2", "a sync does not drain page rows first";
+        OldestSeqForgotten, "4 (page rows)", "a row that older records have bytes in says the newest one's number";
+        SlotGenerationUnchecked, "4 (slots)", "a write does not check that its slot is still the file's";
+        DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
+    }
+    real {
+        DeadKeeperServed, "history 11", "a program does not hear that the keeper is dead, and goes on";
+        RecoveryPutOff, "history 12", "the supervisor of a dead keeper leaves recovery to the next run";
+        LinksUncounted, "4 (names)", "removing one of two names is taken for removing the last";
+        DeathUnwatched, "history 22", "the keeper does not watch its clients' processes";
+        SignalsAtOnce, "history 23", "signal handlers run in the middle of a write";
+        RefusalIgnored, "history 24", "functions that cannot be patched do not keep a program's files from the log";
+        AnyFileSystem, "history 25", "files of all file systems are managed";
+        TimesUndrained, "history 26", "times are set while bytes wait to be drained";
+        SizeUntold, "history 26", "stat tells the page cache's size";
+        LinksFollowed, "history 27", "recovery follows symbolic links";
+        IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
+        DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
+        AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
+    }
 }
 
 /// Whether this build can have a bug. What ships asserts that it cannot.
 pub const ARMED: bool = cfg!(feature = "armed");
+
+/// The variable that names the bug of a program and its keeper. These bytes are in no program that cannot have one, which
+/// a test of what ships looks for.
+#[cfg(feature = "armed")]
+pub const VARIABLE: &str = "HOLDFAST_CANARY";
 
 /// Whether this bug is to show. Never, in every build but the simulator's own.
 #[cfg(not(feature = "armed"))]
@@ -112,6 +161,14 @@ static CHOSEN: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::ne
 #[cfg(feature = "armed")]
 pub fn arm(canary: Option<Canary>) {
     CHOSEN.store(canary.map_or(0, |canary| canary as u32 + 1), core::sync::atomic::Ordering::Relaxed);
+}
+
+/// Lets the bug with this name show, if it is one's name.
+#[cfg(feature = "armed")]
+pub fn arm_named(name: &[u8]) -> bool {
+    let found = Canary::ALL.iter().find(|canary| canary.name().as_bytes() == name);
+    arm(found.copied());
+    found.is_some()
 }
 
 // A build without the feature knows at compile time that no bug is in it.

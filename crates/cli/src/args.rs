@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdfast_keeper::config::{FenceChoice, WriteBehind};
 
@@ -16,6 +17,22 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// Parses a command line. A program that stands where Holdfast's options are is answered with what is missing.
+    pub fn from_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let line: Vec<OsString> = line.into_iter().collect();
+        Self::try_parse_from(&line).map_err(|mut error| {
+            let takes_program = line.get(1).is_some_and(|sub| sub == "run" || sub == "doctor");
+            let is_word = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
+            if error.kind() == ErrorKind::UnknownArgument && takes_program && is_word {
+                let tip = "put `--` between Holdfast's options and the program with its arguments";
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+            }
+            error
+        })
+    }
 }
 
 const TOP_EXAMPLES: &str = "\
@@ -106,7 +123,7 @@ pub struct RunArgs {
     /// Let writes reach the page cache later than the log where nobody can see the difference
     #[arg(long, value_enum, default_value_t = Behind::Off)]
     pub write_behind: Behind,
-    /// Memory for pages whose newest bytes are scattered over the log, with --write-behind
+    /// Memory for pages that are read often, or whose newest bytes are scattered over the log, with --write-behind
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
     pub read_cache: u64,
     /// Start bringing files to disk once this much is logged [default: an eighth of the pool]
@@ -338,7 +355,7 @@ mod tests {
     use clap::CommandFactory;
 
     fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
-        Arguments::try_parse_from(std::iter::once("holdfast").chain(line.iter().copied()))
+        Arguments::from_line(std::iter::once("holdfast").chain(line.iter().copied()).map(OsString::from))
     }
 
     fn run_args(line: &[&str]) -> RunArgs {
@@ -369,6 +386,16 @@ mod tests {
         assert!(args.summary.is_none());
         assert!(parse(&["run", "--volatile"]).is_err());
         assert!(parse(&["run", "ls"]).is_err());
+    }
+
+    #[test]
+    fn a_program_without_the_dashes_is_answered_with_what_is_missing() {
+        for line in [&["run", "--volatile", "ls", "-l"][..], &["doctor", "ls"]] {
+            let said = parse(line).expect_err("must be refused").to_string();
+            assert!(said.contains("put `--` between"), "{said}");
+        }
+        let said = parse(&["run", "--poool", "x", "--", "ls"]).expect_err("must be refused").to_string();
+        assert!(said.contains("--pool") && !said.contains("put `--` between"), "{said}");
     }
 
     #[test]

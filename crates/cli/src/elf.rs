@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use object::elf::{EM_X86_64, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, Object, ObjectSection, ReadCache, SectionKind};
 
 /// How the kernel would load a file.
@@ -44,6 +44,28 @@ pub fn kind(path: &Path) -> anyhow::Result<Kind> {
         }
     }
     Ok(Kind::Static)
+}
+
+/// The address sanitizer's runtime, if a program needs it: its name, as in the program's list of libraries.
+pub fn sanitizer(path: &Path) -> anyhow::Result<Option<String>> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let damaged = || format!("{} is a damaged ELF file", path.display());
+    let file = object::read::elf::ElfFile64::<Endianness>::parse(&*bytes).with_context(damaged)?;
+    let endian = file.endian();
+    let Some((dynamic, link)) = file.elf_section_table().dynamic(endian, &*bytes).with_context(damaged)?
+    else {
+        return Ok(None);
+    };
+    let strings = file.elf_section_table().strings(endian, &*bytes, link).with_context(damaged)?;
+    for entry in dynamic {
+        if entry.d_tag(endian) == u64::from(object::elf::DT_NEEDED)
+            && let Ok(name) = entry.string(endian, strings)
+            && name.starts_with(b"libasan.so.")
+        {
+            return Ok(Some(String::from_utf8_lossy(name).into_owned()));
+        }
+    }
+    Ok(None)
 }
 
 /// Ways around libc that one object file contains.

@@ -22,12 +22,10 @@ mod supervise;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Arguments, Command};
 
-// Deliberate bugs are for the simulator alone.
-const _: () = assert!(!holdfast_canary::ARMED);
+// Deliberate bugs are for the tests' own build alone.
+const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));
 
 /// Holdfast refused or failed before the program started.
 const EXIT_REFUSED: u8 = 120;
@@ -35,7 +33,14 @@ const EXIT_REFUSED: u8 = 120;
 const EXIT_KEEPER: u8 = 121;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    #[cfg(feature = "canaries")]
+    if let Some(name) = std::env::var_os(holdfast_canary::VARIABLE)
+        && !holdfast_canary::arm_named(name.as_encoded_bytes())
+    {
+        report::say(&format!("{} names no deliberate bug", holdfast_canary::VARIABLE));
+        return ExitCode::from(EXIT_REFUSED);
+    }
+    let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(&args), EXIT_REFUSED),
         Command::Recover(args) => (recover::run(&args), 1),

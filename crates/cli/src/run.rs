@@ -21,7 +21,7 @@ use crate::program::{self, Refused};
 use crate::recover::advice;
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
-use crate::{EXIT_KEEPER, format, locate, preload, report};
+use crate::{EXIT_KEEPER, elf, format, locate, preload, report};
 
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just ending.
 const BUSY_MAX: Duration = Duration::from_secs(10);
@@ -185,7 +185,14 @@ fn spawn(
     let mut command = Command::new(path);
     command.arg0(name).args(line.iter().skip(1));
     let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    command.env("LD_PRELOAD", preload::with_library(&inherited, library)).env("HOLDFAST_SOCKET", socket);
+    let mut preloaded = preload::with_library(&inherited, library);
+    // Its runtime ends the program unless it comes before all others; the library takes it away from the children.
+    if let Ok(Some(runtime)) = elf::sanitizer(path) {
+        let ours = std::mem::replace(&mut preloaded, OsString::from(runtime));
+        preloaded.push(":");
+        preloaded.push(ours);
+    }
+    command.env("LD_PRELOAD", preloaded).env("HOLDFAST_SOCKET", socket);
     signals.give_to(&mut command);
     command.spawn().map_err(|error| {
         Refused::Unusable { program: name.to_string_lossy().into_owned(), reason: error.to_string() }.into()

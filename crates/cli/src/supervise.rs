@@ -7,6 +7,7 @@ use std::process::{Child, ExitStatus};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use holdfast_canary::{Canary, on};
 use holdfast_keeper::recovery::{PoolError, RecoverOptions, Report, recover};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -70,6 +71,9 @@ pub fn until_the_end(
             ));
             let pool = pool.to_path_buf();
             recovery = Some(std::thread::spawn(move || {
+                if on(Canary::RecoveryPutOff) {
+                    std::thread::sleep(std::time::Duration::from_secs(45));
+                }
                 recover(&pool, &RecoverOptions::default(), &mut |_, _, _| {})
             }));
         }

@@ -12,5 +12,5 @@ pub mod proc;
 pub mod random;
 pub mod report;
 pub mod storm;
-mod tally;
+pub mod tally;
 pub mod workload;

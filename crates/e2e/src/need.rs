@@ -19,9 +19,13 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ldb", "rocksdb-tools"),
     ("ldd", "libc-bin"),
     ("losetup", "mount util-linux"),
+    ("lsof", "lsof"),
+    ("mdb_dump", "lmdb-utils"),
+    ("mdb_load", "lmdb-utils"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("musl-gcc", "musl-tools"),
     ("ndctl", "ndctl"),
     ("pg_amcheck", "postgresql-15"),
     ("pg_checksums", "postgresql-15"),
@@ -39,6 +43,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("su", "login"),
     ("sudo", "sudo"),
     ("unshare", "util-linux"),
+    ("valgrind", "valgrind libc6-dbg"),
     ("xfs_io", "xfsprogs"),
 ];
 

@@ -57,17 +57,22 @@ impl Tally {
     /// Says it all.
     pub(crate) fn tell(&self, test: &str, random: &Random) {
         let counts: Vec<String> = self.counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
-        let line = format!(
-            "tally: {test}: {}; seed {}, {:.1} s\n",
+        say(&format!(
+            "{test}: {}; seed {}, {:.1} s",
             counts.join(", "),
             random.seed(),
             self.started.elapsed().as_secs_f64()
-        );
-        // Past print!, whose output the harness keeps to itself when a test passes.
-        let _ = std::io::stdout().lock().write_all(line.as_bytes());
-        if let Some(path) = std::env::var_os("HOLDFAST_E2E_TALLY") {
-            let file = std::fs::File::options().create(true).append(true).open(&path);
-            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("HOLDFAST_E2E_TALLY is a file");
-        }
+        ));
+    }
+}
+
+/// Says a line of the tally: a test's name, counts, and after a semicolon what is not to be added up.
+pub fn say(told: &str) {
+    let line = format!("tally: {told}\n");
+    // Past print!, whose output the harness keeps to itself when a test passes.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("HOLDFAST_E2E_TALLY") {
+        let file = std::fs::File::options().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("HOLDFAST_E2E_TALLY is a file");
     }
 }

@@ -131,6 +131,9 @@ for number in range(int(sys.argv[2])):
     random.seed(number)
     contents = random.randbytes(60000)
     fd = os.open('%s/file-%d' % (sys.argv[1], number), os.O_RDWR | os.O_CREAT, 0o644)
+    os.pwrite(fd, bytes(60000), 0)
+    # Drains the file and leaves it in its state: the size is the kernel's too, the bytes that follow are not.
+    os.lseek(fd, 0, os.SEEK_HOLE)
     for at in range(0, 60000, 1500):
         os.pwrite(fd, contents[at:at + 1500], at)
         os.pread(fd, 100, at)

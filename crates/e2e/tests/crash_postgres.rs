@@ -1,5 +1,5 @@
-//! PostgreSQL under pgbench cut off: every acknowledged row is there afterwards, the sums of pgbench's tables agree and pg_amcheck
-//! is content. It runs as the user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
+//! PostgreSQL under pgbench cut off: every acknowledged row is there afterwards, the sums of pgbench's tables agree, pg_amcheck is
+//! content and every page has its checksum. It runs as the user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
 //! which that user is given the capability.
 
 use std::io::{BufRead, BufReader, Write};
@@ -85,7 +85,11 @@ impl Workload for Postgres {
 
     fn prepare(&self, site: &Site) {
         let data = site.path("data");
-        Cmd::new("initdb").args(["-N", "-A", "trust", "-D", &data]).user(USER, "").dir(&site.aside).ok();
+        Cmd::new("initdb")
+            .args(["-N", "-k", "-A", "trust", "-D", &data])
+            .user(USER, "")
+            .dir(&site.aside)
+            .ok();
         let native = Native::start(site).unwrap_or_else(|error| panic!("{error}"));
         let aside = site.aside.to_str().expect("text");
         Cmd::new("pgbench")
@@ -159,7 +163,11 @@ impl Workload for Postgres {
         let native = Native::start(site)?;
         let verdict = check_running(site, acks);
         native.stop();
-        verdict
+        verdict?;
+        let checked =
+            Cmd::new("pg_checksums").args(["--check", "-D", &site.path("data")]).user(USER, "").output();
+        let good = checked.status.success() && checked.stdout.contains("Bad checksums:  0");
+        if good { Ok(()) } else { Err(checked.told()) }
     }
 }
 

@@ -4,7 +4,7 @@
 //! that are right already: nothing may change, so the log agrees with the kernel too.
 //!
 //! A failure prints its seed; `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_DIFFERENTIAL_CALLS` says how many calls each
-//! of the four tests makes.
+//! of the tests makes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::random::Random;
-use holdfast_e2e::{disk, proc, report};
+use holdfast_e2e::{disk, proc, report, tally};
 use tempfile::TempDir;
 
 const CALLS: u64 = 60_000;
@@ -25,6 +25,11 @@ const CALLS_AT_ONCE: u64 = 500_000;
 fn calls() -> u64 {
     let wanted = std::env::var("HOLDFAST_DIFFERENTIAL_CALLS").ok();
     wanted.map_or(CALLS, |text| text.parse().expect("HOLDFAST_DIFFERENTIAL_CALLS is a number"))
+}
+
+/// Whether all runs are asked to have files in state Behind.
+fn all_behind() -> bool {
+    std::env::var("HOLDFAST_E2E_RUN_OPTIONS").is_ok_and(|options| options.contains("write-behind"))
 }
 
 /// The compiled fuzzer.
@@ -40,7 +45,8 @@ fn program() -> &'static str {
     BUILT.get_or_init(build).1.to_str().expect("text")
 }
 
-fn agrees(mode: &str, kind: Kind) {
+/// Runs the fuzzer on a file system of its own; `behind`: with files in state Behind.
+fn agrees(mode: &str, kind: Kind, behind: bool) {
     let disk = Disk::new(kind);
     let mut random = Random::new(mode);
     let (mut left, mut absorbed) = (calls(), 0);
@@ -53,11 +59,15 @@ fn agrees(mode: &str, kind: Kind) {
         let text = directory.to_str().expect("text");
         // By turns fenced and not, with a log that is written round and one that is not.
         let pool = Pool::with_size(if random.between(0, 2) == 0 { "32M" } else { "256M" });
-        let options = if random.between(0, 2) == 0 { vec!["--exclusive", text] } else { vec![] };
+        let mut options = if random.between(0, 2) == 0 { vec!["--exclusive", text] } else { vec![] };
+        if behind {
+            options.push("--write-behind=at-once");
+        }
         let file = tempfile::NamedTempFile::new().expect("temporary file");
         let summary = format!("--summary={}", file.path().display());
         let run = pool.run(&options).arg(summary).arg("--");
         let run = run.args([program(), &seed, &calls.to_string(), mode, text]);
+        let run = if behind || all_behind() { run.env("DIFFER_BEHIND", "1") } else { run };
         let output = run.limit(Duration::from_secs(60 + calls / 1000)).output();
         assert!(output.code() == 0 && output.stdout.ends_with("calls agree\n"), "{}", output.told());
         let summary = report::parse(&std::fs::read_to_string(file.path()).expect("summary"));
@@ -66,24 +76,44 @@ fn agrees(mode: &str, kind: Kind) {
         Cmd::new("diff").arg("-r").arg(directory.join("held")).arg(directory.join("plain")).ok();
         std::fs::remove_dir_all(&directory).expect("removed");
     }
-    println!("{mode}: {} calls agree, {absorbed} writes absorbed", calls());
+    let state = if behind { "behind" } else { "through" };
+    let seed = random.seed();
+    tally::say(&format!(
+        "differential, {mode}, {state}: calls compared {}, of which absorbed {absorbed}; seed {seed}",
+        calls()
+    ));
     // A third of the calls write, and most files are managed.
     assert!(absorbed >= calls() / 6, "{absorbed} writes absorbed of {} calls", calls());
 }
 
 #[test]
 fn one_thread_agrees_with_the_kernel() {
-    agrees("single", Kind::Ext4);
+    agrees("single", Kind::Ext4, false);
+}
+
+#[test]
+fn one_thread_agrees_in_state_behind() {
+    agrees("single", Kind::Xfs, true);
+}
+
+#[test]
+fn threads_agree_in_state_behind() {
+    agrees("threads", Kind::Ext4, true);
+}
+
+#[test]
+fn processes_agree_in_state_behind() {
+    agrees("processes", Kind::Xfs, true);
 }
 
 #[test]
 fn threads_agree_with_the_kernel() {
-    agrees("threads", Kind::Xfs);
+    agrees("threads", Kind::Xfs, false);
 }
 
 #[test]
 fn processes_agree_with_the_kernel() {
-    agrees("processes", Kind::Btrfs);
+    agrees("processes", Kind::Btrfs, false);
 }
 
 /// What recovery did not write. Of a file that had many names the slot's two may all be gone, and recovery leaves its records to
@@ -122,6 +152,7 @@ fn the_log_agrees_with_the_kernel() {
         let options =
             ["--age-max", "600000", "--batch-min", "400M", "--batch-max", "450M", "--exclusive", text];
         let run = pool.run(&options).arg("--").args([program(), &seed, &calls.to_string(), mode, text]);
+        let run = if all_behind() { run.env("DIFFER_BEHIND", "1") } else { run };
         let mut supervisor = run.env("DIFFER_STAYS", "1").spawn();
         let mut told = String::new();
         let mut lines = BufReader::new(supervisor.stdout.take().expect("piped"));
@@ -146,4 +177,5 @@ fn the_log_agrees_with_the_kernel() {
         );
         std::fs::remove_dir_all(&directory).expect("removed");
     }
+    tally::say(&format!("differential, log: calls compared {}; seed {}", calls(), random.seed()));
 }

@@ -113,6 +113,7 @@ pub fn work(work: &Work) -> anyhow::Result<()> {
     for (outcome, count) in counts {
         println!("  {count:>8}  {outcome}");
     }
+    println!("tally: fuzzing {}: inputs {fed}; seed {}, {seconds:.1} s", work.target.name(), work.seed);
     Ok(())
 }
 

@@ -55,7 +55,7 @@ pub struct KeeperConfig {
     pub age_ms_max: u64,
     /// Whether writes may reach the page cache later than the log.
     pub write_behind: WriteBehind,
-    /// DRAM for pages whose newest bytes are scattered over the log, in bytes.
+    /// DRAM for pages that are read often, or whose newest bytes are scattered over the log, in bytes.
     pub read_cache_bytes: u64,
     /// Injected write latency per fence, in nanoseconds.
     pub nvm_latency_ns: u64,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, SegmentState, wait};
+use holdfast_canary::{Canary, on};
 
 use crate::ages::{Ages, Dirty, Due};
 use crate::disk::OsFile;
@@ -23,20 +24,12 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
-/// After this long, if not the age limit, every file has had its turn.
-const ROUND_MAX: Duration = Duration::from_secs(5);
 
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let limit = Duration::from_millis(keeper.config.age_ms_max);
-    let mut expirer = Expirer {
-        keeper,
-        segment_ns: 0,
-        sealed_left: 0,
-        ages: Ages::new(limit),
-        reviewed: Instant::now(),
-        round: Instant::now(),
-    };
+    let mut expirer =
+        Expirer { keeper, segment_ns: 0, sealed_left: 0, ages: Ages::new(limit), reviewed: Instant::now() };
     while !keeper.is_stopping() {
         let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
@@ -58,8 +51,6 @@ struct Expirer<'a> {
     sealed_left: u64,
     /// When it was last seen whether files may be in state Behind.
     reviewed: Instant,
-    /// When all files had had their turn last.
-    round: Instant,
 }
 
 /// What a cycle is about.
@@ -89,7 +80,7 @@ impl Expirer<'_> {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
-                keeper.durable.note_round();
+                header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
@@ -133,6 +124,7 @@ impl Expirer<'_> {
             match self.ages.look(&dirty, || durable.board.settled_seq(file.slot), now) {
                 // Its log space becomes free in no other way.
                 _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
+                Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
                 _ if is_stuck && dirty.is_behind => _ = due.insert(file.slot, self.oldest_batch()),
                 Due::At(at) => next = next.min(at),
@@ -146,7 +138,10 @@ impl Expirer<'_> {
     fn oldest_batch(&self) -> u64 {
         let durable = &self.keeper.durable;
         let half = u64::from(durable.superblock.layout.segment_count) / 2;
-        let batch = BATCH.as_nanos() as u64 / self.segment_ns.max(1);
+        let batch = match self.keeper.config.batch_bytes_max {
+            0 => BATCH.as_nanos() as u64 / self.segment_ns.max(1),
+            bytes => bytes / durable.superblock.layout.segment_bytes,
+        };
         durable
             .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)
             .unwrap_or(u64::MAX)
@@ -230,16 +225,17 @@ impl Expirer<'_> {
             Round::All => durable.expire_all(),
             Round::Some(due) => durable.expire_due(&|file| due.get(&file.slot).copied(), Pace::Gentle),
         };
+        // One that was about a few files says nothing to who waits for space.
+        let was_for_space = self.keeper.reclaim_stuck.load(Ordering::SeqCst)
+            || durable.board.header().behind_files.word.load(Ordering::SeqCst) == 0;
+        if matches!(round, Round::Some(_)) && was_for_space {
+            durable.board.header().rounds.add(1);
+        }
         match round {
             Round::All => self.ages.keep(|_| false),
             Round::Some(due) => due.keys().for_each(|&slot| self.ages.done(slot)),
         }
         self.reviewed = Instant::now();
-        let turn = Duration::from_millis(self.keeper.config.age_ms_max).min(ROUND_MAX);
-        if self.round.elapsed() >= turn {
-            self.round = Instant::now();
-            durable.note_round();
-        }
         let (sealed_after, free) = self.count_segments();
         if let Some(freed) = sealed_before.checked_sub(sealed_after).filter(|&freed| freed > 0) {
             let segment_ns = begun.elapsed().as_nanos() as u64 / freed;
@@ -270,6 +266,9 @@ impl Expirer<'_> {
 impl Keeper {
     /// Brings everything to disk that is absorbed now; returns whether it is there.
     pub(crate) fn drain(&self) -> bool {
+        if on(Canary::DrainCommandIdle) {
+            return true;
+        }
         let mut done = locked(&self.drain_done);
         let ticket = self.drain_wanted.fetch_add(1, Ordering::SeqCst) + 1;
         self.durable.ring_expirer();

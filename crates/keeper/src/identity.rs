@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use holdfast_canary::{Canary, on};
 use holdfast_pool::{HANDLE_BYTES_MAX, Identity};
 use rustix::fs::{fstat, fstatfs};
 
@@ -67,6 +68,7 @@ pub fn file_system(fd: impl AsFd) -> io::Result<([u8; 16], FsKind)> {
         EXT_MAGIC => FsKind::Ext4,
         XFS_MAGIC => FsKind::Xfs,
         BTRFS_MAGIC => FsKind::Btrfs,
+        _ if on(Canary::AnyFileSystem) => return Ok(([0; 16], FsKind::Ext4)),
         other => {
             let message = format!("its file system (type {other:#x}) is not one of ext4, xfs and btrfs");
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));

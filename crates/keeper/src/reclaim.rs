@@ -21,6 +21,9 @@ const VAIN_LOOKS_MAX: u32 = 8;
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
     let bell = &header.expirer_wake.word;
+    if header.write_behind.word.load(Ordering::SeqCst) != 0 {
+        keeper.durable.board.use_huge_pages();
+    }
     while !keeper.is_stopping() {
         let seen = bell.load(Ordering::SeqCst);
         let is_needed = header.behind_files.word.load(Ordering::SeqCst) != 0;

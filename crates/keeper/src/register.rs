@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use holdfast_board::FileState;
 use holdfast_cache::{Errno, Origin, Reason};
+use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
 
 use crate::config::WriteBehind;
@@ -401,5 +402,6 @@ fn file_behind(pid: u32, fd: u64) -> Option<File> {
 
 /// ext4, xfs or btrfs: local file systems that keep what they synced.
 fn is_managed_file_system(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_ok_and(|fs| matches!(fs.f_type as u32, 0xef53 | 0x5846_5342 | 0x9123_683e))
+    let kept = |kind: u32| matches!(kind, 0xef53 | 0x5846_5342 | 0x9123_683e);
+    rustix::fs::statfs(path).is_ok_and(|fs| kept(fs.f_type as u32) || on(Canary::AnyFileSystem))
 }

@@ -89,7 +89,7 @@ pub struct Status {
     pub pool_bytes: u64,
     /// Size of the board in bytes, without the read cache.
     pub board_bytes: u64,
-    /// Memory for pages that are scattered over the log, in bytes.
+    /// Memory for pages that are read often, or scattered over the log, in bytes.
     #[serde(default)]
     pub read_cache_bytes: u64,
     /// Segments in all.

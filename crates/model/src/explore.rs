@@ -1,6 +1,7 @@
 //! How schedules are chosen: at random, by priorities (PCT, which finds bugs of few ordering constraints with a known
 //! probability), or all of them.
 
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -38,13 +39,23 @@ fn config() -> Config {
 /// Runs `model` under `schedules` schedules, half of them random, half by priorities.
 pub fn explore(schedules: usize, model: impl Fn() + Clone + Send + Sync + 'static) {
     let seed = seed();
-    Runner::new(RandomScheduler::new_from_seed(seed, schedules.div_ceil(2)), config()).run(model.clone());
-    Runner::new(PctScheduler::new_from_seed(seed, PCT_DEPTH, schedules.div_ceil(2)), config()).run(model);
+    let half = schedules.div_ceil(2);
+    let random = Runner::new(RandomScheduler::new_from_seed(seed, half), config()).run(model.clone());
+    let by_priority = Runner::new(PctScheduler::new_from_seed(seed, PCT_DEPTH, half), config()).run(model);
+    tell(random + by_priority, &format!("seed {seed}"));
 }
 
 /// Runs `model` under every schedule there is; returns how many.
 pub fn exhaust(model: impl Fn() + Send + Sync + 'static) -> usize {
-    Runner::new(DfsScheduler::new(None, false), config()).run(model)
+    let all = Runner::new(DfsScheduler::new(None, false), config()).run(model);
+    tell(all, "all there are");
+    all
+}
+
+/// Says how many schedules were explored, past the test harness, which keeps what passing tests print.
+fn tell(schedules: usize, which: &str) {
+    let line = format!("tally: model: schedules {schedules}; {which}\n");
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
 /// Runs a model of a protocol that is broken on purpose: one of the schedules must fail, with `complaint`.

@@ -251,7 +251,7 @@ impl<N: Nvm> Slots<'_, N> {
     pub fn push_hint(&self, slot: u32, kind: HintKind, path: &[u8]) {
         let generation = self.generation(slot).unwrap_or(0);
         let versions = [0, 1].map(|copy| self.hint(slot, copy).map_or(0, |hint| hint.version));
-        let copy = usize::from(versions[1] < versions[0]);
+        let copy = usize::from((versions[1] < versions[0]) != on(Canary::HintInPlace));
         let version = versions[0].max(versions[1]) + 1;
         self.write_hint(slot, copy, generation, &Hint { kind, version, path: path.to_vec() });
     }

@@ -100,8 +100,30 @@ pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
     }
 }
 
-/// Size and time of the last write of a file, if the kernel does not know them.
-pub fn look(dev: u64, ino: u64) -> Option<(u64, u64)> {
-    let client = process::client().filter(|client| client.may_hide_bytes())?;
-    client.look(client.find(dev, ino)?.file)
+/// What is known of a file that the kernel has just been asked about.
+pub enum Known {
+    /// No more than the kernel knows.
+    Nothing,
+    /// Nothing any more, perhaps: the kernel may have answered before the newest bytes came to it. It is to be asked again.
+    Less,
+    /// Size, and time of the last write in nanoseconds.
+    More(u64, u64),
+}
+
+/// Whether some file's newest bytes may be hidden from the kernel: to be asked before the kernel is.
+#[inline]
+pub fn may_hide() -> bool {
+    process::client().is_some_and(Client::may_hide_bytes)
+}
+
+/// What is known of a file; `might`: what [`may_hide`] said before the kernel was asked.
+pub fn look(might: bool, dev: u64, ino: u64) -> Known {
+    let Some(client) = process::client().filter(|client| might || client.may_hide_bytes()) else {
+        return Known::Nothing;
+    };
+    match client.find(dev, ino).map(|seen| client.look(seen.file)) {
+        None => Known::Nothing,
+        Some(None) => Known::Less,
+        Some(Some((size, written_ns))) => Known::More(size, written_ns),
+    }
 }

@@ -20,6 +20,8 @@ pub const APPEND: u32 = 1 << 2;
 pub const DSYNC: u32 = 1 << 3;
 /// The program asked for `O_SYNC`; we opened without it.
 pub const SYNC: u32 = 1 << 4;
+/// `O_DIRECT`: the kernel alone knows which buffers and offsets will do.
+pub const DIRECT: u32 = 1 << 5;
 
 const PENDING: u32 = 0;
 const MANAGED: u32 = 1;

@@ -15,6 +15,8 @@ use crate::{fds, raw, target};
 
 const VARIABLE: &[u8] = b"HOLDFAST_SYNC=";
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
+const LIBRARY: &[u8] = b"/libholdfast.so";
+const SANITIZER: &[u8] = b"libasan.so.";
 /// Room for a handful of descriptors; what does not fit is forgotten.
 const TEXT_BYTES: usize = 512;
 /// An environment with more variables is passed on as it is.
@@ -121,6 +123,30 @@ unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option<(us
     }
 }
 
+/// `holdfast run` puts the runtime of a program built with a sanitizer in front of the library, where alone it works. The
+/// program's children shall not have it.
+///
+/// # Safety
+/// As for [`take`].
+pub unsafe fn forget_sanitizer(environment: *mut *const c_char) {
+    const PRELOAD: &[u8] = b"LD_PRELOAD=";
+    if environment.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let Some((at, value)) = (unsafe { find(environment.cast_const(), PRELOAD) }) else { return };
+    let Some(end) = value.iter().position(|byte| *byte == b':') else { return };
+    let is_ours =
+        value[end + 1..].split(|byte| *byte == b':').next().is_some_and(|second| second.ends_with(LIBRARY));
+    if value.starts_with(SANITIZER) && !value[..end].contains(&b'/') && is_ours {
+        // SAFETY: the variable is the program's own writable memory, as the loader left it, and becomes shorter.
+        unsafe {
+            let first = (*environment.add(at)).cast_mut().cast::<u8>().add(PRELOAD.len());
+            core::ptr::copy(first.add(end + 1), first, value.len() - end);
+        }
+    }
+}
+
 /// Takes the variable out of this program's environment and remembers what it says.
 ///
 /// # Safety
@@ -163,7 +189,7 @@ fn adopt(entry: &[u8]) -> Option<()> {
     }
     let synced = if entry.get(kind) == Some(&b's') { DSYNC | SYNC } else { DSYNC };
     let (index, description) =
-        descriptions::allocate(SHARED | synced | target::append_flag(flags), Origin::Unknown)?;
+        descriptions::allocate(SHARED | synced | target::kernel_flags(flags), Origin::Unknown)?;
     if !fds::describe(fd, index, description) {
         description.release();
     }

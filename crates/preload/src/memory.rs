@@ -82,6 +82,12 @@ pub fn is_range_readable(first: usize, bytes: usize) -> bool {
     probe(first, bytes, |first, last| unsafe { holdfast_probe(first, last) })
 }
 
+/// Whether faults come to us, so that memory of the program may be looked at after a probe.
+#[inline]
+pub fn may_look() -> bool {
+    signals::wait_for_sections()
+}
+
 /// Whether all of these bytes, which the program gives to be filled, can be written. Always true where faults do not come
 /// to us.
 #[inline]

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_cache::{Client, Errno, Unseen};
+use holdfast_canary::{Canary, on};
 use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -296,6 +297,29 @@ unsafe fn socket_path(mut environment: *const *const c_char) -> Option<[u8; SOCK
     }
 }
 
+/// Lets the deliberate bug show that the environment names.
+///
+/// # Safety
+/// `environment` is as the loader passes it.
+#[cfg(feature = "canaries")]
+unsafe fn arm_canary(mut environment: *const *const c_char) {
+    loop {
+        // SAFETY: pointers to C strings up to a null one.
+        let entry = unsafe { *environment };
+        if entry.is_null() {
+            return;
+        }
+        // SAFETY: a C string.
+        let bytes = unsafe { raw::path(entry) }.to_bytes();
+        let value = bytes.strip_prefix(holdfast_canary::VARIABLE.as_bytes());
+        if let Some(name) = value.and_then(|rest| rest.strip_prefix(b"=")) {
+            holdfast_canary::arm_named(name);
+        }
+        // SAFETY: not yet at the end.
+        environment = unsafe { environment.add(1) };
+    }
+}
+
 unsafe extern "C" {
     /// The program's environment. Constructors get it as an argument too, but from glibc alone.
     static mut environ: *mut *const c_char;
@@ -305,6 +329,11 @@ unsafe extern "C" fn construct() {
     patch::find_originals();
     // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other thread exists.
     let environment = unsafe { environ };
+    #[cfg(feature = "canaries")]
+    // SAFETY: libc's own array.
+    unsafe {
+        arm_canary(environment);
+    }
     // SAFETY: libc's own array.
     let Some(path) = (unsafe { socket_path(environment) }) else { return };
     // SAFETY: asks the loader for a number.
@@ -315,6 +344,11 @@ unsafe extern "C" fn construct() {
         // Its stdio makes system calls where nothing can be put in front of them. As a client it would be trusted to hide
         // nothing; so it stays an outsider, against whom the fences stand.
         raw::say(&[b"holdfast: this program's C library is not glibc: its writes go to the disk as usual\n"]);
+        return;
+    }
+    if raw::is_emulated() {
+        // It translates code once, before it is patched or after, and has not all the instructions of the processor.
+        raw::say(&[b"holdfast: this program runs under valgrind: its writes go to the disk as usual\n"]);
         return;
     }
     let patched = patch::patch_libc();
@@ -363,7 +397,7 @@ unsafe extern "C" fn construct() {
         client.forbid_behind();
         return;
     };
-    if !patched {
+    if !patched && !on(Canary::RefusalIgnored) {
         bypass_all();
         // What it reads by stdio is not seen either.
         client.forbid_behind();
@@ -385,7 +419,10 @@ unsafe extern "C" fn construct() {
     word.store(ATTACHED, Ordering::Release);
     PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
     // SAFETY: libc's own array; constructors run before the program's threads.
-    unsafe { inherit::take(environment) };
+    unsafe {
+        inherit::take(environment);
+        inherit::forget_sanitizer(environment);
+    }
 }
 
 #[used]

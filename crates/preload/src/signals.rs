@@ -13,6 +13,7 @@ use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use holdfast_canary::{Canary, on};
 use libc::{siginfo_t, ucontext_t};
 
 use crate::raw::{self, call};
@@ -194,7 +195,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     }
     let is_synchronous =
         from_kernel && (is_fault(signal) || matches!(signal, libc::SIGILL | libc::SIGFPE | libc::SIGTRAP));
-    if !is_synchronous && tls::with(|thread| thread.inside.get() != 0) {
+    let inside = tls::with(|thread| thread.inside.get() != 0) && !on(Canary::SignalsAtOnce);
+    if !is_synchronous && inside {
         // SAFETY: as above.
         unsafe { put_off(signal, info, context) };
         return;

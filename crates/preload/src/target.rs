@@ -122,7 +122,7 @@ fn described(
     if flags & descriptions::SHARED != 0 {
         // Another process may have changed it meanwhile.
         let now = raw::fcntl(fd, libc::F_GETFL, 0);
-        flags = flags & !descriptions::APPEND | if now < 0 { flags } else { append_flag(now as c_int) };
+        flags = flags & !KERNEL_FLAGS | if now < 0 { flags } else { kernel_flags(now as c_int) };
     }
     let file = match description.state() {
         State::Managed(file) => Ok(Some(file)),
@@ -288,10 +288,12 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
         return Target::Kernel;
     }
     if !may_write(flags) {
-        fds::note_readable_at(fd, moment);
+        if may_read(flags) {
+            fds::note_readable_at(fd, moment);
+        }
         return Target::Kernel;
     }
-    let described_as = descriptions::SHARED | append_flag(flags);
+    let described_as = descriptions::SHARED | kernel_flags(flags);
     if let Some((index, description)) = descriptions::allocate(described_as, Origin::Unknown) {
         if fds::describe_at(fd, moment, index, description) {
             return described(client, fd, description, register);
@@ -311,9 +313,18 @@ pub fn may_write(flags: c_int) -> bool {
     flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
 }
 
-/// [`descriptions::APPEND`] if `open` flags say so.
-pub fn append_flag(flags: c_int) -> u32 {
-    if flags & libc::O_APPEND != 0 { descriptions::APPEND } else { 0 }
+/// The flags of a description that `F_SETFL` changes.
+pub const KERNEL_FLAGS: u32 = descriptions::APPEND | descriptions::DIRECT;
+
+/// Those of [`KERNEL_FLAGS`] that `open` flags ask for.
+pub fn kernel_flags(flags: c_int) -> u32 {
+    let append = if flags & libc::O_APPEND != 0 { descriptions::APPEND } else { 0 };
+    append | if flags & libc::O_DIRECT != 0 { descriptions::DIRECT } else { 0 }
+}
+
+/// Whether `open` flags allow reading: a fourth mode of access allows neither reading nor writing.
+pub fn may_read(flags: c_int) -> bool {
+    flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }
 
 /// Brings the file behind `fd` to the disk and leaves it to the kernel for good, for a change that cannot be

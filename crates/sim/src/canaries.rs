@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use holdfast_canary::Canary;
 use holdfast_sim::check::{Counts, Effort};
-use holdfast_sim::run::{Failure, Shared, Worker};
+use holdfast_sim::run::{Failure, Only, Shared, Worker};
+use holdfast_sim::stories::{STORIES, Story};
 use serde::{Deserialize, Serialize};
 
 /// One thread explores the exhaustive sets of so many operations, before it goes on with seeds like the other.
@@ -23,15 +24,17 @@ const WHAT_CHARS_MAX: usize = 96;
 
 /// How one bug fared.
 #[derive(Serialize, Deserialize)]
-struct Fate {
-    caught: bool,
+pub struct Fate {
+    /// Whether anything failed.
+    pub caught: bool,
     /// Crash images checked until then.
-    images: u64,
-    seconds: f64,
+    pub images: u64,
+    /// How long that took.
+    pub seconds: f64,
     /// The first failure.
-    what: String,
+    pub what: String,
     /// The arguments that play it again.
-    again: String,
+    pub again: String,
 }
 
 /// Runs one bug in this process and prints its fate as JSON.
@@ -46,6 +49,14 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
             std::thread::spawn(move || {
                 let counts = Counts::default();
                 let mut worker = Worker { index, of: ROUNDS, effort, shared, failures, counts };
+                if index == 1 {
+                    // The known histories against whose rule this is.
+                    (worker.index, worker.of) = (0, 1);
+                    let known = STORIES.iter().filter(|story| story.bugs.contains(&canary.name()));
+                    for history in known.flat_map(Story::histories) {
+                        worker.check(&history, 0, Only::ALL);
+                    }
+                }
                 if index == 0 {
                     // The shortest, and the directed ones.
                     (worker.index, worker.of) = (0, 1);
@@ -83,11 +94,11 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
 
 /// Runs all bugs, prints a table and says whether all were caught.
 pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
-    let widest = Canary::ALL.iter().map(|canary| canary.name().len()).max().unwrap_or(0);
-    let (mut caught, mut images) = (0, 0);
+    let widest = Canary::SIMULATED.iter().map(|canary| canary.name().len()).max().unwrap_or(0);
+    let (begun, mut caught, mut images) = (Instant::now(), 0, 0);
     println!("{:widest$}  {:14} {:>8} {:>6}  caught by", "canary", "breaks", "images", "s");
-    for &canary in Canary::ALL {
-        let fate = child(canary, limit)?;
+    for &canary in Canary::SIMULATED {
+        let fate = child(&["--canary", canary.name()], limit)?;
         caught += usize::from(fate.caught);
         images += fate.images;
         let what = if fate.caught { shorten(&fate.what) } else { "SURVIVED".to_owned() };
@@ -102,14 +113,21 @@ pub fn all(limit: Duration) -> anyhow::Result<ExitCode> {
             println!("{:widest$}  {}: no test would notice", "", canary.story());
         }
     }
-    println!("{caught} of {} canaries caught, {images} crash images checked", Canary::ALL.len());
-    Ok(if caught == Canary::ALL.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{caught} of {} canaries caught, {images} crash images checked", Canary::SIMULATED.len());
+    println!(
+        "tally: canaries: canaries {}, canaries caught {caught}, crash images {images}; {:.1} s",
+        Canary::SIMULATED.len(),
+        begun.elapsed().as_secs_f64()
+    );
+    Ok(if caught == Canary::SIMULATED.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn child(canary: Canary, limit: Duration) -> anyhow::Result<Fate> {
+/// Starts this program with `arguments`, which make it print a fate.
+pub fn child(arguments: &[&str], limit: Duration) -> anyhow::Result<Fate> {
     let begun = Instant::now();
     let output = Command::new(std::env::current_exe()?)
-        .args(["--canary", canary.name(), "--canary-seconds", &limit.as_secs_f64().to_string(), "--json"])
+        .args(arguments)
+        .args(["--canary-seconds", &limit.as_secs_f64().to_string(), "--json"])
         .stdin(Stdio::null())
         .output()
         .context("the simulator cannot start itself")?;
@@ -119,12 +137,13 @@ fn child(canary: Canary, limit: Duration) -> anyhow::Result<Fate> {
     // An assertion of the product, or of the simulated machine, ended the process.
     let said = String::from_utf8_lossy(&output.stderr);
     let mut lines = said.lines().skip_while(|line| !line.contains("panicked at"));
-    let place = lines.next().with_context(|| format!("{}: {} {said}", canary.name(), output.status))?;
+    let place = lines.next().with_context(|| format!("{arguments:?}: {} {said}", output.status))?;
     let what = format!("panic: {} ({})", lines.next().unwrap_or_default(), place.trim());
     Ok(Fate { caught: true, images: 0, seconds: begun.elapsed().as_secs_f64(), what, again: String::new() })
 }
 
-fn shorten(what: &str) -> String {
+/// The beginning of what failed, for a table.
+pub fn shorten(what: &str) -> String {
     let line = what.split("; recovery says").next().unwrap_or_default();
     let short: String = line.chars().take(WHAT_CHARS_MAX).collect();
     if short.len() < line.len() { short + "..." } else { short }
@@ -132,9 +151,9 @@ fn shorten(what: &str) -> String {
 
 /// The bug with this name.
 pub fn named(name: &str) -> Result<Canary, String> {
-    let found = Canary::ALL.iter().find(|canary| canary.name() == name);
+    let found = Canary::SIMULATED.iter().find(|canary| canary.name() == name);
     found.copied().ok_or_else(|| {
-        let all: Vec<&str> = Canary::ALL.iter().map(|canary| canary.name()).collect();
+        let all: Vec<&str> = Canary::SIMULATED.iter().map(|canary| canary.name()).collect();
         format!("there are: {}", all.join(", "))
     })
 }

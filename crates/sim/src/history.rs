@@ -9,7 +9,7 @@ use crate::check::Outcome;
 use crate::disk::{DiskState, Journal, Left};
 use crate::machine::{Machine, Service, blank_pool, epoch_unix_s};
 use crate::nvm::Keep;
-use crate::op::Step;
+use crate::op::{Op, Step};
 use crate::random::Random;
 use crate::stage::{self, Snapshot};
 
@@ -104,6 +104,9 @@ impl History {
             impossible: None,
             wrong: None,
         };
+        if self.steps.iter().any(|step| matches!(step.op, Op::Haunt(..))) {
+            machine.keep_ghost();
+        }
         for (index, step) in self.steps.iter().enumerate() {
             if index == from {
                 machine.record();

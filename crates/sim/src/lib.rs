@@ -21,3 +21,4 @@ mod program;
 pub mod random;
 pub mod run;
 pub mod stage;
+pub mod stories;

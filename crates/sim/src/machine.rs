@@ -56,6 +56,9 @@ pub(crate) struct Parts {
     pub under_way: [Option<program::UnderWay>; 2],
     /// Files without a name, whose descriptors are closed when the step is over.
     pub closing: Vec<FileIndex>,
+    /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
+    pub keeps_ghost: bool,
+    pub ghost: Option<Handle>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
     /// Writes that ended without a system call.
@@ -185,12 +188,19 @@ impl Machine {
             handles: BTreeMap::new(),
             under_way: [None; 2],
             closing: Vec::new(),
+            keeps_ghost: false,
+            ghost: None,
             next_payload: 0,
             writes_behind: 0,
         }));
         TROUBLE.take();
         stage::complaint();
         Self { nvm: rig.nvm.clone(), disk }
+    }
+
+    /// From now on the file that lost its last name last stays open.
+    pub fn keep_ghost(&self) {
+        parts(|parts| parts.keeps_ghost = true);
     }
 
     /// From now on snapshots are taken.
@@ -237,7 +247,8 @@ impl Machine {
         }
         parts(|parts| {
             for index in std::mem::take(&mut parts.closing) {
-                parts.handles.remove(&index);
+                let closed = parts.handles.remove(&index);
+                parts.ghost = closed.filter(|_| parts.keeps_ghost).or_else(|| parts.ghost.take());
             }
         });
         stage::point(Kind::Step);

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "canaries")]
 mod canaries;
+#[cfg(feature = "canaries")]
+mod rules;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -75,6 +77,14 @@ struct Args {
     #[cfg(feature = "canaries")]
     #[arg(long, value_name = "NAME", value_parser = canaries::named)]
     canary: Option<holdfast_canary::Canary>,
+    /// Instead: play the known histories, with all rules and with one after the other taken out.
+    #[cfg(feature = "canaries")]
+    #[arg(long)]
+    stories: bool,
+    /// Only this one, with all rules or with --canary.
+    #[cfg(feature = "canaries")]
+    #[arg(long, value_name = "NAME")]
+    story: Option<String>,
     /// Seconds after which one that was not caught has survived.
     #[cfg(feature = "canaries")]
     #[arg(long, value_name = "S", default_value_t = 8.0)]
@@ -161,7 +171,11 @@ fn main() -> ExitCode {
 #[cfg(feature = "canaries")]
 fn with_canaries(args: &Args) -> Option<anyhow::Result<ExitCode>> {
     let limit = Duration::from_secs_f64(args.canary_seconds);
+    if let Some(story) = &args.story {
+        return Some(rules::one(story, args.canary).map(|()| ExitCode::SUCCESS));
+    }
     match args.canary {
+        _ if args.stories => Some(rules::all(limit)),
         _ if args.canaries => Some(canaries::all(limit)),
         Some(canary) if args.history.is_some() || args.seed.is_some() => {
             holdfast_canary::arm(Some(canary));
@@ -276,5 +290,15 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
             }
         }
     }
+    let last = args.first_seed + summary.seeds.saturating_sub(1);
+    println!(
+        "tally: simulator: histories {}, crash points {}, crash images {}, recoveries {}; seed {} to {last}, {:.1} s",
+        counts.histories,
+        counts.crash_points,
+        counts.images,
+        counts.recoveries,
+        args.first_seed,
+        summary.seconds
+    );
     Ok(())
 }

@@ -28,6 +28,8 @@ pub enum Op {
     Punch(Name, u32, u32),
     /// A program changes a file in a way that no record can hold.
     Around(Name, u32, u32),
+    /// A program has the kernel fill in bytes from elsewhere (`copy_file_range`): durable at the next sync.
+    Fill(Name, u32, u32),
     /// A program syncs a file.
     Sync(Name),
     /// A program syncs the directory.
@@ -62,6 +64,8 @@ pub enum Op {
     Refuse(Name),
     /// The keeper frees segments whose records newer ones cover, and those it can empty by copies.
     Reclaim,
+    /// A program writes to the file that lost its last name last, and that it still has open.
+    Haunt(u32, u32),
     /// The disk has room for what is written, or becomes full.
     Space(bool),
 }
@@ -106,6 +110,7 @@ impl Op {
             | Self::TruncateRefused(name, _)
             | Self::Punch(name, ..)
             | Self::Around(name, ..)
+            | Self::Fill(name, ..)
             | Self::Sync(name)
             | Self::Rename(name, _)
             | Self::RenameRefused(name, _)
@@ -120,7 +125,7 @@ impl Op {
             | Self::Show(name)
             | Self::Drain(name)
             | Self::Refuse(name) => Some(name),
-            Self::Expire | Self::Reclaim | Self::SyncDirectory | Self::Space(_) => None,
+            Self::Expire | Self::Reclaim | Self::SyncDirectory | Self::Space(_) | Self::Haunt(..) => None,
         }
     }
 }
@@ -169,6 +174,7 @@ impl fmt::Display for Op {
             Self::TruncateRefused(a, size) => write!(f, "refused truncate({}, {size})", c(a)),
             Self::Punch(a, at, bytes) => write!(f, "punch({}, at {at}, {bytes})", c(a)),
             Self::Around(a, at, bytes) => write!(f, "around({}, at {at}, {bytes})", c(a)),
+            Self::Fill(a, at, bytes) => write!(f, "fill({}, at {at}, {bytes})", c(a)),
             Self::Sync(a) => write!(f, "sync({})", c(a)),
             Self::SyncDirectory => write!(f, "sync directory"),
             Self::Rename(a, b) => write!(f, "rename({}, {})", c(a), c(b)),
@@ -190,6 +196,7 @@ impl fmt::Display for Op {
             Self::Drain(a) => write!(f, "drain({})", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
             Self::Reclaim => write!(f, "reclaim"),
+            Self::Haunt(at, bytes) => write!(f, "write(a file without a name, at {at}, {bytes})"),
             Self::Space(true) => write!(f, "disk has room"),
             Self::Space(false) => write!(f, "disk is full"),
         }

@@ -16,7 +16,7 @@ mod bytes;
 mod keeper;
 mod naming;
 
-use bytes::{around, create, leave, read, resize, sync, write};
+use bytes::{around, create, haunt, leave, read, resize, sync, write};
 use keeper::{bypass, drain, fail, outsider, reclaim, refuse, retire, show};
 use naming::{rename, sync_directory, unlink};
 
@@ -55,7 +55,9 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Punch(name, at, bytes) => {
             resize(thread, name, &Effect::Punch { offset: at.into(), bytes: bytes.into() }, true);
         }
-        Op::Around(name, at, bytes) => around(thread, name, at, bytes),
+        Op::Around(name, at, bytes) => around(thread, name, at, bytes, true),
+        Op::Fill(name, at, bytes) => around(thread, name, at, bytes, false),
+        Op::Haunt(at, bytes) => haunt(thread, at, bytes),
         Op::Sync(name) => sync(thread, name),
         Op::SyncDirectory => sync_directory(thread),
         Op::Rename(from, to) => rename(thread, from, to, true),

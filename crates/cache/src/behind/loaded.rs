@@ -78,7 +78,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// Brings a durable record, entered in the page rows, to the loaded pages among its own. One that it covers whole is
-    /// dropped: it is read straight from the log until it is drained.
+    /// read straight from the log until it is drained, and need not be copied now.
     pub(super) fn refresh_loaded(&self, lane: &Lane<'_, N>, file: FileRef, payload: &Payload<'_>) {
         if !self.has_loaded(file) {
             return;
@@ -90,7 +90,7 @@ impl<N: Nvm> Client<N> {
         let loaded = self.board.loaded();
         for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
             if hi - lo == PAGE_BYTES as u32 {
-                loaded.drop_page(file.slot, page);
+                loaded.note_stale(file.slot, page);
                 continue;
             }
             let Some(taken) = loaded.take_loaded(lane.index(), file.slot, page) else { continue };

@@ -2,6 +2,7 @@
 //! page locks of the pages it touches.
 
 use holdfast_board::{Board, Content, FileRow, Source, pieces};
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 /// Bytes are moved from the log to frames in steps of this many.
@@ -134,7 +135,11 @@ pub(super) fn publish(
             None => move_to_frame(board, nvm, payload.media_offset + skip, frame, (lo, hi)),
         }
         let merged = Content { lo: lo.min(old.lo), hi: hi.max(old.hi), source: Source::Frame(frame) };
-        pages.extend(row.index, merged, payload.seq);
+        if on(Canary::OldestSeqForgotten) {
+            pages.replace(row.index, merged, payload.seq);
+        } else {
+            pages.extend(row.index, merged, payload.seq);
+        }
         if is_new {
             frames.keep(frame);
         }

@@ -62,8 +62,12 @@ impl<N: Nvm> Client<N> {
                     offset,
                     if kind == Kind::Punch { extent } else { u64::MAX - offset },
                 );
-                let seq = lane.append(file, kind, offset, extent, &[]);
-                let result = raw();
+                let (seq, result) = if on(Canary::ResizeLoggedLate) {
+                    let result = raw();
+                    (lane.append(file, kind, offset, extent, &[]), result)
+                } else {
+                    (lane.append(file, kind, offset, extent, &[]), raw())
+                };
                 match result {
                     Err(_) => lane.cancel(file, seq, 0),
                     Ok(()) if kind == Kind::Truncate => {
@@ -151,7 +155,8 @@ impl<N: Nvm> Client<N> {
         } else if self.is_current(file) && row.state() == FileState::Through {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-            let settled = if has_records { self.settle(file, true) } else { Ok(()) };
+            let settles = has_records && !on(Canary::AroundUnsettled);
+            let settled = if settles { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {
                 // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);

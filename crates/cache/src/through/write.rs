@@ -2,7 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
+#[cfg(not(shuttle))]
+use holdfast_board::FileState;
 use holdfast_board::{FileRow, NO_SIZE};
+use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
@@ -72,8 +75,15 @@ impl<N: Nvm> Client<N> {
         if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
         }
+        #[cfg(not(shuttle))]
+        if let Place::At(offset) = place
+            && self.row(file).state() == FileState::Behind
+        {
+            self.board.prefetch_page(file.slot, offset / holdfast_board::PAGE_BYTES);
+        }
         // Step 0: space before any lock.
-        let mut lane = match self.reserve(total as u64) {
+        let reserved = if on(Canary::ReserveLate) { self.take_lane() } else { self.reserve(total as u64) };
+        let mut lane = match reserved {
             Err(Errno::ENOSPC) => return self.write_around(file, place, raw, cursor),
             lane => lane?,
         };
@@ -170,6 +180,9 @@ impl<N: Nvm> Client<N> {
     ) -> Result<Written, Errno> {
         let row = self.row(file);
         let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        if on(Canary::ReserveLate) {
+            lane.make_room(total)?;
+        }
         self.forget_loaded(file, offset, total);
         let seq = lane.append(file, Kind::Write, offset, total, parts);
         let result = raw();

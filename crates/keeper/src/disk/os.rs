@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, Ownership};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
@@ -59,7 +60,11 @@ fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OsFile> {
             "its path has empty parts, or . or .. among them",
         ));
     }
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let resolve = if on(Canary::LinksFollowed) {
+        ResolveFlags::empty()
+    } else {
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
+    };
     Ok(OsFile::from(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?))
 }
 

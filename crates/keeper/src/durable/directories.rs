@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use holdfast_cache::Errno;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
@@ -130,6 +131,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let watched = watched_directories.by_path.get_mut(directory)?;
         let adds_up =
             !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
+        let adds_up = adds_up || on(Canary::DirectorySyncUncounted);
+        let rebuildable = rebuildable || on(Canary::DirectorySyncBlank);
         if !adds_up || !rebuildable {
             return None;
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, pieces};
 use holdfast_cache::behind::fetch;
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::{Durable, KEEPER_ID, ManagedFile};
@@ -51,12 +52,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             if pace == Pace::Gentle && !piece.iter().any(|&page| self.is_due(file.slot, page, seq)) {
                 continue;
             }
-            if !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
+            let locked = !on(Canary::DrainStale);
+            if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
             let drained = self.drain_piece(&target, file.slot, piece, seq, &mut buffer);
+            if !locked {
+                drained?;
+                continue;
+            }
             self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
             drained?;
             since += bytes;
@@ -144,7 +150,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
         let count = &self.board.files()[slot as usize].page_rows;
+        let mut at = 0;
         for row in rows.drain(..) {
+            let bytes = &buffer[at..at + (row.content.hi - row.content.lo) as usize];
+            let page = (offset + at as u64) / PAGE_BYTES;
+            // What is read often stays at hand when its record goes.
+            self.board.loaded().refill(KEEPER_LANE, slot, page, bytes);
+            at += bytes.len();
             self.board.pages().remove(row.index, count);
             if let Source::Frame(frame) = row.content.source {
                 self.board.frames().free(frame);
@@ -246,8 +258,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let meta = file.meta();
         if let (FileState::Through, Ok(stat)) = (row.state(), stat)
             && stat.size < NO_SIZE
-            // The kernel and the dynamic linker read programs and libraries without any hook.
-            && stat.ownership.mode & 0o111 == 0
+            // The kernel and the dynamic linker read programs and libraries without any hook, and a write takes set-user-ID
+            // away.
+            && stat.ownership.mode & 0o6111 == 0
             && meta.may_be_behind
         {
             // Before the state: readers and writers take the size from here.

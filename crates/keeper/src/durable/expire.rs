@@ -40,14 +40,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
         let clean = self.expire_due(&|_| Some(u64::MAX), Pace::Full);
-        self.note_round();
-        clean
-    }
-
-    /// Everything that was live when the last call of this was made has been tried: who waits for log space since may give
-    /// up.
-    pub fn note_round(&self) {
         self.board.header().rounds.add(1);
+        clean
     }
 
     /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else but their bytes waits:

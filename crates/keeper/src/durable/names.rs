@@ -47,7 +47,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Whether the file would stay when one of its names is removed.
     pub fn has_other_names(&self, file: &ManagedFile<D::File>) -> bool {
-        file.links().is_ok_and(|links| links > 1)
+        file.links().is_ok_and(|links| links > 1) && !on(Canary::LinksUncounted)
     }
 
     /// Persists that `client` is about to remove the last name of the file.

@@ -160,13 +160,19 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn census(&self, segment: u32) -> Census {
         let mut census = Census::default();
         let layout = &self.superblock.layout;
+        let mut headers = Vec::with_capacity((layout.segment_bytes / holdfast_board::PAGE_BYTES) as usize);
         scan_headers(&self.nvm, layout, segment, |at, header| {
-            if self.is_needed(header) {
+            // All of them lie anywhere in the table: waiting for one after the other would take most of the time.
+            self.board.prefetch_page(header.slot, header.file_offset / holdfast_board::PAGE_BYTES);
+            headers.push((at, *header));
+        });
+        for (at, header) in headers {
+            if self.is_needed(&header) {
                 census.places.push(at);
                 census.bytes += record_bytes(u64::from(header.payload_bytes));
                 census.is_bound |= header.kind != Kind::Write || header.group_count != 1;
             }
-        });
+        }
         census
     }
 

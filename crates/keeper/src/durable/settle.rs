@@ -73,18 +73,23 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         seq_max: u64,
         pace: Pace,
     ) -> io::Result<Synced> {
+        let mut seq_max = seq_max;
+        if pace == Pace::Gentle {
+            // Before its turn: an outsider whose open waits for a settle must not wait for this one's pauses.
+            seq_max = seq_max.min(self.board.settled_seq(file.slot));
+            self.drain(file, seq_max, pace).inspect_err(|error| self.sync_failed(file, error))?;
+        }
         loop {
-            // The file is held before its turn comes: who has it may ask for a settle, which waits for that.
-            let holds = writers != Writers::KeptOut && self.must_rewrite(file)?;
-            if holds {
-                match writers {
-                    Writers::MayBeHeld => self.try_hold(file)?,
-                    _ => self.hold(file)?,
-                }
+            // The file is locked before its turn: who has it may ask for a settle, which waits for that.
+            let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
+            match writers {
+                Writers::MayBeIn if locks => self.hold(file)?,
+                Writers::MayBeHeld if locks => self.try_hold(file)?,
+                _ => {}
             }
-            let kept_out = holds || writers == Writers::KeptOut;
-            let synced = self.sync_in_turn(file, kept_out, seq_max, pace);
-            if holds {
+            let writers = if locks { Writers::KeptOut } else { writers };
+            let synced = self.sync_in_turn(file, writers, seq_max);
+            if locks {
                 self.let_go(file);
             }
             if let Some(synced) = synced? {
@@ -114,14 +119,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn sync_in_turn(
         &self,
         file: &ManagedFile<D::File>,
-        kept_out: bool,
+        writers: Writers,
         seq_max: u64,
-        pace: Pace,
     ) -> io::Result<Option<Synced>> {
         let row = &self.board.files()[file.slot as usize];
         let _turn = (!on(Canary::SyncsTogether)).then(|| file.syncing.take());
         if self.must_rewrite(file)? {
-            if !kept_out {
+            if writers != Writers::KeptOut {
                 return Ok(None);
             }
             self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
@@ -132,7 +136,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
-        self.drain(file, settled, pace).inspect_err(|error| self.sync_failed(file, error))?;
+        if !on(Canary::DrainSkipped) {
+            self.drain(file, settled, Pace::Full).inspect_err(|error| self.sync_failed(file, error))?;
+        }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
             self.expire(file, Synced { settled, unlogged });
@@ -157,6 +163,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
+        if on(Canary::SelectiveDrain) {
+            return;
+        }
         if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
             if !on(Canary::ExpiryUnpersisted) {
                 self.slots().set_expired_seq(file.slot, synced.settled);

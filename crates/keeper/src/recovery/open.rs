@@ -163,7 +163,7 @@ pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> 
     let file = opened.map_err(|error| {
         PoolError::new(match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("there is no pool at {shown}: make one with `holdfast format --pool {shown}`")
+                format!("there is no pool at {shown}: check the path, or make one with `holdfast format --pool {shown}`")
             }
             io::ErrorKind::PermissionDenied => {
                 format!("no permission to open pool {shown} for reading and writing: run as its owner")

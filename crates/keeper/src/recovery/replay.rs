@@ -39,7 +39,14 @@ pub(super) fn replay(
     tick: &mut dyn FnMut(u64),
 ) -> io::Result<()> {
     let mut writer = Writer::new(file, tick);
+    let sizes_last: Vec<Entry>;
     let mut left = entries;
+    if on(Canary::RecoverSizesLast) {
+        let (writes, sizes): (Vec<Entry>, Vec<Entry>) =
+            entries.iter().partition(|entry| entry.kind == Kind::Write);
+        sizes_last = [writes, sizes].concat();
+        left = &sizes_last;
+    }
     while let Some(first) = left.first() {
         let writes = left.iter().take(WRITES_MAX).take_while(|entry| entry.kind == Kind::Write).count();
         let (run, rest) = left.split_at(writes.max(1));

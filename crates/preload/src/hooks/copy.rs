@@ -82,6 +82,7 @@ pub unsafe extern "C-unwind" fn splice(
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
 const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+const FIOQSIZE: c_ulong = 0x5460;
 const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
 const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
 /// Terminals, sockets and descriptors: types 'T' (0x54), 0x89, and FIOCLEX and friends among the former.
@@ -102,6 +103,25 @@ const HARMLESS: [c_ulong; 11] = [
     0x800c_581e,
 ];
 
+/// Brings the files up to date that `FIDEDUPERANGE` compares with.
+unsafe fn bring_targets(range: usize) {
+    const HEAD_BYTES: usize = 24;
+    const COUNT_AT: usize = 16;
+    const TARGET_BYTES: usize = 32;
+    if !memory::may_look() || !memory::is_range_readable(range, HEAD_BYTES) {
+        return;
+    }
+    // SAFETY: readable as probed: two offsets, then how many targets follow.
+    let count = unsafe { ((range + COUNT_AT) as *const u16).read_unaligned() };
+    for at in (0..usize::from(count)).map(|index| range + HEAD_BYTES + index * TARGET_BYTES) {
+        if !memory::is_range_readable(at, size_of::<i64>()) {
+            return;
+        }
+        // SAFETY: readable as probed; a target begins with its descriptor.
+        behind::bring(unsafe { (at as *const i64).read_unaligned() } as c_int);
+    }
+}
+
 /// `ioctl`. What is not known to be harmless leaves the file to the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
@@ -109,21 +129,26 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     let kernel = || unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
     // The kernel takes 32 bits; callers sign-extend.
     let request = request & 0xffff_ffff;
-    if process::client().is_some() && !HARMLESS_TYPES.contains(&(request >> 8 & 0xff)) {
-        // Where its bytes lie on disk, for instance.
+    let is_harmless = HARMLESS_TYPES.contains(&(request >> 8 & 0xff));
+    if process::client().is_some() && (!is_harmless || matches!(request, libc::FIONREAD | FIOQSIZE)) {
+        // Where its bytes lie on disk, for instance, or how many there are.
         behind::bring(fd);
         if request == FICLONE {
             behind::bring(argument as c_int);
         }
-        if request == FICLONERANGE && memory::is_range_readable(argument, size_of::<i64>()) {
+        if request == FIDEDUPERANGE {
+            // SAFETY: the program's own structure.
+            unsafe { bring_targets(argument) };
+        }
+        if request == FICLONERANGE
+            && memory::may_look()
+            && memory::is_range_readable(argument, size_of::<i64>())
+        {
             // SAFETY: readable as probed; the structure begins with the source's descriptor.
             behind::bring(unsafe { (argument as *const i64).read_unaligned() } as c_int);
         }
     }
-    if process::client().is_none()
-        || HARMLESS_TYPES.contains(&(request >> 8 & 0xff))
-        || HARMLESS.contains(&request)
-    {
+    if process::client().is_none() || is_harmless || HARMLESS.contains(&request) {
         return give(kernel()) as c_int;
     }
     match request {
@@ -131,6 +156,8 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         // The kernel compares first: content stays the same.
         FIDEDUPERANGE => give(kernel()) as c_int,
         FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => {
+            // A file that may only be appended to, or not be changed, cannot be brought up to date by the keeper.
+            behind::show(fd);
             let result = kernel();
             if let Target::Managed(handle) = target::of_other(fd) {
                 handle.client.note_unlogged(handle.file);

@@ -6,19 +6,21 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
+use holdfast_canary::{Canary, on};
 use libc::{size_t, timespec, timeval, utimbuf};
 
 use crate::patch::FCHMODAT;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, descriptions, process};
+use crate::{behind, descriptions, memory, process};
 
 type Name = *const c_char;
 
 const HERE: c_int = libc::AT_FDCWD;
 
-/// A file that may be executed is read by the kernel and the dynamic linker, without any hook.
-const MAY_RUN: c_uint = 0o111;
+/// A file that may be executed is read by the kernel and the dynamic linker, without any hook, and one that gives its
+/// user's or group's rights away loses that bit with the kernel's first write.
+const MAY_RUN: c_uint = 0o6111;
 
 fn note_fd(fd: c_int, result: isize) -> c_int {
     if result >= 0
@@ -111,7 +113,6 @@ macro_rules! noted {
 }
 
 noted! {
-    fd fsetxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_fsetxattr;
     fd fremovexattr(name: Name) = libc::SYS_fremovexattr;
 }
 
@@ -120,11 +121,50 @@ noted! {
     path(libc::AT_SYMLINK_NOFOLLOW) lchown(owner: c_uint, group: c_uint) = libc::SYS_lchown;
     path(0) utime(times: *const utimbuf) = libc::SYS_utime;
     path(0) utimes(times: *const timeval) = libc::SYS_utimes;
-    path(0) setxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_setxattr;
-    path(libc::AT_SYMLINK_NOFOLLOW)
-        lsetxattr(name: Name, value: *const c_void, bytes: size_t, flags: c_int) = libc::SYS_lsetxattr;
     path(0) removexattr(name: Name) = libc::SYS_removexattr;
     path(libc::AT_SYMLINK_NOFOLLOW) lremovexattr(name: Name) = libc::SYS_lremovexattr;
+}
+
+/// Whether an attribute is one that the kernel's next write takes away, which must not be a write of before.
+fn is_lost_by_writes(name: Name) -> bool {
+    let lost = c"security.capability".to_bytes_with_nul();
+    memory::may_look()
+        && memory::is_range_readable(name.addr(), lost.len())
+        // SAFETY: readable as probed.
+        && unsafe { core::slice::from_raw_parts(name.cast::<u8>(), lost.len()) } == lost
+}
+
+/// Defines hooks that set an attribute.
+macro_rules! attributes {
+    ($($name:ident($subject:ident: $kind:ty) = $number:expr, $note:expr, $show:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            $subject: $kind,
+            name: Name,
+            value: *const c_void,
+            bytes: size_t,
+            flags: c_int,
+        ) -> c_int {
+            // SAFETY: the program's own call; the kernel checks its addresses.
+            unsafe {
+                if is_lost_by_writes(name) {
+                    $show($subject);
+                }
+                let result = call!($number, $subject, name, value, bytes, flags);
+                $note($subject, result)
+            }
+        }
+    )*};
+}
+
+attributes! {
+    fsetxattr(fd: c_int) = libc::SYS_fsetxattr, note_fd, behind::show;
+    setxattr(path: Name) = libc::SYS_setxattr,
+        |path, result| note_path(HERE, path, 0, result), |path| behind::show_path(HERE, path, 0);
+    lsetxattr(path: Name) = libc::SYS_lsetxattr,
+        |path, result| note_path(HERE, path, libc::AT_SYMLINK_NOFOLLOW, result),
+        |path| behind::show_path(HERE, path, libc::AT_SYMLINK_NOFOLLOW);
 }
 
 /// `chmod`.
@@ -165,8 +205,12 @@ pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint,
 pub(super) unsafe fn fchmodat2(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH);
+        if mode & MAY_RUN != 0 {
+            behind::show_path(dirfd, path, follows);
+        }
         let result = call!(452, dirfd, path, mode, flags);
-        note_path(dirfd, path, flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH), result)
+        note_path(dirfd, path, follows, result)
     }
 }
 
@@ -189,9 +233,10 @@ pub unsafe extern "C-unwind" fn fchownat(
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        if path.is_null() {
+        let drains = !on(Canary::TimesUndrained);
+        if drains && path.is_null() {
             behind::bring(dirfd);
-        } else {
+        } else if drains {
             behind::bring_path(dirfd, path, flags);
         }
         let result = call!(libc::SYS_utimensat, dirfd, path, times, flags);

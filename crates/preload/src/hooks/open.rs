@@ -13,7 +13,7 @@ use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Announced, Target};
-use crate::{critical, memory, process};
+use crate::{behind, critical, memory, process};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -75,7 +75,12 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 {
                 opened = raw::fstat(fd as c_int).ok();
                 if opened.is_some_and(|stat| stat.regular) && !target::may_write(flags) {
-                    fds::note_readable(fd as c_int);
+                    if target::may_read(flags) {
+                        fds::note_readable(fd as c_int);
+                    }
+                    if flags & libc::O_DIRECT != 0 {
+                        behind::show(fd as c_int);
+                    }
                 }
             }
         }
@@ -140,7 +145,7 @@ fn adopt(
         fds::ignore(fd);
         return Ok(());
     }
-    let mut described_as = target::append_flag(flags);
+    let mut described_as = target::kernel_flags(flags);
     if flags & libc::O_ACCMODE == libc::O_WRONLY {
         described_as |= WRITE_ONLY;
     }
@@ -263,7 +268,9 @@ fn truncated(fd: isize, flags: c_int, open: &impl Fn(c_int) -> isize) -> isize {
 pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
     /// The kernel takes no more than a page.
     const HOW_BYTES_MAX: usize = 4096;
-    let fits = (size_of::<u64>()..=HOW_BYTES_MAX).contains(&bytes) && memory::is_range_readable(how, bytes);
+    let fits = memory::may_look()
+        && (size_of::<u64>()..=HOW_BYTES_MAX).contains(&bytes)
+        && memory::is_range_readable(how, bytes);
     // SAFETY: readable as probed; the structure begins with the flags.
     let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
     let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
@@ -449,8 +456,8 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     }
     let fds::Row::Described(description) = fds::look(fd) else { return give_int(result) };
     if command == libc::F_SETFL {
-        description.remove_flags(descriptions::APPEND);
-        description.add_flags(target::append_flag(argument as c_int));
+        description.remove_flags(target::KERNEL_FLAGS);
+        description.add_flags(target::kernel_flags(argument as c_int));
         critical::section(|| description.locked(|| description.set_cursor(None)));
         return give_int(result);
     }

@@ -22,8 +22,7 @@ fn may_read(fd: c_int) -> bool {
     match fds::look(fd) {
         Row::Described(description) => description.flags() & WRITE_ONLY == 0,
         Row::Readable => true,
-        _ => check(raw::fcntl(fd, libc::F_GETFL, 0))
-            .is_ok_and(|flags| flags as c_int & (libc::O_ACCMODE | libc::O_PATH) != libc::O_WRONLY),
+        _ => check(raw::fcntl(fd, libc::F_GETFL, 0)).is_ok_and(|flags| target::may_read(flags as c_int)),
     }
 }
 

@@ -3,7 +3,9 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use crate::behind;
+use holdfast_canary::{Canary, on};
+
+use crate::behind::{self, Known};
 use crate::raw::{call, give_int};
 
 type Name = *const c_char;
@@ -11,14 +13,23 @@ type Name = *const c_char;
 const HERE: c_int = libc::AT_FDCWD;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Puts right what a successful call has said. `written_ns` is later than the kernel's time or of no account.
-unsafe fn correct(result: isize, stat: *mut libc::stat) -> c_int {
-    if result == 0 {
-        // SAFETY: the kernel has just filled it.
-        let stat = unsafe { &mut *stat };
-        if stat.st_mode & libc::S_IFMT == libc::S_IFREG
-            && let Some((size, written_ns)) = behind::look(stat.st_dev, stat.st_ino)
-        {
+/// Asks the kernel, and puts right what it does not know. `written_ns` is later than the kernel's time or of no account.
+unsafe fn ask(kernel: impl Fn() -> isize, stat: *mut libc::stat) -> c_int {
+    let might = behind::may_hide();
+    let result = kernel();
+    if result != 0 {
+        return give_int(result);
+    }
+    // SAFETY: the kernel has just filled it.
+    let stat = unsafe { &mut *stat };
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return 0;
+    }
+    match behind::look(might, stat.st_dev, stat.st_ino) {
+        Known::Nothing => 0,
+        Known::More(..) if on(Canary::SizeUntold) => 0,
+        Known::Less => give_int(kernel()),
+        Known::More(size, written_ns) => {
             stat.st_size = size as i64;
             let (seconds, ns) = ((written_ns / SECOND_NS) as i64, (written_ns % SECOND_NS) as i64);
             if (seconds, ns) > (stat.st_mtime, stat.st_mtime_nsec) {
@@ -27,16 +38,16 @@ unsafe fn correct(result: isize, stat: *mut libc::stat) -> c_int {
             if (seconds, ns) > (stat.st_ctime, stat.st_ctime_nsec) {
                 (stat.st_ctime, stat.st_ctime_nsec) = (seconds, ns);
             }
+            0
         }
     }
-    give_int(result)
 }
 
 /// `fstat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe { correct(call!(libc::SYS_fstat, fd, stat), stat) }
+    unsafe { ask(move || call!(libc::SYS_fstat, fd, stat), stat) }
 }
 
 /// `fstatat`.
@@ -48,7 +59,7 @@ pub unsafe extern "C-unwind" fn fstatat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe { correct(call!(libc::SYS_newfstatat, dirfd, path, stat, flags), stat) }
+    unsafe { ask(move || call!(libc::SYS_newfstatat, dirfd, path, stat, flags), stat) }
 }
 
 /// `stat`.
@@ -120,14 +131,22 @@ pub unsafe extern "C-unwind" fn statx(
     out: *mut libc::statx,
 ) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    let result = unsafe { call!(libc::SYS_statx, dirfd, path, flags, mask, out) };
-    if result == 0 {
-        // SAFETY: the kernel has just filled it.
-        let stat = unsafe { &mut *out };
-        let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG
-            && let Some((size, written_ns)) = behind::look(dev, stat.stx_ino)
-        {
+    let kernel = move || unsafe { call!(libc::SYS_statx, dirfd, path, flags, mask, out) };
+    let might = behind::may_hide();
+    let result = kernel();
+    if result != 0 {
+        return give_int(result);
+    }
+    // SAFETY: the kernel has just filled it.
+    let stat = unsafe { &mut *out };
+    let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+        return 0;
+    }
+    match behind::look(might, dev, stat.stx_ino) {
+        Known::Nothing => 0,
+        Known::Less => give_int(kernel()),
+        Known::More(size, written_ns) => {
             stat.stx_size = size;
             let later = ((written_ns / SECOND_NS) as i64, (written_ns % SECOND_NS) as u32);
             for time in [&mut stat.stx_mtime, &mut stat.stx_ctime] {
@@ -135,7 +154,7 @@ pub unsafe extern "C-unwind" fn statx(
                     (time.tv_sec, time.tv_nsec) = later;
                 }
             }
+            0
         }
     }
-    give_int(result)
 }

@@ -94,6 +94,9 @@ pub unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Option<&'a [iovec]
     }
     // SAFETY: readable as probed; the caller's promise.
     let parts = unsafe { core::slice::from_raw_parts(parts, length) };
+    if !memory::may_look() {
+        return Some(parts);
+    }
     let bytes = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len))?;
     (1..=isize::MAX as usize).contains(&bytes).then_some(parts)
 }

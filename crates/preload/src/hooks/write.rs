@@ -11,7 +11,7 @@ use holdfast_media::Bytes;
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::transfer::{self, Spot, Transfer};
-use crate::descriptions::{APPEND, DSYNC, State};
+use crate::descriptions::{APPEND, DIRECT, DSYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
@@ -119,6 +119,10 @@ impl Call {
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
         // A write of state Behind makes no call that would refuse the flags.
         let is_odd = self.transfer.flags & !KNOWN_FLAGS != 0 && handle.client.writes_behind();
+        if handle.flags & DIRECT != 0 && handle.client.hides_bytes(handle.file) {
+            // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
+            let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
+        }
         if is_odd || !parts.iter().all(memory::is_readable) {
             return Some(self.around(handle));
         }

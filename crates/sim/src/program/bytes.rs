@@ -101,6 +101,26 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
     model(|model| model.returned(index, id));
 }
 
+/// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show them.
+pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
+    let Some(ghost) = parts(|parts| parts.ghost.take()) else { return };
+    let data = payload(bytes);
+    let raw = || {
+        stage::point(Kind::Raw);
+        ghost.file.pwrite(&data, at.into());
+        Ok(data.len())
+    };
+    let logged = ghost.reference.is_some_and(|reference| {
+        let place = Place::At(at.into());
+        let written = client(thread).write(reference, place, &[Bytes::from_slice(&data)], raw, || Ok(0));
+        matches!(written, Ok(Outcome::Absorbed { .. }))
+    });
+    if !logged {
+        let _ = raw();
+    }
+    parts(|parts| parts.ghost = Some(ghost));
+}
+
 pub(super) fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
     let Some(index) = file_at(name) else { return };
     let client = client(thread);
@@ -141,7 +161,8 @@ pub(super) fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
     model(|model| model.returned(index, id));
 }
 
-pub(super) fn around(thread: u8, name: Name, at: u32, bytes: u32) {
+/// Has the kernel change bytes; `durable`: before the call returns, else at the next sync.
+pub(super) fn around(thread: u8, name: Name, at: u32, bytes: u32, durable: bool) {
     let Some(index) = file_at(name) else { return };
     let Ok(reference) = managed(thread, index) else { return };
     let effect = Effect::Write { offset: at.into(), bytes: payload(bytes) };
@@ -162,7 +183,9 @@ pub(super) fn around(thread: u8, name: Name, at: u32, bytes: u32) {
                 seen.is_some_and(|seen| seen.file == reference && seen.state.is_absorbed())
             };
             let absorbed = is_absorbed();
-            if client(thread).around(reference, raw).is_ok() && absorbed && is_absorbed() {
+            if !durable {
+                let _ = client(thread).around_content(reference, raw);
+            } else if client(thread).around(reference, raw).is_ok() && absorbed && is_absorbed() {
                 model(|model| {
                     let states = model.states(index);
                     model.synced(index, states);
@@ -216,7 +239,9 @@ pub(super) fn read(thread: u8, name: Name, at: u32, bytes: u32) {
         let Some(seen) = client(thread).find(key.0, key.1) else { break };
         let raw = |part: &mut [u8], offset: u64| {
             stage::point(Kind::Raw);
-            Ok(pread(part, offset))
+            let count = pread(part, offset);
+            stage::point(Kind::Raw);
+            Ok(count)
         };
         let place = Place::At(at.into());
         match client(thread).read(seen.file, place, &mut buffer, raw, || Ok(0), |_| Ok(())) {

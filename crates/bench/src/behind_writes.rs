@@ -1,0 +1,112 @@
+//! Writes in state Behind, by fio: against tmpfs and the disk, two at once, over minutes, and through a log that is full.
+
+use std::cell::Cell;
+
+use anyhow::Result;
+
+use crate::fio::{End, Job};
+use crate::fio_benches::{appends, at_home, random_writes, rate, remove};
+use crate::lab::{Lab, Side, lay_out};
+use crate::report::{Bar, Check, Outcome, Run, interleave};
+
+const GIB: u64 = 1 << 30;
+/// How long the run takes that shall not decay.
+const LONG_S: u64 = 120;
+
+/// Holdfast with write-behind, new files included.
+pub fn behind(side: Side) -> Side {
+    match side {
+        Side::Holdfast(pool, mut options) => {
+            options.push("--write-behind=at-once".into());
+            Side::Holdfast(pool, options)
+        }
+        other => other,
+    }
+}
+
+/// 4 KiB random write + fsync, one job and two.
+pub fn randwrite(lab: &Lab) -> Result<Outcome> {
+    let one = random_writes(lab, 1);
+    let two = Job { files: vec!["random".into(), "random-2".into()], ..one.clone() };
+    let sides = vec![
+        rate(lab, "tmpfs, fsync", Side::Tmpfs, one.clone())?,
+        rate(lab, "native, fsync", Side::Native, one.clone())?,
+        rate(lab, "native, no fsync", Side::Native, random_writes(lab, 0))?,
+        rate(lab, "holdfast, write-behind", behind(lab.main_side()?), one)?,
+        rate(lab, "holdfast, write-behind, two jobs", behind(lab.main_side()?), two)?,
+    ];
+    let series = interleave(lab.options.rounds, "ops/s", sides)?;
+    remove(&[lab.home(&Side::Tmpfs).join("random")])?;
+    let checks = vec![
+        Check::ratio(&series[3], &series[0], Some(Bar::AtLeast(2.0))),
+        Check::ratio(&series[3], &series[1], Some(Bar::AtLeast(150.0))),
+        Check::ratio(&series[3], &series[2], None),
+        Check::ratio(&series[4], &series[3], Some(Bar::AtLeast(1.5))),
+    ];
+    let notes = vec!["two jobs write two files of 1 GiB: half of the default main pool is needed".into()];
+    Ok(Outcome { series, checks, notes, ..Outcome::default() })
+}
+
+/// The same for minutes: what is written over must die in the log.
+pub fn steady(lab: &Lab) -> Result<Outcome> {
+    let short = random_writes(lab, 1);
+    let long = Job { end: End::Seconds(LONG_S), ..short.clone() };
+    let sides = vec![
+        rate(lab, "holdfast, write-behind", behind(lab.main_side()?), short)?,
+        rate(lab, &format!("the same for {LONG_S} s"), behind(lab.main_side()?), long)?,
+    ];
+    let series = interleave(lab.options.rounds.min(3), "ops/s", sides)?;
+    let checks = vec![Check::ratio(&series[1], &series[0], Some(Bar::AtLeast(0.9)))];
+    Ok(Outcome { series, checks, ..Outcome::default() })
+}
+
+/// 256-byte append + fsync to a new file.
+pub fn append(lab: &Lab) -> Result<Outcome> {
+    let job = appends(lab);
+    let sides = vec![
+        rate(lab, "tmpfs", Side::Tmpfs, job.clone())?,
+        rate(lab, "native", Side::Native, job.clone())?,
+        rate(lab, "holdfast, write-behind", behind(lab.main_side()?), job)?,
+    ];
+    let series = interleave(lab.options.rounds, "ops/s", sides)?;
+    remove(&[lab.home(&Side::Tmpfs).join("append"), lab.home(&Side::Native).join("append")])?;
+    let checks = vec![
+        Check::ratio(&series[2], &series[0], Some(Bar::AtLeast(2.0))),
+        Check::ratio(&series[2], &series[1], None),
+    ];
+    Ok(Outcome { series, checks, ..Outcome::default() })
+}
+
+/// 1 GiB through a pool of 64 MiB, and the longest that one write took.
+pub fn saturated(lab: &Lab) -> Result<Outcome> {
+    let small = behind(lab.sized_side(GIB / 16)?);
+    lay_out(&lab.home(&Side::Native).join("random"), GIB)?;
+    let mut checks = Vec::new();
+    let mut all = Vec::new();
+    for rw in ["randwrite", "write"] {
+        let job = Job { rw, end: End::SyncedBytes(GIB), ..random_writes(lab, 0) };
+        let longest = Cell::new(0f64);
+        let run = |label: &str, side: &Side| -> Run<'_> {
+            let (side, job, longest) = (side.clone(), at_home(lab, side, job.clone()), &longest);
+            let sample = move || {
+                let done = job.run(lab, &side)?;
+                if let Side::Holdfast(..) = side {
+                    longest.set(longest.get().max(done.write_max_ms));
+                }
+                Ok((GIB >> 20) as f64 / done.wall_s)
+            };
+            (format!("{label}, {rw}"), Box::new(sample))
+        };
+        let runs = vec![run("native", &Side::Native), run("holdfast, write-behind", &small)];
+        let series = interleave(lab.options.rounds, "MiB/s", runs)?;
+        checks.push(Check::ratio(&series[1], &series[0], Some(Bar::AtLeast(0.9))));
+        let what = format!("longest single write, {rw}");
+        checks.push(Check::value(what, longest.get(), "ms", Some(Bar::AtMost(100.0))));
+        all.extend(series);
+    }
+    let notes = vec![
+        "wall time of the process, start, final drain and one fsync included; each block of 1 GiB once"
+            .into(),
+    ];
+    Ok(Outcome { series: all, checks, notes, ..Outcome::default() })
+}

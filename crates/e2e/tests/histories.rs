@@ -1,0 +1,489 @@
+//! Those of the known histories (docs/crash.md, section 13) that only real kernels, programs and processes can tell; the
+//! others are scripts of the simulator. Each test must fail when the rule that it is about is taken out:
+//! [`every_rule_that_is_taken_out_is_missed`] does so, with a build that can have deliberate bugs.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use holdfast_e2e::cmd::Cmd;
+use holdfast_e2e::disk::{self, Disk, Kind};
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::proc::{self, wait_until};
+use holdfast_e2e::{need, report, tally};
+
+/// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that must notice.
+const RULES: [(&str, &str); 14] = [
+    ("DeadKeeperServed", "h11_nothing_is_acknowledged_after_the_keepers_death"),
+    ("RecoveryPutOff", "h12_recovery_follows_the_keepers_death_at_once"),
+    ("LinksUncounted", "h16_a_file_that_loses_one_of_its_names_keeps_its_bytes"),
+    ("DeathUnwatched", "h22_a_dead_program_is_noticed_though_its_child_lives"),
+    ("SignalsAtOnce", "h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to"),
+    ("RefusalIgnored", "h24_a_program_that_cannot_be_patched_keeps_its_own_syncs"),
+    ("AnyFileSystem", "h25_unknown_file_systems_are_left_alone"),
+    ("TimesUndrained", "h26_times_and_sizes_are_what_the_program_made_them"),
+    ("SizeUntold", "h26_times_and_sizes_are_what_the_program_made_them"),
+    ("LinksFollowed", "h27_recovery_builds_nothing_behind_a_link"),
+    ("IdentityUnchecked", "h27_recovery_writes_to_no_other_file"),
+    ("DrainCommandIdle", "h28_a_drained_file_system_can_be_copied_without_the_pool"),
+    ("AgeIgnored", "h28_bytes_wait_in_the_log_for_about_a_second"),
+    ("DrainSkipped", "h28_a_drained_file_system_can_be_copied_without_the_pool"),
+];
+
+/// Nothing is brought to the files by itself within a test.
+const LATE: &str = "--age-max=3600000";
+const BEHIND: [&str; 3] = ["--write-behind=at-once", LATE, "--fence=fanotify"];
+/// What a program or keeper does at once may take so long on a machine that is busy.
+const SOON: Duration = Duration::from_secs(5);
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths are text")
+}
+
+/// A run that says lines, and ends with the test.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    family: Vec<u32>,
+}
+
+impl Running {
+    fn start(cmd: &Cmd) -> Self {
+        let mut child = cmd.spawn();
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = std::sync::mpsc::channel();
+        // Ends with the program's output, or with the receiver.
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines, family: Vec::new() }
+    }
+
+    fn python(pool: &Pool, options: &[&str], script: &str, place: &Path) -> Self {
+        Self::start(&pool.run(options).args(["--", "python3", "-c", script, text(place)]))
+    }
+
+    /// Reads up to the line that begins so.
+    fn until(&mut self, start: &str) -> String {
+        let until = Instant::now() + 2 * SOON;
+        let mut told = String::new();
+        while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if line.starts_with(start) {
+                self.family = proc::descendants(self.child.id());
+                return line;
+            }
+            told = line;
+        }
+        panic!("the program never said `{start}`, but `{told}` last");
+    }
+
+    /// Kills supervisor, keeper and program.
+    fn kill_all(mut self, pool: &Pool) {
+        let mut gone = proc::keepers(&pool.path);
+        gone.extend(proc::descendants(self.child.id()));
+        drop(self.child.kill());
+        gone.iter().for_each(|pid| proc::kill_hard(*pid));
+        drop(self.child.wait());
+        wait_until(SOON, "the end of those killed", || !gone.iter().any(|pid| proc::alive(*pid)));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.family.extend(proc::descendants(self.child.id()));
+        drop(self.child.kill());
+        for pid in self.family.iter().filter(|pid| proc::alive(**pid)) {
+            proc::kill_hard(*pid);
+        }
+        drop(self.child.wait());
+    }
+}
+
+/// Lines with their numbers, each said once it is durable.
+const APPEND: &str = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+for number in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1000000):
+    try:
+        os.write(fd, b'%09d\\n' % number)
+        os.fsync(fd)
+    except OSError as error:
+        os.write(1, b'errno %d\\n' % error.errno)
+        break
+    os.write(1, b'ack %d\\n' % number)
+time.sleep(60)
+";
+
+/// A program whose keeper died went on alone; the next keeper wrote older records over what it had synced.
+#[test]
+fn h11_nothing_is_acknowledged_after_the_keepers_death() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("log");
+    let mut run = Running::python(&pool, &[], APPEND, &file);
+    run.until("ack 100");
+    proc::kill_hard(proc::keeper(&pool.path));
+    assert_eq!(run.until("errno"), "errno 5");
+}
+
+/// The keeper died with bytes that only the log had; outsiders read old ones until somebody came and recovered.
+#[test]
+fn h12_recovery_follows_the_keepers_death_at_once() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("file");
+    let script = "
+import os, sys, time
+os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600), b'n' * 5000)
+print('ready', flush=True)
+time.sleep(60)
+";
+    let mut run = Running::python(&pool, &BEHIND, script, &file);
+    run.until("ready");
+    assert_eq!(std::fs::metadata(&file).expect("file").len(), 0, "nothing but the log has the bytes");
+    proc::kill_hard(proc::keeper(&pool.path));
+    // The program lives on, and so does the supervisor.
+    wait_until(SOON, "what was acknowledged", || {
+        std::fs::read(&file).is_ok_and(|bytes| bytes == [b'n'; 5000])
+    });
+}
+
+/// link(a, b), link(a, c), write, unlink(c): the removal of one name was taken for that of the file, and the slot then knew none
+/// that was left.
+#[test]
+fn h16_a_file_that_loses_one_of_its_names_keeps_its_bytes() {
+    // Without the right to open files by their handles: names are all that recovery has.
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::of_user("nobody", ""));
+    disk::give_to(&disk.root, "nobody");
+    disk.settle();
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+fd = os.open('a', os.O_WRONLY | os.O_CREAT, 0o600)
+os.pwrite(fd, b'1' * 4096, 0)
+os.link('a', 'b')
+os.link('a', 'c')
+os.pwrite(fd, b'2' * 4096, 4096)
+os.unlink('c')
+os.pwrite(fd, b'3' * 4096, 8192)
+print('ready', flush=True)
+time.sleep(60)
+";
+    let mut run = Running::python(&pool, &[LATE], script, &disk.root);
+    run.until("ready");
+    disk.cut_power();
+    run.kill_all(&pool);
+    disk.restore_power();
+    let told = pool.recover(&[]);
+    let expected = [[b'1'; 4096], [b'2'; 4096], [b'3'; 4096]].concat();
+    let found = std::fs::read(disk.root.join("b")).unwrap_or_default();
+    assert!(found == expected, "{} bytes of b\n{}", found.len(), told.told());
+}
+
+/// A program kept a number of a slot that had gone to another file, and wrote into that.
+#[test]
+fn h20_a_slot_in_new_hands_is_closed_to_its_old_owner() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let script = "
+import os, sys
+os.chdir(sys.argv[1])
+new = lambda name: os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+old, other = new('x'), new('y')
+os.pwrite(old, b'x' * 100, 0)
+os.pwrite(other, b'y' * 100, 0)
+os.rename('y', 'x')
+files = [new('z%d' % number) for number in range(8)]
+for fd in files: os.pwrite(fd, b'z' * 100, 0)
+assert os.pwrite(old, b'old' * 30, 0) == 90
+for fd in files: assert os.pread(fd, 200, 0) == b'z' * 100, os.pread(fd, 200, 0)
+assert os.pread(old, 200, 0) == b'old' * 30 + b'x' * 10
+";
+    let (output, summary) = pool.run_summarised(&BEHIND, &["python3", "-c", script, text(&disk.root)]);
+    output.ok();
+    assert!(report::number(&summary, "writes_absorbed") >= 10, "{summary:#}");
+}
+
+/// A child that never called us kept the socket open, and nobody heard of its parent's death; a program that closed all its
+/// descriptors was taken for dead.
+#[test]
+fn h22_a_dead_program_is_noticed_though_its_child_lives() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let mut steady = Running::python(&pool, &[], APPEND, &disk.root.join("steady"));
+    steady.until("ack 5");
+    let script = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+os.write(fd, b'parent')
+if os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+print('ready', os.getpid(), flush=True)
+while True: os.pwrite(fd, b'p' * 4096, 0)
+";
+    let mut run = Running::python(&pool, &[], script, &disk.root.join("file"));
+    let parent: u32 =
+        run.until("ready").rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a number");
+    let is_client = || pool.status()["clients"].as_array().is_some_and(|all| all.contains(&parent.into()));
+    assert!(is_client(), "{:#}", pool.status());
+    proc::kill_hard(parent);
+    wait_until(SOON, "the keeper's notice of the death", || !is_client());
+    let script = "
+import os, sys
+os.closerange(3, 1 << 20)
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+for number in range(50):
+    os.write(fd, b'line')
+    os.fsync(fd)
+";
+    let closed = disk.root.join("closed");
+    pool.run(&[]).args(["--", "python3", "-c", script, text(&closed)]).limit(4 * SOON).ok();
+    drop(run);
+    drop(steady);
+    wait_until(2 * SOON, "the keeper's end, with its last client", || proc::keepers(&pool.path).is_empty());
+}
+
+/// A handler ran while its thread held the lock of a page, and waited for it for ever.
+#[test]
+fn h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to() {
+    let place = disk::directory();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/signals.c");
+    let program = place.path().join("signals");
+    Cmd::new("cc").args(["-O1", "-pthread", "-o"]).args([&program, &source]).ok();
+    let held = Pool::new().run(&[]).arg("--").arg(&program).dir(place.path()).limit(4 * SOON).ok();
+    assert!(!held.stdout.contains("FAILED"), "{}", held.told());
+    assert!(held.stdout.contains("alarms 1, wrong 0"), "{}", held.told());
+}
+
+/// Where code may not be made writable, stdio's writes went unseen, and the descriptor's sync was absorbed.
+#[test]
+fn h24_a_program_that_cannot_be_patched_keeps_its_own_syncs() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let program = disk.root.join("stdio");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/stdio.c");
+    Cmd::new("cc").args(["-O1", "-o"]).args([&program, &source]).ok();
+    disk.settle();
+    let file = disk.root.join("file");
+    // PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN, which programs inherit.
+    let script = "
+import ctypes, os, sys
+assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+";
+    let program = ["--", "python3", "-c", script, text(&program), text(&file)];
+    let mut run = Running::start(&pool.run(&[LATE]).args(program));
+    run.until("ack 5");
+    disk.cut_power();
+    run.kill_all(&pool);
+    disk.restore_power();
+    pool.recover(&[]).ok();
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(found, "begin\n0\n1\n2\n3\n4\n5\n", "what was synced is not there");
+}
+
+/// A volume that others mount, too, failed over to them without the pool.
+#[test]
+fn h25_unknown_file_systems_are_left_alone() {
+    let memory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
+    let of = format!("of={}", text(&memory.path().join("file")));
+    let dd = ["dd", "if=/dev/zero", &of, "bs=4k", "count=10", "conv=fsync"];
+    let (output, summary) = Pool::new().run_summarised(&["--exclusive", text(memory.path())], &dd);
+    output.ok();
+    assert_eq!(report::number(&summary, "writes_absorbed"), 0, "{summary:#}");
+}
+
+/// A late drain changed the times that `cp -p` had set; tools skipped files whose size looked old; a descriptor of the
+/// keeper's kept a program from being started.
+#[test]
+fn h26_times_and_sizes_are_what_the_program_made_them() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let script = "
+import fcntl, os, subprocess, sys
+os.chdir(sys.argv[1])
+fd = os.open('timed', os.O_RDWR | os.O_CREAT, 0o600)
+os.write(fd, b't' * 5000)
+os.utime('timed', (1000000000, 1000000000))
+fd = os.open('sized', os.O_RDWR | os.O_CREAT, 0o600)
+os.write(fd, b's' * 5000)
+assert os.fstat(fd).st_size == os.stat('sized').st_size == 5000
+fcntl.flock(fd, fcntl.LOCK_EX)
+os.close(fd)
+fcntl.flock(os.open('sized', os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+fd = os.open('script', os.O_WRONLY | os.O_CREAT, 0o700)
+os.write(fd, b'#!/bin/sh\\nexit 7\\n')
+os.close(fd)
+assert subprocess.run(['./script']).returncode == 7
+";
+    let (output, summary) = pool.run_summarised(&BEHIND, &["python3", "-c", script, text(&disk.root)]);
+    output.ok();
+    assert!(report::number(&summary, "writes_absorbed") >= 2, "{summary:#}");
+    let modified = std::fs::metadata(disk.root.join("timed")).and_then(|meta| meta.modified()).expect("file");
+    assert_eq!(
+        modified,
+        std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000),
+        "the program set this time"
+    );
+}
+
+/// A directory was replaced by a link to another user's: recovery, as root, wrote there.
+#[test]
+fn h27_recovery_builds_nothing_behind_a_link() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (directory, elsewhere) = (disk.root.join("directory"), disk.root.join("elsewhere"));
+    std::fs::create_dir(&directory).expect("directory");
+    disk.settle();
+    // With the first file of a directory the keeper syncs it; the second is in the log alone.
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+for name in 'first', 'second':
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, b'bytes')
+    os.fsync(fd)
+print('ready', flush=True)
+time.sleep(60)
+";
+    let mut run = Running::python(&pool, &[LATE], script, &directory);
+    run.until("ready");
+    disk.cut_power();
+    run.kill_all(&pool);
+    disk.restore_power();
+    assert!(!directory.join("second").exists(), "the crash takes the file");
+    std::fs::remove_dir_all(&directory).expect("removal");
+    std::fs::create_dir(&elsewhere).expect("directory");
+    std::os::unix::fs::symlink(&elsewhere, &directory).expect("link");
+    let told = pool.recover(&[]);
+    let found = std::fs::read_dir(&elsewhere).expect("directory").count();
+    assert_eq!(found, 0, "recovery wrote behind the link\n{}", told.told());
+}
+
+/// Another file stood at the name of a slot, and got the slot's bytes.
+#[test]
+fn h27_recovery_writes_to_no_other_file() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("file");
+    std::fs::write(&file, "").expect("file");
+    disk.settle();
+    let mut run = Running::python(&pool, &[LATE], APPEND, &file);
+    run.until("ack 20");
+    run.kill_all(&pool);
+    std::fs::rename(&file, disk.root.join("kept")).expect("rename");
+    std::fs::write(&file, "of somebody else").expect("file");
+    let told = pool.recover(&[]);
+    let found = std::fs::read_to_string(&file).expect("file");
+    assert_eq!(found, "of somebody else", "{}", told.told());
+}
+
+/// What a copy of the disk without the pool holds after `and`.
+fn copied(options: &[&str], and: impl FnOnce(&Pool)) -> String {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("log");
+    let program = ["--", "python3", "-c", APPEND, text(&file), "100"];
+    let mut run = Running::start(&pool.run(options).args(program));
+    run.until("ack 99");
+    and(&pool);
+    disk.cut_power();
+    run.kill_all(&pool);
+    disk.restore_power();
+    std::fs::read_to_string(&file).unwrap_or_default()
+}
+
+fn all_lines() -> String {
+    (0..100).map(|number| format!("{number:09}\n")).collect()
+}
+
+/// A snapshot of the volume lacked what the log had.
+#[test]
+fn h28_a_drained_file_system_can_be_copied_without_the_pool() {
+    let found = copied(&BEHIND, |pool| drop(pool.command("drain").ok()));
+    assert!(found == all_lines(), "{} bytes are there after a drain", found.len());
+}
+
+/// The same of a program that nobody asked to drain, and that has been idle for a while.
+#[test]
+fn h28_bytes_wait_in_the_log_for_about_a_second() {
+    let found = copied(&["--write-behind=at-once", "--fence=fanotify"], |pool| {
+        wait_until(SOON, "a clean pool", || report::number(&pool.status(), "files_dirty") == 0);
+    });
+    assert!(found == all_lines(), "{} bytes are there after a while", found.len());
+}
+
+/// The build that can have deliberate bugs.
+fn with_canaries() -> PathBuf {
+    let path = std::env::var_os("HOLDFAST_CANARIES_BIN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/canaries/canaries/holdfast"),
+        PathBuf::from,
+    );
+    assert!(
+        path.with_file_name("libholdfast.so").exists(),
+        "{} is missing; build it with: cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
+         --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries --target-dir target/canaries",
+        path.display()
+    );
+    path.canonicalize().expect("just seen")
+}
+
+/// Deliberate bugs are in the build that is made for them, and in nothing that ships.
+#[test]
+fn what_ships_can_have_no_deliberate_bug() {
+    let has = |path: &Path| {
+        let bytes = std::fs::read(path).expect("a built file");
+        bytes.windows(15).any(|part| part == b"HOLDFAST_CANARY")
+    };
+    for (program, can) in [(need::holdfast(), false), (with_canaries(), true)] {
+        for path in [program.clone(), program.with_file_name("libholdfast.so")] {
+            assert_eq!(has(&path), can, "{}", path.display());
+        }
+    }
+}
+
+/// One test of this file, in a process of its own, with the build that can have deliberate bugs. Returns whether it passed.
+fn play(test: &str, bug: Option<&str>, holdfast: &Path) -> (bool, String) {
+    let this = std::env::current_exe().expect("the test's own path");
+    let mut cmd = Cmd::new(&this).args(["--exact", test, "--test-threads=1"]).env("HOLDFAST_BIN", holdfast);
+    if let Some(bug) = bug {
+        cmd = cmd.env("HOLDFAST_CANARY", bug);
+    }
+    let output = cmd.limit(Duration::from_secs(60)).output();
+    let [passed, failed] =
+        ["1 passed; 0 failed;", "0 passed; 1 failed;"].map(|end| output.stdout.contains(end));
+    assert!(passed != failed, "{test} with {bug:?} was not run\n{}", output.told());
+    (passed, output.told())
+}
+
+/// Every test above, with all rules and with each of those taken out that it is about.
+#[test]
+fn every_rule_that_is_taken_out_is_missed() {
+    let holdfast = with_canaries();
+    let mut plays: Vec<(&str, Option<&str>)> = RULES.iter().map(|(bug, test)| (*test, Some(*bug))).collect();
+    let mut tests: Vec<&str> = RULES.iter().map(|(_, test)| *test).collect();
+    tests.dedup();
+    tests.sort_unstable();
+    tests.dedup();
+    plays.extend(tests.iter().map(|test| (*test, None)));
+    let (next, wrong) = (AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((test, bug)) = plays.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (passed, told) = play(test, *bug, &holdfast);
+                    if passed != bug.is_none() {
+                        let what = if passed { "SURVIVED" } else { "fails with all rules" };
+                        let told = if passed { String::new() } else { told };
+                        wrong.lock().expect("list").push(format!("{what}: {bug:?} in {test}\n{told}"));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().expect("list");
+    let caught = RULES.len() - wrong.iter().filter(|line| line.starts_with("SURVIVED")).count();
+    let seconds = begun.elapsed().as_secs();
+    tally::say(&format!(
+        "known histories, real: histories {}, rules taken out {}, rules missed {caught}; {seconds} s",
+        tests.len(),
+        RULES.len()
+    ));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,247 @@
+//! The histories that broke the design once, as scripts: each loses, tears, rolls back or blocks when the rule that
+//! stands against it is taken out. docs/crash.md, section 13, has them in words, under the same numbers.
+//!
+//! With its rules a story must pass; with any one of them taken out (`holdfast-sim --stories`, in the build that can
+//! have deliberate bugs) it must fail. What only real kernels and processes can tell is in `crates/e2e/tests/histories.rs`.
+
+mod plays;
+
+use std::sync::mpsc::channel;
+
+use crate::check::{Checker, Counts, Effort, Violation};
+use crate::disk::Journal;
+use crate::history::{Behind, History, TINY};
+use crate::op::{Amid, Step};
+use crate::run::{Failure, Only, Shared, Worker};
+
+/// A step is interrupted at each of its points up to this one.
+const POINTS: usize = 24;
+
+/// Images of each crash point, and how often something else happens to one: more than in long runs, as there is little to
+/// play.
+const EFFORT: Effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 4, tamper_one_in: 6 };
+
+/// The machines that files in state Through are played on, and those for files in state Behind.
+const THROUGH: [(Journal, Option<Behind>); 2] = [(Journal::Ordered, None), (Journal::Lagging, None)];
+const BEHIND: [(Journal, Option<Behind>); 2] = [
+    (Journal::Ordered, Some(Behind { at_once: true, frames: 4 })),
+    (Journal::Lagging, Some(Behind { at_once: true, frames: 0 })),
+];
+
+/// One of the histories.
+pub struct Story {
+    /// Its number in docs/crash.md.
+    pub number: u32,
+    /// What it tells; the test that plays it has the same name.
+    pub name: &'static str,
+    /// The deliberate bugs (`holdfast-canary`) that take out a rule which stands against it.
+    pub bugs: &'static [&'static str],
+    plays: fn(&mut plays::Plays),
+}
+
+/// All of them.
+pub const STORIES: [Story; 19] = [
+    Story {
+        number: 1,
+        name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
+        bugs: &["SelectiveDrain", "LiveSegmentFreed", "ExpiryUnpersisted", "RecoverExpired"],
+        plays: plays::nearly_dead_segments,
+    },
+    Story {
+        number: 2,
+        name: "the_members_of_a_group_live_and_die_together",
+        bugs: &["GroupMemberUnnoted", "RecoverPartGroup"],
+        plays: plays::groups,
+    },
+    Story {
+        number: 3,
+        name: "no_number_is_given_out_twice_and_no_old_record_comes_alive",
+        bugs: &["CounterLow", "GenerationKept", "GenerationUnflushed"],
+        plays: plays::restarts,
+    },
+    Story {
+        number: 4,
+        name: "a_torn_name_never_takes_a_slot_with_it",
+        bugs: &["HintInPlace", "InUseBeforeIdentity", "RenameUnsettled"],
+        plays: plays::torn_names,
+    },
+    Story {
+        number: 5,
+        name: "log_and_file_have_two_writers_of_the_same_bytes_in_one_order",
+        bugs: &["PageLocksOpen", "DropFence"],
+        plays: plays::two_writers,
+    },
+    Story {
+        number: 6,
+        name: "what_the_kernel_refused_or_cut_short_is_never_replayed",
+        bugs: &["NoCancel", "CancelUnfenced", "RecoverCancelled"],
+        plays: plays::short_writes,
+    },
+    Story {
+        number: 7,
+        name: "a_sync_counts_only_for_what_was_changed_before_it_began",
+        bugs: &["SyncCoversLater"],
+        plays: plays::changes_amid_a_sync,
+    },
+    Story {
+        number: 8,
+        name: "a_sync_is_real_when_something_changed_that_the_log_does_not_hold",
+        bugs: &["UnloggedIgnored", "NamesUncounted", "DirectorySyncUncounted", "DirectorySyncBlank"],
+        plays: plays::unlogged_changes,
+    },
+    Story {
+        number: 9,
+        name: "nothing_goes_around_the_log_over_live_records",
+        bugs: &["AroundUnsettled", "AroundUnsynced", "BypassUnsettled"],
+        plays: plays::around_the_log,
+    },
+    Story {
+        number: 10,
+        name: "recovery_never_writes_over_what_others_wrote",
+        bugs: &["OutsiderUnsettled", "ChangeIgnored"],
+        plays: plays::outsiders,
+    },
+    Story {
+        number: 13,
+        name: "who_waits_for_log_space_holds_nothing_that_others_wait_for",
+        bugs: &["ReserveLate"],
+        plays: plays::no_space,
+    },
+    Story {
+        number: 14,
+        name: "nothing_expires_that_was_numbered_but_not_yet_written",
+        bugs: &["AnnouncedTooHigh", "AnnouncementsIgnored", "SettledAfterSync", "ExpireBeforeSync"],
+        plays: plays::expiry_amid_a_write,
+    },
+    Story {
+        number: 15,
+        name: "a_dead_writers_record_is_finished_before_others_see_its_bytes",
+        bugs: &["RollForwardSkipped", "RollForwardUnflushed"],
+        plays: plays::dead_writers,
+    },
+    Story {
+        number: 16,
+        name: "a_removed_file_stays_away_and_one_that_stays_is_whole",
+        bugs: &["UnlinkUnannounced", "RemovalNotWithdrawn", "ReleaseBeforeDirectorySync"],
+        plays: plays::removals,
+    },
+    Story {
+        number: 17,
+        name: "a_truncation_keeps_its_place_among_the_writes",
+        bugs: &[
+            "ResizeLoggedLate",
+            "RecoverSizesLast",
+            "RecoverNoTruncate",
+            "RecoverNoPunch",
+            "WritersStayIn",
+        ],
+        plays: plays::truncations,
+    },
+    Story {
+        number: 18,
+        name: "bytes_that_a_failed_sync_dropped_are_written_again",
+        bugs: &["ClientFailureForgotten", "NoRewrite", "SyncErrorIgnored", "RewriteBackwards"],
+        plays: plays::failed_syncs,
+    },
+    Story {
+        number: 19,
+        name: "a_file_that_recovery_builds_anew_survives_its_crash",
+        bugs: &["RebuiltTooEarly", "RebuiltUnnamed", "RecoverUnsynced", "CreatedExpiresEarly"],
+        plays: plays::rebuilt_files,
+    },
+    Story {
+        number: 20,
+        name: "a_segment_or_slot_in_new_hands_shows_nothing_of_its_old_ones",
+        bugs: &["OlderUseLive", "RetireDirty", "SlotGenerationUnchecked"],
+        plays: plays::new_hands,
+    },
+    Story {
+        number: 21,
+        name: "a_read_in_state_behind_sees_every_write_and_nothing_older",
+        bugs: &["ReadsUnlocked", "DrainStale", "DrainSkipped", "OldestSeqForgotten"],
+        plays: plays::reads_behind,
+    },
+];
+
+impl Story {
+    /// The story with this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        STORIES.iter().find(|story| story.name == name)
+    }
+
+    /// Every way in which it is played.
+    pub fn histories(&self) -> Vec<History> {
+        let mut plays = Vec::new();
+        (self.plays)(&mut plays);
+        let machines: &[_] = match self.number {
+            20 => &[THROUGH, BEHIND].concat(),
+            21 => &BEHIND,
+            _ => &THROUGH,
+        };
+        let history = |(journal, behind), steps: &[Step]| History {
+            journal,
+            pool: TINY,
+            behind,
+            steps: steps.to_vec(),
+        };
+        plays.iter().flat_map(|steps| machines.iter().map(|machine| history(*machine, steps))).collect()
+    }
+
+    /// Plays it until the first failure.
+    pub fn play(&self) -> (Counts, Option<Failure>) {
+        let shared = Shared::default();
+        let (failures, heard) = channel();
+        let mut worker =
+            Worker { index: 0, of: 1, effort: EFFORT, shared: &shared, failures, counts: Counts::default() };
+        for history in self.histories() {
+            let Some(from) = first_of_interest(&history) else { continue };
+            worker.check(&history, from, Only::ALL);
+            if let Ok(failure) = heard.try_recv() {
+                return (worker.counts, Some(failure));
+            }
+        }
+        for (first, second) in self.two_lives() {
+            if let Some(failure) = play_two_lives(&mut worker, &first, &second) {
+                return (worker.counts, Some(failure));
+            }
+        }
+        (worker.counts, None)
+    }
+
+    /// Histories of a machine whose power fails in between.
+    fn two_lives(&self) -> Vec<(History, History)> {
+        if self.number == 3 { plays::reused_numbers() } else { Vec::new() }
+    }
+}
+
+/// The step that is interrupted, since those before it are played without interruption, too; `None` when it has fewer points.
+fn first_of_interest(history: &History) -> Option<usize> {
+    let Some(at) = history.steps.iter().position(|step| step.amid != Amid::Nothing) else { return Some(0) };
+    let begun = History { steps: history.steps[..=at].to_vec(), ..history.clone() };
+    begun.play(at + 1).interrupted.then_some(at)
+}
+
+fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) -> Option<Failure> {
+    let superblock = first.superblock();
+    let mut checker =
+        Checker { superblock: &superblock, effort: EFFORT, behind: None, counts: Counts::default() };
+    let failed = |violation: Violation, history: &History| Failure {
+        violation,
+        history: format!("{first}then, after a crash and recovery, {history}"),
+        replay: "--help # a second life: cargo test -p holdfast-sim --test histories".to_owned(),
+    };
+    let played = first.play_all();
+    let last = played.snapshots.last().expect("something happened");
+    let outcome = match checker.check(last, 0, &[first.seed()]) {
+        Ok(outcome) => outcome,
+        Err(violation) => return Some(failed(violation, second)),
+    };
+    let played = second.play_after(&outcome, superblock);
+    let checked = played.snapshots.iter().enumerate().try_for_each(|(crash, snapshot)| {
+        (0..checker.images_of(snapshot))
+            .try_for_each(|image| checker.check(snapshot, image, &[second.seed(), crash as u64]).map(|_| ()))
+    });
+    worker.counts.add(&checker.counts);
+    worker.counts.histories += 2;
+    checked.err().map(|violation| failed(violation, second))
+}
