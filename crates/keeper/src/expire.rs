@@ -24,20 +24,12 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
-/// After this long, if not the age limit, every file has had its turn.
-const ROUND_MAX: Duration = Duration::from_secs(5);
 
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let limit = Duration::from_millis(keeper.config.age_ms_max);
-    let mut expirer = Expirer {
-        keeper,
-        segment_ns: 0,
-        sealed_left: 0,
-        ages: Ages::new(limit),
-        reviewed: Instant::now(),
-        round: Instant::now(),
-    };
+    let mut expirer =
+        Expirer { keeper, segment_ns: 0, sealed_left: 0, ages: Ages::new(limit), reviewed: Instant::now() };
     while !keeper.is_stopping() {
         let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
@@ -59,8 +51,6 @@ struct Expirer<'a> {
     sealed_left: u64,
     /// When it was last seen whether files may be in state Behind.
     reviewed: Instant,
-    /// When all files had had their turn last.
-    round: Instant,
 }
 
 /// What a cycle is about.
@@ -90,7 +80,7 @@ impl Expirer<'_> {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for them rang.
                 keeper.durable.free_segments();
-                keeper.durable.note_round();
+                header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
@@ -246,11 +236,6 @@ impl Expirer<'_> {
             Round::Some(due) => due.keys().for_each(|&slot| self.ages.done(slot)),
         }
         self.reviewed = Instant::now();
-        let turn = Duration::from_millis(self.keeper.config.age_ms_max).min(ROUND_MAX);
-        if self.round.elapsed() >= turn {
-            self.round = Instant::now();
-            durable.note_round();
-        }
         let (sealed_after, free) = self.count_segments();
         if let Some(freed) = sealed_before.checked_sub(sealed_after).filter(|&freed| freed > 0) {
             let segment_ns = begun.elapsed().as_nanos() as u64 / freed;
