@@ -67,8 +67,12 @@ impl Expirer<'_> {
         let header = keeper.durable.board.header();
         let bell = &header.expirer_wake.word;
         let mut was_dirty = false;
-        while !keeper.is_stopping() {
+        loop {
+            // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
             let seen = bell.load(Ordering::SeqCst);
+            if keeper.is_stopping() {
+                break;
+            }
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
                 return Round::All;
             }

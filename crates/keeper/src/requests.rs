@@ -35,8 +35,12 @@ const LOOKS: u32 = 64;
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
     let doorbell = &keeper.durable.board.header().request_wake.word;
     let mut watch = WATCH_MAX;
-    while !keeper.is_stopping() {
+    loop {
+        // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = doorbell.load(Ordering::SeqCst);
+        if keeper.is_stopping() {
+            break;
+        }
         let mut served = false;
         for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
             if cell.advance(RequestState::Posted, RequestState::Taken) {
