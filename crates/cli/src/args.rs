@@ -132,7 +132,8 @@ pub struct RunArgs {
     /// Bring files to disk at the latest when this much is logged [default: half of the pool]
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     pub batch_max: Option<u64>,
-    /// Bring files to disk at the latest when the oldest logged write is this old
+    /// Bring files to disk at the latest when the oldest logged write is this old; with --write-behind when a file was not
+    /// written for so long, and at the latest after thirty times that
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub age_max: u64,
     /// Inject latency: every durable write takes at least this long

@@ -51,7 +51,8 @@ pub struct KeeperConfig {
     pub batch_bytes_min: u64,
     /// Expire at the latest when this much is logged, in bytes (0: half of the pool).
     pub batch_bytes_max: u64,
-    /// Expire at the latest when the oldest record is this old, in milliseconds.
+    /// Expire at the latest when the oldest record is this old, in milliseconds; in state Behind when a file was not written
+    /// for so long, and at the latest after thirty times that.
     pub age_ms_max: u64,
     /// Whether writes may reach the page cache later than the log.
     pub write_behind: WriteBehind,
