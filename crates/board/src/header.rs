@@ -4,6 +4,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::names::{NAMES_ROWS, NamesRow};
 use crate::opens::{OPENS_ROWS, OpensRow};
+use crate::shown::Shown;
 
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
 pub const KEEPER_DIED: u32 = 0x4000_0000;
@@ -89,6 +90,8 @@ pub struct Header {
     /// 1 when clients announce opens before they make them; set by the keeper.
     pub announces_opens: Switch,
     opens: [OpensRow; OPENS_ROWS],
+    /// Files that must stay out of state Behind.
+    pub shown: Shown,
     /// Syncs answered from the log.
     pub syncs_absorbed: Counter,
     /// Syncs passed on to the kernel.

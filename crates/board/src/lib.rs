@@ -22,6 +22,7 @@ mod pages;
 mod reclaim;
 mod requests;
 mod segments;
+mod shown;
 mod stamps;
 mod sync;
 mod table;
@@ -39,6 +40,7 @@ pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
+pub use shown::Shown;
 pub use stamps::{Stamp, Stamps};
 #[cfg(shuttle)]
 pub use sync::model;

@@ -167,6 +167,18 @@ CHECK(a_mapping_of_a_removed_file, 1) {
     say("%.6s", map);
     state(fd);
 }
+CHECK(a_map_of_a_file_that_nobody_has_written_yet, 2) {
+    T(close(T(open("a", O_RDONLY | O_CREAT, 0644))));
+    int fd = T(open("a", O_RDONLY));
+    char *map = P(mmap(NULL, 8192, PROT_READ, MAP_SHARED, fd, 0));
+    T(close(fd));
+    fd = T(open("a", O_RDWR));
+    T(pwrite(fd, "written", 7, 100));
+    say("%.7s", map + 100);
+    T(pwrite(fd, "again", 5, 100));
+    say("%.7s", map + 100);
+    state(fd);
+}
 CHECK(a_mapped_file_written_by_a_child, 2) {
     int fd = make("a", 8192, 1);
     T(pwrite(fd, "parent", 6, 0));

@@ -113,6 +113,8 @@ for number in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1000000):
     except OSError as error:
         os.write(1, b'errno %d\\n' % error.errno)
         break
+    if 'sync' in sys.argv and number == 99:
+        os.sync()
     os.write(1, b'ack %d\\n' % number)
 time.sleep(60)
 ";
@@ -375,10 +377,10 @@ fn h27_recovery_writes_to_no_other_file() {
 }
 
 /// What a copy of the disk without the pool holds after `and`.
-fn copied(options: &[&str], and: impl FnOnce(&Pool)) -> String {
+fn copied(options: &[&str], word: &str, and: impl FnOnce(&Pool)) -> String {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     let file = disk.root.join("log");
-    let program = ["--", "python3", "-c", APPEND, text(&file), "100"];
+    let program = ["--", "python3", "-c", APPEND, text(&file), "100", word];
     let mut run = Running::start(&pool.run(options).args(program));
     run.until("ack 99");
     and(&pool);
@@ -395,14 +397,21 @@ fn all_lines() -> String {
 /// A snapshot of the volume lacked what the log had.
 #[test]
 fn h28_a_drained_file_system_can_be_copied_without_the_pool() {
-    let found = copied(&BEHIND, |pool| drop(pool.command("drain").ok()));
+    let found = copied(&BEHIND, "", |pool| drop(pool.command("drain").ok()));
     assert!(found == all_lines(), "{} bytes are there after a drain", found.len());
+}
+
+/// `sync` was the kernel's alone, which had nothing of the file.
+#[test]
+fn h28_a_program_that_syncs_all_file_systems_syncs_the_log_with_them() {
+    let found = copied(&BEHIND, "sync", |_| ());
+    assert!(found == all_lines(), "{} bytes are there after a sync", found.len());
 }
 
 /// The same of a program that nobody asked to drain, and that has been idle for a while.
 #[test]
 fn h28_bytes_wait_in_the_log_for_about_a_second() {
-    let found = copied(&["--write-behind=at-once", "--fence=fanotify"], |pool| {
+    let found = copied(&["--write-behind=at-once", "--fence=fanotify"], "", |pool| {
         wait_until(SOON, "a clean pool", || report::number(&pool.status(), "files_dirty") == 0);
     });
     assert!(found == all_lines(), "{} bytes are there after a while", found.len());

@@ -24,6 +24,8 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
+/// What a disk is thought to take for a byte until it has shown: 200 MB/s.
+const FIRST_NS_PER_BYTE: u64 = 5;
 
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
@@ -141,10 +143,14 @@ impl Expirer<'_> {
     /// a writer who waits for space does not wait long.
     fn oldest_batch(&self) -> u64 {
         let durable = &self.keeper.durable;
-        let half = u64::from(durable.superblock.layout.segment_count) / 2;
+        let layout = &durable.superblock.layout;
+        let half = u64::from(layout.segment_count) / 2;
+        // Not measured yet: a disk is taken for a slow one.
+        let segment_ns =
+            if self.segment_ns == 0 { layout.segment_bytes * FIRST_NS_PER_BYTE } else { self.segment_ns };
         let batch = match self.keeper.config.batch_bytes_max {
-            0 => BATCH.as_nanos() as u64 / self.segment_ns.max(1),
-            bytes => bytes / durable.superblock.layout.segment_bytes,
+            0 => BATCH.as_nanos() as u64 / segment_ns.max(1),
+            bytes => bytes / layout.segment_bytes,
         };
         durable
             .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)

@@ -5,7 +5,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use holdfast_cache::{Client, FileRef};
+use holdfast_cache::{Client, Errno, FileRef};
 
 use crate::descriptions::State;
 use crate::fds::{self, Row};
@@ -61,13 +61,29 @@ pub fn bring(fd: c_int) {
     }
 }
 
+/// Brings the newest bytes of all files to the page cache; fails with `EIO`.
+pub fn bring_all() -> Result<(), Errno> {
+    process::client()
+        .filter(|client| client.may_hide_bytes())
+        .map_or(Ok(()), |client| critical::section(|| client.bring_all_to_kernel()))
+}
+
 /// As `bring`, and keeps the file out of state Behind for good: somebody goes on reading it where we do not see it.
 pub fn show(fd: c_int) {
     if let Some(client) = process::client().filter(|client| client.writes_behind())
-        && let Some(file) = absorbed(client, fd)
+        && let Some(file) = absorbed(client, fd).or_else(|| shown(client, raw::fstat(fd).ok()?))
     {
         let _ = critical::section(|| client.leave_behind(file, true));
     }
+}
+
+/// Keeps a file that has no row yet out of state Behind. It may have got its row meanwhile.
+fn shown(client: &Client, stat: raw::Stat) -> Option<FileRef> {
+    if !stat.regular {
+        return None;
+    }
+    client.board().header().shown.note(stat.dev, stat.ino);
+    client.find(stat.dev, stat.ino).map(|seen| seen.file)
 }
 
 /// [`bring`] for the file of a name.
@@ -93,10 +109,9 @@ pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
     if let Some(client) = process::client().filter(|client| client.writes_behind())
         // SAFETY: the program's path.
         && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
-        && stat.regular
-        && let Some(seen) = client.find(stat.dev, stat.ino)
+        && let Some(file) = shown(client, stat)
     {
-        let _ = critical::section(|| client.leave_behind(seen.file, true));
+        let _ = critical::section(|| client.leave_behind(file, true));
     }
 }
 

@@ -71,6 +71,20 @@ impl<N: Nvm> Client<N> {
         drained
     }
 
+    /// [`Client::bring_to_kernel`] for all files, before a call that syncs file systems.
+    ///
+    /// # Errors
+    /// `EIO` when the bytes of some could not be brought there.
+    pub fn bring_all_to_kernel(&self) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for (slot, row) in self.board.files().iter().enumerate() {
+            let file = FileRef { slot: slot as u32, generation: row.generation.load(Ordering::SeqCst) };
+            let brought = self.bring_to_kernel(file);
+            result = result.and(brought);
+        }
+        result
+    }
+
     /// Keeps all files out of state Behind, from now on and for every client.
     pub fn forbid_behind(&self) {
         // Before the files are looked at: the keeper looks at it after it has let one into the state.

@@ -255,7 +255,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let stat = file.held().stat();
         // Held until the state is set: a removal that is announced afterwards sees it.
-        let meta = file.meta();
+        let mut meta = file.meta();
         if let (FileState::Through, Ok(stat)) = (row.state(), stat)
             && stat.size < NO_SIZE
             // The kernel and the dynamic linker read programs and libraries without any hook, and a write takes set-user-ID
@@ -268,8 +268,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.written_ns.store(0, Ordering::SeqCst);
             self.board.header().behind_files.word.fetch_add(1, Ordering::SeqCst);
             row.set_state(FileState::Behind);
-            if self.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
-                // A client forbade it meanwhile. Nobody could enter yet.
+            let header = self.board.header();
+            meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);
+            if header.write_behind.word.load(Ordering::SeqCst) == 0 || !meta.may_be_behind {
+                // A client forbade it, before or meanwhile. Nobody could enter yet.
                 row.set_state(FileState::Through);
                 self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
             }

@@ -113,6 +113,24 @@ fn a_file_to_be_rewritten_can_be_settled_and_bypassed_by_who_keeps_its_writers_o
 }
 
 #[test]
+fn a_file_that_was_mapped_before_it_had_a_row_never_goes_behind() {
+    // The map shows the page cache; what others wrote afterwards was missing there until it was drained.
+    let bench = bench("shown");
+    let stat = bench.managed().held().stat().unwrap();
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    for noted in [false, true] {
+        assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
+        bench.ask(Ask::Through).unwrap();
+        if noted {
+            bench.durable.board.header().shown.note(stat.dev, stat.ino);
+        }
+        row.unlock_exclusive(CLIENT);
+        bench.durable.enter_behind(&bench.managed());
+        assert_eq!(bench.state() == FileState::Through, noted);
+    }
+}
+
+#[test]
 fn what_a_dead_client_asked_is_not_done_without_its_lock() {
     // It would take the file out of state Behind while others write.
     let bench = bench("asked-late");

@@ -191,6 +191,8 @@ pub static ENTRIES: &[Entry] = entries! {
     truncate::fallocate: c"fallocate" c"fallocate64";
     sync::fsync: c"fsync";
     sync::fdatasync: c"fdatasync";
+    sync::sync: c"sync";
+    sync::syncfs: c"syncfs";
     sync::sync_file_range: c"sync_file_range";
     names::unlink: c"unlink";
     names::unlinkat: c"unlinkat";

@@ -1,6 +1,5 @@
-//! Making a file's changes durable: absorbed where the log holds them all.
-//!
-//! `sync` and `syncfs` have no hooks: the kernel's answer is always right.
+//! Making a file's changes durable: absorbed where the log holds them all. What syncs whole file systems goes to the kernel, with
+//! what only the log has: a snapshot may follow that takes no notice of the pool.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_uint};
@@ -9,7 +8,7 @@ use libc::off_t;
 
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
-use crate::{critical, process};
+use crate::{behind, critical, process};
 
 /// The device of an open directory. Directories are synced to make names durable, most of which the slots know.
 fn directory_device(fd: c_int) -> Option<u64> {
@@ -19,7 +18,7 @@ fn directory_device(fd: c_int) -> Option<u64> {
     is_open.then_some(stat.dev)
 }
 
-fn sync(fd: c_int, number: i64) -> c_int {
+fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
     match target::of_other(fd) {
         Target::Managed(handle) => {
@@ -48,13 +47,31 @@ fn sync(fd: c_int, number: i64) -> c_int {
 /// `fsync`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
-    sync(fd, libc::SYS_fsync)
+    sync_file(fd, libc::SYS_fsync)
 }
 
 /// `fdatasync`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
-    sync(fd, libc::SYS_fdatasync)
+    sync_file(fd, libc::SYS_fdatasync)
+}
+
+/// `sync`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sync() {
+    // It cannot say that it failed; the next sync of the file does.
+    let _ = behind::bring_all();
+    // SAFETY: no arguments.
+    unsafe { call!(libc::SYS_sync) };
+}
+
+/// `syncfs`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+    let brought = behind::bring_all();
+    // SAFETY: touches no memory.
+    let result = check(unsafe { call!(libc::SYS_syncfs, fd) });
+    give_int(raw::encode(result.and_then(|_| brought).map(|()| 0)))
 }
 
 /// `sync_file_range`: a hint without a promise; the keeper writes back as it sees fit.

@@ -91,6 +91,11 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_fallocate => truncate::fallocate(int(a), int(b), c as _, d as _),
             libc::SYS_fsync => sync::fsync(int(a)),
             libc::SYS_fdatasync => sync::fdatasync(int(a)),
+            libc::SYS_sync => {
+                sync::sync();
+                0
+            }
+            libc::SYS_syncfs => sync::syncfs(int(a)),
             libc::SYS_sync_file_range => sync::sync_file_range(int(a), b as _, c as _, unsigned(d)),
             libc::SYS_unlink => names::unlink(a as _),
             libc::SYS_unlinkat => names::unlinkat(int(a), b as _, int(c)),

@@ -1,0 +1,58 @@
+//! Files that some client has handed to a reader whom no hook sees (a map, say) before they had a row: they may not enter
+//! state Behind afterwards.
+//!
+//! One bit per place, never taken back. Another file with the same place only stays out of that state without need.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words of bits.
+const SHOWN_WORDS: usize = 64;
+
+/// The bits.
+#[repr(C)]
+pub struct Shown {
+    words: [AtomicU64; SHOWN_WORDS],
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self { words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+impl Shown {
+    fn place(&self, dev: u64, ino: u64) -> (&AtomicU64, u64) {
+        // Fibonacci hashing: neighbouring inodes go to different words.
+        let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (&self.words[(hash >> 58) as usize], 1 << (hash >> 52 & 63))
+    }
+
+    /// Notes a file. Who notes it looks for its row afterwards: the keeper, which looks here with the row in place, misses
+    /// the bit only if the row is found then.
+    pub fn note(&self, dev: u64, ino: u64) {
+        let (word, bit) = self.place(dev, ino);
+        word.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    /// Whether a file was noted, or another one with its place.
+    pub fn has(&self, dev: u64, ino: u64) -> bool {
+        let (word, bit) = self.place(dev, ino);
+        word.load(Ordering::SeqCst) & bit != 0
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_noted_is_found_and_few_others_are() {
+        let shown = Shown::default();
+        for ino in 0..40 {
+            shown.note(5, ino * 7);
+        }
+        assert!((0..40).all(|ino| shown.has(5, ino * 7)));
+        let others = (1000..2000).filter(|&ino| shown.has(5, ino)).count();
+        assert!(others < 50, "{others} of 1000");
+    }
+}
