@@ -130,6 +130,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.slots().release(file.slot);
         self.events.released(file);
         files[file.slot as usize] = None;
+        drop(files);
+        // Whoever asked for this may need our descriptions gone.
+        locked(&self.fresh).retain(|fresh| !std::ptr::eq(&raw const **fresh, file));
     }
 
     /// Gives back the slot of a file that nobody has open for writing and of which nothing is live. Returns whether it did;
