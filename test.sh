@@ -142,7 +142,6 @@ attacked() {
                     sum["power cuts " kind] += number
                 }
             }
-            if (match(line, /seed [^,]*/)) seeds[++seeded] = name ": " substr(line, RSTART, RLENGTH)
         }
         END {
             printf "histories explored:    %s, of which known ones %s\n", told("histories"), told("known histories")
@@ -160,10 +159,20 @@ attacked() {
             printf "conformance checks:    %s\n", told("checks")
             printf "calls compared:        %s\n", told("calls compared")
             printf "seconds:               %s\n", seconds
-            print "seeds:"
-            for (i = 1; i <= seeded; i++) print "    " seeds[i]
         }' "$tally"
 }
+
+echo
+echo "seeds:"
+awk '{
+    line = substr($0, 8)
+    at = index(line, ": ")
+    if (!match(line, /seed [^,]*/)) next
+    name = substr(line, 1, at - 1)
+    if (!(name in seeds)) names[++named] = name
+    if (++count[name] <= 4) seeds[name] = seeds[name] " " substr(line, RSTART + 5, RLENGTH - 5)
+}
+END { for (i = 1; i <= named; i++) print "    " names[i] ":" seeds[names[i]] (count[names[i]] > 4 ? " and others" : "") }' "$tally"
 
 echo
 echo "== Holdfast tests, $SECONDS s"
