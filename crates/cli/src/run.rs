@@ -26,7 +26,9 @@ use crate::{EXIT_KEEPER, elf, format, locate, preload, report};
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just ending.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for a keeper without clients to end.
-const KEEPER_END_S_MAX: i64 = 5;
+const KEEPER_END_MAX: Duration = Duration::from_secs(5);
+/// How often it is seen whether somebody else uses the keeper.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The `run` subcommand.
 pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
@@ -209,13 +211,13 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
                     say_not_drained(&mut keeper.control, &config.pool);
                 }
                 let well = summary.drained;
-                end(keeper);
+                end(keeper, &config.pool);
                 return (summary, well);
             }
             Err(error) => {
                 report::say(&format!("{error}; recovering"));
                 // A keeper that was killed owns the pool until the last of it is gone.
-                wait_at_most(&keeper.pidfd, KEEPER_END_S_MAX);
+                ends_within(&keeper.pidfd, KEEPER_END_MAX);
                 recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {})
             }
         },
@@ -253,21 +255,24 @@ fn say_not_drained(control: &mut Control, pool: &Path) {
 
 /// Lets go of the keeper. One that we started and that nobody uses ends now; when we return it has let go of the
 /// pool and of the user's file systems.
-fn end(mut keeper: Keeper) {
-    let in_use = keeper.control.status().map_or(true, |status| !status.clients.is_empty());
-    drop(keeper.control);
-    if let Some(child) = &mut keeper.child
-        && !in_use
-    {
-        wait_at_most(&keeper.pidfd, KEEPER_END_S_MAX);
-        let _ = child.try_wait();
+fn end(keeper: Keeper, pool: &Path) {
+    let Keeper { mut control, child, pidfd, .. } = keeper;
+    let in_use = |control: &mut Control| control.status().map_or(true, |status| !status.clients.is_empty());
+    let mut used = in_use(&mut control);
+    drop(control);
+    let Some(mut child) = child else { return };
+    let begun = Instant::now();
+    while !used && begun.elapsed() < KEEPER_END_MAX && !ends_within(&pidfd, LOOK_AGAIN) {
+        // A child that the program forked last may have become its client meanwhile.
+        used = Control::connect(pool).is_ok_and(|mut control| in_use(&mut control));
     }
+    let _ = child.try_wait();
 }
 
-/// Waits until the process behind a pidfd has ended, or the time is over.
-fn wait_at_most(pidfd: &OwnedFd, seconds: i64) {
-    let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
-    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout));
+/// Waits until the process behind a pidfd has ended, or the time is over. Whether it has ended.
+fn ends_within(pidfd: &OwnedFd, time: Duration) -> bool {
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).is_ok_and(|ended| ended > 0)
 }
 
 fn write_summary(summary: &Summary, target: &Path) -> anyhow::Result<()> {
