@@ -87,7 +87,7 @@ struct Args {
     story: Option<String>,
     /// Seconds after which one that was not caught has survived.
     #[cfg(feature = "canaries")]
-    #[arg(long, value_name = "S", default_value_t = 8.0)]
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
     canary_seconds: f64,
 }
 

@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
     // SAFETY: touches no memory.
     let result = check(unsafe { call!(libc::SYS_syncfs, fd) });
-    give_int(raw::encode(result.and_then(|_| brought).map(|()| 0)))
+    give_int(raw::encode(result.and(brought).map(|()| 0)))
 }
 
 /// `sync_file_range`: a hint without a promise; the keeper writes back as it sees fit.
