@@ -134,12 +134,16 @@ impl Yard {
             if let Some(seq) = dead.seq {
                 let (media, layout) = (&self.media, self.media.layout());
                 let members = whole_write(media, layout, &media.uuid(), &dead.segments, seq, |_| ());
+                // As `durable/repair.rs`: what the rows had is in the kernel before all of the write is.
+                let rows = &self.board.files()[SLOT as usize].page_rows;
+                rows.fetch_add(1, SeqCst);
                 if !members.is_empty() {
                     self.drain_locked();
                 }
                 for (header, payload) in members {
                     self.pwrite(header.file_offset, &payload);
                 }
+                rows.fetch_sub(1, SeqCst);
             }
             self.board.frames().free_taken(dead.index);
             self.board.open_lane(&dead);

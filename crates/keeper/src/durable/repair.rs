@@ -71,7 +71,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn finish_operation(&self, dead: &DeadLane, seq: u64) {
         let slot = dead.slot;
         let Some(row) = self.board.files().get(slot as usize) else { return };
+        // While the rows are gone and the record is not there yet, the page cache has half of it: as long as some row is
+        // counted, readers come by the page locks, which are still its owner's.
+        let is_behind = row.state() == FileState::Behind;
+        if is_behind {
+            row.page_rows.fetch_add(1, Ordering::SeqCst);
+        }
         self.roll_forward_dead(dead, seq, row);
+        if is_behind {
+            row.page_rows.fetch_sub(1, Ordering::SeqCst);
+        }
         forget_size(row);
     }
 
