@@ -87,6 +87,7 @@ Examples:
   holdfast run --volatile -- git commit -m 'a commit'
   holdfast run --volatile --summary -- sqlite3 app.db 'INSERT INTO t VALUES (1)'
   holdfast run --pool /dev/dax0.0 --exclusive /srv/pg -- postgres -D /srv/pg
+  holdfast run --volatile --fence lease --write-behind=on -- ./append-only-daemon
   holdfast run --volatile --nvm-latency-ns 300 --nvm-bandwidth 2G/s -- fio job.fio
 
 A pool that does not exist is created. A pool that another keeper of yours owns is joined. A pool
@@ -162,7 +163,7 @@ pub enum Durability {
 pub enum Behind {
     /// Every write goes to the page cache before it returns
     Off,
-    /// Files below --exclusive directories or behind the fanotify fence; new files after about a second
+    /// Files below --exclusive directories or behind the fanotify or lease fence; new files after about a second
     On,
     /// As on, new files at once
     AtOnce,
@@ -187,6 +188,9 @@ pub enum Fence {
     Fanotify,
     /// Others are noticed and the file is marked; needs nothing
     Inotify,
+    /// As inotify; who opens a file that the program has open alone waits, so that it may be written behind. O_NONBLOCK
+    /// openers are refused once (EAGAIN). Needs only the owner's rights and Linux 6.9
+    Lease,
     /// Manage only files below --exclusive directories
     None,
 }
@@ -197,6 +201,7 @@ impl From<Fence> for FenceChoice {
             Fence::Auto => Self::Auto,
             Fence::Fanotify => Self::Fanotify,
             Fence::Inotify => Self::Inotify,
+            Fence::Lease => Self::Lease,
             Fence::None => Self::None,
         }
     }

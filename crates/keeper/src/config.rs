@@ -15,6 +15,8 @@ pub enum FenceChoice {
     Fanotify,
     /// Notices with a conflict mark; needs nothing.
     Inotify,
+    /// As inotify, and leases on files that a program has open alone; needs nothing.
+    Lease,
     /// No fence: only files under `exclusive` directories are managed.
     None,
 }

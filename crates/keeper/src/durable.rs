@@ -22,6 +22,7 @@ mod directories;
 mod drain;
 mod expire;
 mod file;
+mod lent;
 mod names;
 mod outsiders;
 mod reclaim;

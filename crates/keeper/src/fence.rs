@@ -8,26 +8,32 @@
 //! The fence must never call its sink with one of its own locks held, never open a file it watches, and never
 //! leave an open unanswered: an opening that is dropped for whatever reason is allowed.
 //!
-//! What it cannot see: `truncate(2)` by path (no kernel notice before the fact), and opens through another
+//! What it cannot see: `truncate(2)` by path (no kernel notice before the fact; only leases catch it), and opens through another
 //! layer of an overlay that reach the same blocks by another inode.
 
 mod account;
 mod fanotify;
 mod inotify;
+mod lease;
 mod ledger;
 mod opener;
 mod outsiders;
 mod sys;
 
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::FenceChoice;
+use crate::disk::OsFile;
+use crate::lease::Lease;
 use account::Key;
 use ledger::Ledger;
 
+pub use lease::obstacle as lease_obstacle;
 pub use outsiders::{Holder, Scan, scan_holders, writers_outside};
 
 /// Which fence is in use.
@@ -37,8 +43,17 @@ pub enum FenceKind {
     Fanotify,
     /// Notices: an outsider is seen at once, but it does not wait.
     Inotify,
+    /// As inotify; who opens a file that a program has alone waits.
+    Lease,
     /// No fence.
     None,
+}
+
+impl FenceKind {
+    /// Whether outsiders are only noticed after they opened a file, where no lease holds them back.
+    pub fn only_notices(self) -> bool {
+        matches!(self, FenceKind::Inotify | FenceKind::Lease)
+    }
 }
 
 impl fmt::Display for FenceKind {
@@ -46,6 +61,7 @@ impl fmt::Display for FenceKind {
         f.write_str(match self {
             FenceKind::Fanotify => "fanotify",
             FenceKind::Inotify => "inotify",
+            FenceKind::Lease => "lease",
             FenceKind::None => "none",
         })
     }
@@ -68,6 +84,10 @@ pub trait Outsiders: Send + Sync + 'static {
     /// fanotify only: an outsider that only reads is about to open the file; the open waits for this call. It must leave
     /// the page cache with everything in it, for as long as the file is watched. It may come at any time.
     fn reads(&self, _slot: u32, _generation: u64) {}
+
+    /// lease only: somebody waits to open the file, or to cut it; or nobody does any more. Must give the lease back, with
+    /// everything in the file. Calls may overlap.
+    fn lease_breaks(&self, _slot: u32, _generation: u64) {}
 
     /// No outsider that can write has the file open any more. With `wrote`, its bytes may be unsynced: the
     /// next sync must be real.
@@ -115,6 +135,7 @@ pub enum FenceError {
 enum Engine {
     Fanotify(fanotify::Engine),
     Inotify(inotify::Engine),
+    Lease(lease::Engine),
     None,
 }
 
@@ -137,6 +158,7 @@ impl Fence {
         let engine = match choice {
             FenceChoice::None => Engine::None,
             FenceChoice::Inotify => Engine::Inotify(inotify::Engine::start(&ledger)?),
+            FenceChoice::Lease => Engine::Lease(lease::Engine::start(&ledger)?),
             FenceChoice::Fanotify => Engine::Fanotify(fanotify::Engine::start(&ledger)?),
             FenceChoice::Auto => match fanotify::Engine::start(&ledger) {
                 Ok(engine) => Engine::Fanotify(engine),
@@ -154,6 +176,7 @@ impl Fence {
         match self.engine {
             Engine::Fanotify(_) => FenceKind::Fanotify,
             Engine::Inotify(_) => FenceKind::Inotify,
+            Engine::Lease(_) => FenceKind::Lease,
             Engine::None => FenceKind::None,
         }
     }
@@ -171,6 +194,7 @@ impl Fence {
         let marked = match &self.engine {
             Engine::Fanotify(engine) => engine.mark(via),
             Engine::Inotify(engine) => engine.mark(key, via),
+            Engine::Lease(engine) => engine.notices.mark(key, via),
             Engine::None => Ok(()),
         };
         // The descriptor may have been closed and its number reused meanwhile: then another inode is marked,
@@ -201,7 +225,28 @@ impl Fence {
                 }
             }
             Engine::Inotify(engine) => engine.unmark(key),
+            Engine::Lease(engine) => {
+                engine.forget(slot, generation);
+                engine.notices.unmark(key);
+            }
             Engine::None => {}
+        }
+    }
+
+    /// Takes a lease on a program's description of a watched file, which must be the only one there is: who opens it from now on
+    /// waits until the result is dropped. Tell of it by [`Fence::follow`] as soon as its file can be acted on.
+    pub(crate) fn lease(&self, description: File) -> io::Result<OsFile> {
+        match &self.engine {
+            Engine::Lease(engine) => engine.take(description),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The file of a slot is leased: from now on the sink hears who waits for it.
+    pub(crate) fn follow(&self, slot: u32, generation: u64, leased: &OsFile) {
+        if let Engine::Lease(engine) = &self.engine {
+            let is_whole = leased.lease() == Lease::Whole;
+            engine.follow(leased.as_fd().as_raw_fd(), slot, generation, is_whole);
         }
     }
 

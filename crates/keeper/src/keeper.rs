@@ -72,6 +72,15 @@ impl Notes {
     }
 }
 
+impl Notes {
+    /// As `trouble`, unless it was said before.
+    pub(crate) fn once(&self, message: String) {
+        if !locked(&self.errors).contains(&message) {
+            self.trouble(message);
+        }
+    }
+}
+
 impl Events<OsFile> for Notes {
     /// Keeps an error for `status`, newest last.
     fn trouble(&self, message: String) {

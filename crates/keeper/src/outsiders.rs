@@ -3,11 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::durable::{Events, locked};
-use crate::fence::{FenceKind, Outsiders};
+use crate::fence::Outsiders;
 use crate::keeper::Keeper;
+use crate::lease::Lease;
+
+/// Until an open that was let in shows up in its process's table of open files.
+const LET_IN: Duration = Duration::from_millis(20);
 
 /// The keeper as the fence sees it.
 pub(crate) struct Gate(pub Arc<Keeper>);
@@ -25,8 +29,8 @@ impl Outsiders for Gate {
             }
         }
         let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
-        // Under inotify the outsider did not wait: until the file is settled, a crash must not replay over its writes.
-        let conflict = keeper.notes.fence.get().map(|fence| fence.kind()) == Some(FenceKind::Inotify);
+        // One that was only noticed did not wait: until the file is settled, a crash must not replay over its writes.
+        let conflict = keeper.notes.fence.get().is_some_and(|fence| fence.kind().only_notices());
         if let Err(error) = keeper.durable.outsider_arrived(&file, conflict) {
             let path = file.meta().path.display().to_string();
             keeper.notes.trouble(format!("{path}: an outsider opened it: {error}"));
@@ -38,6 +42,30 @@ impl Outsiders for Gate {
         if let Err(error) = self.0.durable.show(&file) {
             let path = file.meta().path.display().to_string();
             self.0.notes.trouble(format!("{path}: an outsider reads it, perhaps not the newest: {error}"));
+        }
+    }
+
+    fn lease_breaks(&self, slot: u32, generation: u64) {
+        let keeper = &self.0;
+        let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
+        let lease = || file.lent().map(|lent| lent.lease());
+        // Several waited: the first call served all of them.
+        if lease().is_none_or(|lease| lease == Lease::Whole) {
+            return;
+        }
+        let writes = || lease() == Some(Lease::Writer);
+        // A sync that fails orders a rewrite, after which the next one may succeed.
+        let done = keeper.durable.lease_breaks(&file, writes);
+        let written = done.or_else(|_| keeper.durable.lease_breaks(&file, writes)).unwrap_or_else(|error| {
+            let path = file.meta().path.display().to_string();
+            keeper.notes.trouble(format!("{path}: somebody opened it, who may not see the newest: {error}"));
+            file.give_back();
+            true
+        });
+        if written && let Some(fence) = keeper.notes.fence.get() {
+            // It is let in by now, and soon where a look finds it, unless it was over with the call.
+            std::thread::sleep(LET_IN);
+            fence.present(slot, generation);
         }
     }
 

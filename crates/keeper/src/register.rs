@@ -11,6 +11,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -18,12 +19,14 @@ use holdfast_board::FileState;
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::config::WriteBehind;
 use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::{Events, Held, Newcomer, locked};
+use crate::durable::{Events, Held, ManagedFile, Newcomer, locked};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
+use crate::lease;
 use crate::natives::File;
 use crate::requests::Haste;
 
@@ -125,7 +128,7 @@ impl Keeper {
                 // Who has it open already may read it, or write it, where we do not see it.
                 return Err(Errno::EAGAIN);
             }
-            return self.adopt(&candidate, place, created, false, None);
+            return self.adopt(&candidate, place, (created, false, None), None);
         }
         self.admit(asked, pid, &candidate, created, fenced)
     }
@@ -229,7 +232,7 @@ impl Keeper {
         let wary = !self.notes.natives.of((candidate.dev, candidate.ino, candidate.born)).is_empty();
         let mut reason = None;
         if let Some(since) = tainted {
-            let may_be_ours = self.kind_of_fence() == Some(FenceKind::Inotify);
+            let may_be_ours = self.kind_of_fence().is_some_and(FenceKind::only_notices);
             if asked.haste == Haste::Quick || (may_be_ours && since.elapsed() < INSTALL_MAX) {
                 return Err(Errno::EDEADLK);
             }
@@ -246,11 +249,19 @@ impl Keeper {
             // The user vouches for everybody else.
             reason = reason.filter(|reason| matches!(reason, Reason::UnknownOrigin | Reason::MappedShared));
         }
-        let place =
-            self.adopt(candidate, (slot, generation), created && tainted.is_none(), fenced, reason)?;
+        let lent = if reason.is_none() && tainted.is_none() && sole && fenced {
+            self.borrow(asked, candidate)
+        } else {
+            None
+        };
+        let newcomer = (created && tainted.is_none(), fenced, reason);
+        let place = self.adopt(candidate, (slot, generation), newcomer, lent)?;
         match (reason, self.notes.fence.get(), self.durable.file(place[0], place[1])) {
-            (None, _, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced) => {
+            (None, fence, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced, &file) => {
                 self.durable.allow_behind(&file, created);
+                if let (Some(fence), Some(lent)) = (fence, file.lent()) {
+                    fence.follow(slot, generation, &lent);
+                }
             }
             (Some(Reason::Outsider), Some(fence), _) => fence.present(slot, generation),
             _ => {}
@@ -263,8 +274,29 @@ impl Keeper {
     }
 
     /// Whether outsiders cannot see what a file holds before we know of them.
-    fn hides_content(&self, fenced: bool) -> bool {
-        !fenced || self.kind_of_fence() == Some(FenceKind::Fanotify)
+    fn hides_content(&self, fenced: bool, file: &ManagedFile<OsFile>) -> bool {
+        !fenced || self.kind_of_fence() == Some(FenceKind::Fanotify) || file.lent().is_some()
+    }
+
+    /// The asker's description with a lease on it, under the fence that is about those.
+    fn borrow(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
+        let fence = self.notes.fence.get().filter(|fence| fence.kind() == FenceKind::Lease)?;
+        if self.config.write_behind == WriteBehind::Off {
+            return None;
+        }
+        let pidfd = Arc::clone(&locked(&self.clients).get(&asked.client)?.pidfd);
+        let description = lease::borrow(&pidfd, asked.fd as i32)
+            .inspect_err(|error| {
+                self.notes.once(format!(
+                    "--fence lease: a program's descriptors cannot be shared ({error}): its files are only watched; allow                      it by kernel.yama.ptrace_scope=0, or run as root"
+                ));
+            })
+            .ok()?;
+        let meta = description.metadata().ok()?;
+        let is_theirs = (meta.dev(), meta.ino()) == (candidate.dev, candidate.ino);
+        // What is written by it must be plain writes; what may be executed never enters the state that this is for.
+        let is_plain = !fcntl_getfl(&description).ok()?.contains(OFlags::DIRECT) && meta.mode() & 0o6111 == 0;
+        if is_theirs && is_plain { fence.lease(description).ok() } else { None }
     }
 
     /// Why a file that others have open cannot be managed now, if so. Clients find its row before their next change, and
@@ -329,11 +361,11 @@ impl Keeper {
         &self,
         candidate: &Candidate,
         (slot, generation): (u32, u64),
-        created: bool,
-        fenced: bool,
-        bypass: Option<Reason>,
+        newcomer: (bool, bool, Option<Reason>),
+        lent: Option<OsFile>,
     ) -> Result<Place, Errno> {
-        let adopted = self.open_and_take(candidate, (slot, generation), created, fenced, bypass);
+        let (_, fenced, _) = newcomer;
+        let adopted = self.open_and_take(candidate, (slot, generation), newcomer, lent);
         if adopted.is_err()
             && fenced
             && let Some(fence) = self.notes.fence.get()
@@ -351,15 +383,20 @@ impl Keeper {
         &self,
         candidate: &Candidate,
         (slot, generation): (u32, u64),
-        created: bool,
-        fenced: bool,
-        bypass: Option<Reason>,
+        (created, fenced, bypass): (bool, bool, Option<Reason>),
+        lent: Option<OsFile>,
     ) -> Result<(), Reason> {
-        // Only of a file that is new: of others the kernel may have notices of errors that were shown to nobody yet.
-        let lazily = created && self.kind_of_fence() == Some(FenceKind::Fanotify);
-        let (held, identity) = match if lazily { self.hold(candidate) } else { None } {
-            Some(held) => held,
-            None => self.open(candidate, slot)?,
+        // Only of a file that is new: of others the kernel may have notices of errors that were shown to nobody yet. A lent
+        // description has seen them since its program opened the file.
+        let lazily = lent.is_some() || created && self.kind_of_fence() == Some(FenceKind::Fanotify);
+        let (held, identity) = match (if lazily { self.hold(candidate) } else { None }, lent) {
+            (Some((file, identity)), Some(lent)) => (Held::Lent(file, Arc::new(lent)), identity),
+            (Some((file, identity)), None) => (Held::Path(file), identity),
+            (None, lent) => {
+                // Before we open it ourselves.
+                drop(lent);
+                self.open(candidate, slot)?
+            }
         };
         let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced, bypass };
         self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
@@ -377,14 +414,14 @@ impl Keeper {
 
     /// Without an open, which the fanotify fence would have to answer: that costs more than all the rest. The directory
     /// tells the file system. `None` where it cannot.
-    fn hold(&self, candidate: &Candidate) -> Option<(Held<OsFile>, Identity)> {
+    fn hold(&self, candidate: &Candidate) -> Option<(OsFile, Identity)> {
         let directory = self.durable.disk.open(candidate.path.parent()?).ok()?;
         let file = self.durable.disk.hold(&candidate.via).ok()?;
         if directory.stat().ok()?.dev != candidate.dev || !candidate.is(&file) {
             return None;
         }
         let identity = file.identity_on(directory.file_system().ok()?).ok()?;
-        Some((Held::Path(file), identity))
+        Some((file, identity))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::KeeperError;
 use crate::config::{FenceChoice, KeeperConfig, WriteBehind};
 use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, locked};
-use crate::fence::{Fence, FenceKind};
+use crate::fence::Fence;
 use crate::keeper::{Attached, Keeper, Notes, parent_of, program_of};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
@@ -177,7 +177,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
         let fence = Fence::start(keeper.config.fence, Arc::new(Gate(Arc::clone(keeper))))
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
-        let announces = u32::from(fence.kind() == FenceKind::Inotify);
+        let announces = u32::from(fence.kind().only_notices());
         keeper.durable.board.header().announces_opens.word.store(announces, Ordering::SeqCst);
         let _ = keeper.notes.fence.set(fence);
     }

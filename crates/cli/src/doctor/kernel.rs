@@ -17,6 +17,7 @@ pub(super) fn findings() -> Vec<Finding> {
         collapse(),
         fanotify(),
         inotify(),
+        leases(),
         locked_memory(),
         shared_memory(),
         code_patches(),
@@ -103,6 +104,22 @@ fn inotify() -> Finding {
         }
         _ => Finding::good(SUBJECT, found),
     }
+}
+
+/// What `--fence lease` needs: it holds outsiders back without privilege.
+fn leases() -> Finding {
+    const SUBJECT: &str = "fence: lease";
+    if let Some(obstacle) = holdfast_keeper::fence::lease_obstacle() {
+        return Finding::limited(SUBJECT, "not possible", obstacle);
+    }
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope").parse::<u32>().unwrap_or(0);
+    if scope > 0 && !rustix::process::geteuid().is_root() {
+        let advice = "programs' descriptors cannot be shared with the keeper: sysctl kernel.yama.ptrace_scope=0, or run as \
+                      root; else files are only watched, as by inotify";
+        return Finding::limited(SUBJECT, format!("kernel.yama.ptrace_scope={scope}"), advice);
+    }
+    let seconds = read("/proc/sys/fs/lease-break-time");
+    Finding::good(SUBJECT, format!("possible (--fence lease); others wait for {seconds} s at most"))
 }
 
 fn locked_memory() -> Finding {

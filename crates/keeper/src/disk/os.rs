@@ -78,7 +78,7 @@ impl Disk for OsDisk {
     type File = OsFile;
 
     fn open(&self, path: &Path) -> io::Result<OsFile> {
-        File::open(path).map(OsFile)
+        File::open(path).map(OsFile::from)
     }
 
     fn hold(&self, path: &Path) -> io::Result<OsFile> {
@@ -166,38 +166,70 @@ fn has_quota(dev: u64) -> bool {
     quota
 }
 
+/// Whose description a descriptor is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Our own.
+    Ours,
+    /// A program's, which may append.
+    Lent,
+    /// A program's with our lease on it, which is given back with it.
+    Leased,
+}
+
 /// A descriptor.
 #[derive(Debug)]
-pub struct OsFile(File);
+pub struct OsFile {
+    file: File,
+    whose: Whose,
+}
 
 impl From<File> for OsFile {
     fn from(file: File) -> Self {
-        Self(file)
+        Self { file, whose: Whose::Ours }
+    }
+}
+
+impl Drop for OsFile {
+    fn drop(&mut self) {
+        if self.whose == Whose::Leased {
+            crate::lease::give_back(self.file.as_fd());
+        }
     }
 }
 
 impl From<OwnedFd> for OsFile {
     fn from(fd: OwnedFd) -> Self {
-        Self(File::from(fd))
+        Self::from(File::from(fd))
     }
 }
 
 impl AsFd for OsFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
 impl OsFile {
+    /// A program's own description, on which we have a lease.
+    pub(crate) fn leased(file: File) -> Self {
+        Self { file, whose: Whose::Leased }
+    }
+
+    /// What the lease on it says.
+    pub(crate) fn lease(&self) -> crate::lease::Lease {
+        crate::lease::state(self.file.as_fd())
+    }
+
     /// The path by which the kernel finds this description.
     pub fn magic_path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 }
 
 impl DiskFile for OsFile {
     fn stat(&self) -> io::Result<Stat> {
-        let meta = self.0.metadata()?;
+        let meta = self.file.metadata()?;
         let born = meta.created().ok().and_then(|created| created.duration_since(UNIX_EPOCH).ok());
         Ok(Stat {
             dev: meta.dev(),
@@ -239,7 +271,7 @@ impl DiskFile for OsFile {
     }
 
     fn reopen(&self, access: Access) -> io::Result<Self> {
-        identity::reopen(self, access == Access::Write).map(Self)
+        identity::reopen(self, access == Access::Write).map(Self::from)
     }
 
     fn is_open_for_writing(&self) -> bool {
@@ -247,45 +279,57 @@ impl DiskFile for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        super::fsync::fsync(&self.0)
+        super::fsync::fsync(&self.file)
     }
 
     fn sync_file_system(&self) {
-        let _ = rustix::fs::syncfs(&self.0);
+        let _ = rustix::fs::syncfs(&self.file);
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        if self.whose == Whose::Ours {
+            return self.file.write_all_at(bytes, offset);
+        }
+        let mut written = 0;
+        while written < bytes.len() {
+            match crate::lease::write_in_place(self.as_fd(), &bytes[written..], offset + written as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
         const BTRFS: u32 = 0x9123_683e;
         // btrfs' quota groups come and go without a trace in its mounts, and overwriting takes space there.
         let unknown =
-            rustix::fs::fstatfs(&self.0)?.f_type as u32 == BTRFS || has_quota(self.0.metadata()?.dev());
+            rustix::fs::fstatfs(&self.file)?.f_type as u32 == BTRFS || has_quota(self.file.metadata()?.dev());
         if unknown {
             return Ok(0);
         }
-        let space = rustix::fs::fstatvfs(&self.0)?;
+        let space = rustix::fs::fstatvfs(&self.file)?;
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
+        self.file.set_len(bytes)
     }
 
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
         if bytes == 0 {
             return Ok(());
         }
-        match fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes) {
+        match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes) {
             Err(Errno::OPNOTSUPP) => {
-                let end = offset.saturating_add(bytes).min(self.0.metadata()?.len());
+                let end = offset.saturating_add(bytes).min(self.file.metadata()?.len());
                 let zeros = vec![0u8; ZEROS_BYTES];
                 let mut at = offset;
                 while at < end {
                     let step = (end - at).min(zeros.len() as u64);
-                    self.0.write_all_at(&zeros[..step as usize], at)?;
+                    self.file.write_all_at(&zeros[..step as usize], at)?;
                     at += step;
                 }
                 Ok(())
@@ -299,7 +343,9 @@ impl DiskFile for OsFile {
     }
 
     fn try_clone(&self) -> io::Result<Self> {
-        self.0.try_clone().map(Self)
+        // The lease is the first one's to give back.
+        let whose = if self.whose == Whose::Ours { Whose::Ours } else { Whose::Lent };
+        Ok(Self { file: self.file.try_clone()?, whose })
     }
 
     fn begin_write_back(&self, range: &Range<u64>) {
@@ -307,7 +353,7 @@ impl DiskFile for OsFile {
         // SAFETY: a system call on a descriptor that lives through the call; it touches no memory of ours.
         let _ = unsafe {
             libc::sync_file_range(
-                self.0.as_raw_fd(),
+                self.file.as_raw_fd(),
                 range.start as i64,
                 bytes as i64,
                 libc::SYNC_FILE_RANGE_WRITE,
@@ -316,27 +362,27 @@ impl DiskFile for OsFile {
     }
 
     fn set_ownership(&self, ownership: Ownership) -> io::Result<()> {
-        match std::os::unix::fs::fchown(&self.0, Some(ownership.owner), Some(ownership.group)) {
+        match std::os::unix::fs::fchown(&self.file, Some(ownership.owner), Some(ownership.group)) {
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
-        self.0.set_permissions(std::fs::Permissions::from_mode(ownership.mode & 0o7777))
+        self.file.set_permissions(std::fs::Permissions::from_mode(ownership.mode & 0o7777))
     }
 
     fn create(&self, name: &[u8]) -> io::Result<Self> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self::from(openat(&self.0, OsStr::from_bytes(name), flags, Mode::RUSR | Mode::WUSR)?))
+        Ok(Self::from(openat(&self.file, OsStr::from_bytes(name), flags, Mode::RUSR | Mode::WUSR)?))
     }
 
     fn make_directory(&self, name: &[u8]) -> io::Result<()> {
-        Ok(mkdirat(&self.0, OsStr::from_bytes(name), Mode::RWXU)?)
+        Ok(mkdirat(&self.file, OsStr::from_bytes(name), Mode::RWXU)?)
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
-        Ok(renameat_with(&self.0, from, &self.0, to, RenameFlags::NOREPLACE)?)
+        Ok(renameat_with(&self.file, from, &self.file, to, RenameFlags::NOREPLACE)?)
     }
 
     fn remove(&self, name: &[u8]) -> io::Result<()> {
-        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+        Ok(unlinkat(&self.file, name, AtFlags::empty())?)
     }
 }

@@ -32,8 +32,10 @@ const HURRY_FREE_FRACTION: u32 = 4;
 /// How fast to drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Somebody waits for it.
+    /// Somebody waits until it is on the disk.
     Full,
+    /// Somebody waits to see it: the disk is not asked for anything, whose queue they would wait for.
+    Shown,
     /// Nobody does: the writers come first.
     Gentle,
 }
@@ -71,7 +73,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
             drained?;
             since += bytes;
-            if since >= WRITE_BACK_BYTES {
+            if since >= WRITE_BACK_BYTES && pace != Pace::Shown {
                 target.begin_write_back(&(begun..offset + bytes));
                 (begun, since) = (offset + bytes, 0);
             }
@@ -188,7 +190,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        self.drain(file, u64::MAX, Pace::Full)?;
+        self.drain(file, u64::MAX, Pace::Shown)?;
         // A client that died between counting a row and entering it left the count too high. A drain beside this one may
         // have taken its last row out, and be about to count that.
         if !file.is_draining() {
@@ -220,12 +222,20 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.set_state(FileState::Through);
             self.board.header().behind_files.census.leave();
         }
-        Ok(())
+        if for_good && file.lent().is_some() { self.end_lease(file) } else { Ok(()) }
+    }
+
+    /// As `leave_behind`, when a sync follows: the disk is at work meanwhile.
+    pub(super) fn leave_behind_for_disk(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        if self.board.files()[file.slot as usize].state() == FileState::Behind {
+            self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error))?;
+        }
+        self.leave_behind(file, false)
     }
 
     /// Behind -> Through for good: somebody reads the file where we do not see it.
     pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        if self.never_behind(file) {
+        if self.never_behind(file) && file.lent().is_none() {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, KEEPER_ID) {

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use holdfast_board::{AtomicU32, AtomicU64};
@@ -22,6 +23,8 @@ pub struct ManagedFile<F> {
     pub generation: u64,
     pub(crate) dev: u64,
     held: Held<F>,
+    /// The program's description, while it is leased.
+    lent: Mutex<Option<Arc<F>>>,
     /// Our own description, once we have one.
     opened: OnceLock<F>,
     /// The fence watches it (it is not below an `--exclusive` directory).
@@ -42,6 +45,33 @@ pub enum Held<F> {
     /// A hold that no fence sees ([`crate::disk::Disk::hold`]): a description follows when the file is first brought to
     /// disk, which the journals of databases never are.
     Path(F),
+    /// As `Path`, and the program's own description, the only one there is: as long as it is leased nobody opens another one,
+    /// ourselves included.
+    Lent(F, Arc<F>),
+}
+
+/// The description that syncs are made on.
+pub(super) enum Description<'a, F> {
+    Own(&'a F),
+    Lent(Arc<F>),
+}
+
+impl<F> Description<'_, F> {
+    /// Whether it is a program's, whose syncs share its memory of errors.
+    pub fn is_lent(&self) -> bool {
+        matches!(self, Self::Lent(_))
+    }
+}
+
+impl<F> Deref for Description<'_, F> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        match self {
+            Self::Own(file) => file,
+            Self::Lent(file) => file,
+        }
+    }
 }
 
 /// What changes about a managed file.
@@ -64,6 +94,8 @@ pub(crate) struct Meta {
     /// Failed syncs of clients that are known here.
     pub client_failures: u32,
     pub failures: u32,
+    /// Syncs of clients that were begun and will never be over: their clients died in them.
+    pub syncs_abandoned: u32,
     pub used: Instant,
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
@@ -104,16 +136,22 @@ impl<F> ManagedFile<F> {
             rewrite: false,
             client_failures: 0,
             failures: 0,
+            syncs_abandoned: 0,
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
             written_natively: false,
             judge_at: Instant::now(),
+        };
+        let (held, lent) = match held {
+            Held::Lent(held, lent) => (Held::Path(held), Some(lent)),
+            held => (held, None),
         };
         Self {
             slot,
             generation,
             dev,
             held,
+            lent: Mutex::new(lent),
             opened: OnceLock::new(),
             fenced,
             syncing: Turn::default(),
@@ -147,25 +185,40 @@ impl<F: DiskFile> ManagedFile<F> {
     /// What can be looked at and reopened.
     pub(crate) fn held(&self) -> &F {
         match &self.held {
-            Held::Open(file) | Held::Path(file) => file,
+            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file,
         }
     }
 
     /// Whether we have a description of our own, which is told of every error since it was opened.
     pub(super) fn is_described(&self) -> bool {
-        matches!(self.held, Held::Open(_)) || self.opened.get().is_some()
+        matches!(self.held, Held::Open(_)) || self.opened.get().is_some() || self.lent().is_some()
     }
 
-    /// Our own description, opened now if need be. `opens` tells the fence that an open is ours.
-    pub(super) fn description(&self, opens: &AtomicU64) -> io::Result<&F> {
+    /// The program's description, while it is leased.
+    pub(crate) fn lent(&self) -> Option<Arc<F>> {
+        locked(&self.lent).clone()
+    }
+
+    /// Gives the program's description back, and the lease with it: who waits to open the file goes on.
+    pub(crate) fn give_back(&self) {
+        let lent = locked(&self.lent).take();
+        drop(lent);
+    }
+
+    /// The program's description, if it is lent, else our own, opened now if need be. `opens` tells the fence that an open is
+    /// ours.
+    pub(super) fn description(&self, opens: &AtomicU64) -> io::Result<Description<'_, F>> {
         if let Held::Open(file) = &self.held {
-            return Ok(file);
+            return Ok(Description::Own(file));
+        }
+        if let Some(lent) = self.lent() {
+            return Ok(Description::Lent(lent));
         }
         if self.opened.get().is_none() {
             opens.fetch_add(1, Ordering::SeqCst);
             // Two at once: one description is enough, and each shows the errors that happened before it.
             let _ = self.opened.set(self.held().reopen(Access::Read)?);
         }
-        self.opened.get().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        self.opened.get().map(Description::Own).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }
 }

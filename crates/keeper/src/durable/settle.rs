@@ -40,6 +40,9 @@ pub struct Synced {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A description of a managed file that can be written to, for repair; the fence is told that it is ours.
     pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
+        if let Some(lent) = file.lent() {
+            return lent.try_clone();
+        }
         self.board.files()[file.slot as usize].client_opens.fetch_add(1, Ordering::SeqCst);
         file.held().reopen(Access::Write)
     }
@@ -143,6 +146,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
         let settled = if on(Canary::SettledAfterSync) { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
+        if description.is_lent() && self.may_have_told_others(file) {
+            file.meta().rewrite = true;
+            return Ok(None);
+        }
         file.meta().failures = 0;
         Ok(Some(Synced { settled, unlogged }))
     }
@@ -224,7 +231,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         held.then_some(()).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
     }
 
-    fn let_go(&self, file: &ManagedFile<D::File>) {
+    pub(super) fn let_go(&self, file: &ManagedFile<D::File>) {
         self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
     }
 
@@ -261,9 +268,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         result
     }
 
-    fn bypass_held(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+    pub(super) fn bypass_held(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
         let row = &self.board.files()[file.slot as usize];
-        self.leave_behind(file, false)?;
+        self.leave_behind_for_disk(file)?;
         match row.state() {
             FileState::Through if on(Canary::BypassUnsettled) => {}
             FileState::Through => self.settle(file, Writers::KeptOut)?,
@@ -273,6 +280,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.set_state(FileState::Bypassed);
             row.note_unlogged();
         }
+        file.give_back();
         let mut meta = file.meta();
         // What ends with an outsider's departure must not end a stronger reason.
         if meta.bypass.is_none_or(|old| old == Reason::Outsider) {

@@ -54,7 +54,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let Newcomer { identity, path, fenced, bypass, .. } = *newcomer;
         let created = newcomer.created && bypass.is_none();
         let stat = match &held {
-            Held::Open(file) | Held::Path(file) => file.stat().map_err(Refusal)?,
+            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?,
         };
         if let Some(directory) = path.parent() {
             // A creation that the slot does not hold is on disk before its client goes on.
@@ -125,6 +125,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.board.header().behind_files.census.leave();
         }
         self.drop_loaded(file);
+        file.give_back();
         row.generation.store(0, Ordering::SeqCst);
         row.set_state(FileState::Free);
         self.slots().release(file.slot);
@@ -155,9 +156,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let unused = settled
             && (!self.is_dirty(file) || on(Canary::RetireDirty))
             && row.page_rows.get() == 0
-            && file
-                .description(&row.client_opens)
-                .is_ok_and(|description| !description.is_open_for_writing());
+            // Who has it open registers it anew at the next change. One that is lent waits for nobody: its program's description
+            // would otherwise stay open in our hands.
+            && (file.lent().is_some()
+                || file
+                    .description(&row.client_opens)
+                    .is_ok_and(|description| !description.is_open_for_writing()));
         if unused {
             self.release(file);
         }

@@ -128,6 +128,7 @@ impl OpenPool {
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Result<(RecoveredPool, Report), PoolError> {
         assert!(!options.dry_run, "a dry run does not make a recovered pool");
+        crate::lease::release_orphans(&super::mapped_by(&self.pool.path));
         let (done, report) = run::recover(&self.pool.source(), &OsDisk::new(), options, progress)?;
         let Pool { path, mapping, superblock, lock } = self.pool;
         let recovered = RecoveredPool {

@@ -425,6 +425,21 @@ fn owner(fd: c_int) -> c_int {
     }
 }
 
+/// Whether a command is about what the lease fence sets on a description: the lease, and whom the kernel tells of it. Nor does
+/// the keeper write by a description that goes around the page cache. The file leaves the state for which it is leased first.
+fn looks_at_lease(command: c_int, argument: usize) -> bool {
+    const F_GETLEASE: c_int = 1025;
+    const F_SETOWN: c_int = 8;
+    const F_GETSIG: c_int = 11;
+    const F_SETOWN_EX: c_int = 15;
+    const F_GETOWN_EX: c_int = 16;
+    match command {
+        F_SETLEASE | F_GETLEASE | F_SETOWN..=F_GETSIG | F_SETOWN_EX..=F_GETOWN_EX => true,
+        libc::F_SETFL => argument & libc::O_DIRECT as usize != 0,
+        _ => false,
+    }
+}
+
 /// `fcntl`: duplicates, and flags that the kernel does not know of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
@@ -437,6 +452,11 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         } else {
             target::leave_to_kernel(fd, Reason::Uncovered);
         }
+    }
+    if looks_at_lease(command, argument)
+        && process::client().is_some_and(|client| client.writes_behind() && client.announces_opens())
+    {
+        behind::show(fd);
     }
     if command == libc::F_NOTIFY {
         super::onlookers::watching(|| raw::fstat(fd));

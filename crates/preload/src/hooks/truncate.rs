@@ -55,6 +55,10 @@ pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_
         // SAFETY: the program's path.
         let Ok(stat) = (unsafe { raw::fstatat(libc::AT_FDCWD, path, 0) }) else { break };
         let Some(seen) = client.find(stat.dev, stat.ino) else { break };
+        if client.announces_opens() && client.writes_behind() {
+            // A lease is broken by this call, which must not wait for the keeper while it has the file.
+            let _ = critical::section(|| client.leave_behind(seen.file, true));
+        }
         let outcome = critical::section(|| client.truncate(seen.file, bytes, || check(kernel()).map(|_| ())));
         if let Some(result) = plain_outcome(outcome, kernel) {
             return give_int(result);
