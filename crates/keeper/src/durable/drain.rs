@@ -6,6 +6,8 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+#[cfg(shuttle)]
+use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, pieces};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
@@ -17,7 +19,7 @@ use crate::disk::{Disk, DiskFile};
 /// Owner of page locks in the keeper's name; no lane has this number.
 pub(super) const KEEPER_LANE: u32 = KEEPER_ID - 1;
 /// Pages locked and written at once: a writer waits at most for so many.
-const PIECE_PAGES: u64 = 32;
+const PIECE_PAGES: u64 = if cfg!(shuttle) { 1 } else { 32 };
 /// Value of the board's `write_behind` with which new files do not wait.
 pub const BEHIND_AT_ONCE: u32 = 2;
 /// Space that must be left on a file system beyond what the log can hold.
@@ -41,6 +43,7 @@ pub enum Pace {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings every byte of a file that comes from a record up to `seq` to the page cache.
     pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<()> {
+        let _draining = file.note_draining();
         let pages = self.pages_to_drain(file, seq);
         if pages.is_empty() {
             return Ok(());
@@ -55,6 +58,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 continue;
             }
             let locked = !on(Canary::DrainStale);
+            #[cfg(shuttle)]
+            let locked = locked && !mutated(Mutation::DrainUnlocked);
             if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
@@ -186,8 +191,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         self.drain(file, u64::MAX, Pace::Shown)?;
-        // A client that died between counting a row and entering it left the count too high.
-        self.board.files()[file.slot as usize].page_rows.clear();
+        // A client that died between counting a row and entering it left the count too high. A drain beside this one may
+        // have taken its last row out, and be about to count that.
+        if !file.is_draining() {
+            self.board.files()[file.slot as usize].page_rows.clear();
+        }
         Ok(())
     }
 

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
+use holdfast_board::{AtomicU32, AtomicU64};
 use holdfast_cache::Reason;
 
 use super::turn::Turn;
@@ -30,6 +31,8 @@ pub struct ManagedFile<F> {
     pub(crate) fenced: bool,
     /// Taken for a sync and what must be known before the next one.
     pub(super) syncing: Turn,
+    /// Drains under way.
+    draining: AtomicU32,
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
@@ -102,6 +105,15 @@ pub(crate) struct Meta {
     pub judge_at: Instant,
 }
 
+/// A drain under way.
+pub(super) struct Draining<'a>(&'a AtomicU32);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl<F> ManagedFile<F> {
     pub(super) fn new(
         (slot, generation): (u32, u64),
@@ -143,9 +155,21 @@ impl<F> ManagedFile<F> {
             opened: OnceLock::new(),
             fenced,
             syncing: Turn::default(),
+            draining: AtomicU32::default(),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),
         }
+    }
+
+    /// A drain is under way until the result is dropped.
+    pub(super) fn note_draining(&self) -> Draining<'_> {
+        self.draining.fetch_add(1, Ordering::SeqCst);
+        Draining(&self.draining)
+    }
+
+    /// Whether a drain is under way.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst) != 0
     }
 
     pub(crate) fn meta(&self) -> MutexGuard<'_, Meta> {
