@@ -30,6 +30,7 @@ mod settlers;
 mod signals;
 pub mod status;
 mod summary;
+mod teller;
 
 pub use serve::serve;
 

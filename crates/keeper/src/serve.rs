@@ -29,7 +29,7 @@ use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 use crate::runtime::{send_json, send_with_descriptors};
 use crate::settlers::{self, Queue};
-use crate::{expire, reclaim, requests, runtime, signals};
+use crate::{expire, reclaim, requests, runtime, signals, teller};
 
 /// Threads that answer requests which wait for the disk.
 const SETTLERS: usize = 2;
@@ -169,6 +169,7 @@ struct Threads {
     server: std::thread::JoinHandle<()>,
     expirer: std::thread::JoinHandle<()>,
     reclaimer: std::thread::JoinHandle<()>,
+    teller: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
     queue: Arc<Queue>,
 }
@@ -196,7 +197,9 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
     let reclaimed = Arc::clone(keeper);
     let reclaimer = spawn("reclaimer", Box::new(move || reclaim::run(&reclaimed)))?;
-    Ok(Threads { server, expirer, reclaimer, settlers, queue })
+    let told = Arc::clone(keeper);
+    let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
+    Ok(Threads { server, expirer, reclaimer, teller, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -231,6 +234,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     threads.queue.close();
     let _ = threads.expirer.join();
     let _ = threads.reclaimer.join();
+    let _ = threads.teller.join();
     for settler in threads.settlers {
         let _ = settler.join();
     }

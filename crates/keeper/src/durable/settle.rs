@@ -57,7 +57,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
         let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
-        if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
+        let created = file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly);
+        // Where a sync covers all names that were made before it, it covered this file's.
+        if created && !file.description(&self.board.files()[file.slot as usize].client_opens)?.orders_names()
+        {
             let directories = file.meta().directories.clone();
             self.sync_directories(&directories)?;
         }
