@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 pub mod disk;
 pub mod durable;
+mod events;
 mod expire;
 pub mod fence;
 pub mod identity;
