@@ -25,7 +25,7 @@ fi
 
 log=$(mktemp)
 tally=$(mktemp)
-trap 'rm -f "$log" "$tally"' EXIT
+trap 'rm -f "$log" "$log.times" "$tally"' EXIT
 
 # The guest boots Debian's stock kernel. It is unpacked, not installed: this machine's own boot files are left alone.
 kernel=target/guest-kernel
@@ -39,10 +39,18 @@ fi
 summary=()
 failed=0
 
-# step NAME SECONDS COMMAND...: runs it, shows what it says, notes how it ended.
+# Seconds of processor time that the commands so far have used.
+processor_seconds() {
+    times >"$log.times"
+    awk 'NR == 2 { split($1, user, /[ms]/); split($2, system, /[ms]/)
+        printf "%d", (user[1] + system[1]) * 60 + user[2] + system[2] }' "$log.times"
+}
+
+# step NAME SECONDS COMMAND...: runs it, shows what it says, notes how it ended and what it took.
 step() {
-    local name=$1 limit=$2 started=$SECONDS status tests
+    local name=$1 limit=$2 started=$SECONDS used status tests took
     shift 2
+    used=$(processor_seconds)
     echo "== $name"
     timeout --kill-after=20 "$limit" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
@@ -50,14 +58,15 @@ step() {
     grep -o 'tally: .*' "$log" >>"$tally"
     tests=$(awk '/^test result:/ { passed += $4; failed += $6 }
         END { if (passed + failed) printf ", %d tests passed, %d failed", passed, failed }' "$log")
+    took="$((SECONDS - started)) s, $(($(processor_seconds) - used)) s of processors$tests"
     if [ "$status" -eq 0 ]; then
-        summary+=("ok      $name ($((SECONDS - started)) s$tests)")
+        summary+=("ok      $name ($took)")
         while read -r line; do
             summary+=("            $line")
         done < <(grep -E '^(summary|[0-9]+ histories|[0-9]+ of [0-9]+ canaries|[0-9]+ histories with|[0-9]+ cuts|exhaustive sets)' "$log")
     else
         failed=1
-        summary+=("FAILED  $name (status $status, $((SECONDS - started)) s$tests)")
+        summary+=("FAILED  $name (status $status, $took)")
         while read -r line; do
             summary+=("            $line")
         done < <(grep -E '^test .* FAILED$' "$log")
@@ -74,7 +83,7 @@ in_time() {
 }
 
 step "formatting (cargo fmt)" 60 cargo fmt --all --check
-step "release build" 600 cargo build --release --workspace
+step "release build" 600 cargo build --release
 step "lints (cargo clippy, warnings are errors)" 600 cargo clippy --workspace --all-targets -- -D warnings
 # Licences, duplicates and sources of all dependencies. Advisories need their database from the network: run
 # `cargo deny check advisories` where it can be reached.
@@ -90,10 +99,12 @@ beside=$(mktemp -d)
     summary=() failed=0 log=$beside/step
     # A seed of its own: docs/crash.md, section 11, names a schedule that fails, and is not understood yet.
     step "model checking" 400 env HOLDFAST_MODEL_SEED=1 cargo test -p holdfast-model --no-fail-fast
-    step "crash simulation" 400 target/release/holdfast-sim --exhaustive 3 --seeds 500
-    step "fuzzing" 200 target/release/holdfast-fuzz --seconds 20
-    step "canaries: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
-        --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries --target-dir target/canaries
+    # One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
+    step "tools: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
+        -p holdfast-fuzz -p holdfast-guest --target-dir target/canaries \
+        --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries
+    step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 300
+    step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
     step "canaries: every deliberate bug is caught" 400 target/canaries/canaries/holdfast-sim --canaries
     step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
     printf '%s\n' "${summary[@]}" >"$beside/summary"
@@ -118,7 +129,7 @@ done
 in_time "end to end, with write-behind: services, outsiders" 300 \
     env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
     cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
-in_time "power cuts of a guest with DAX media" 300 target/release/holdfast-guest --kernel "$kernel" --cuts 1
+in_time "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
 
 # What was attacked, and how often: added up from the lines that the suites print, `tally: NAME: WHAT N, WHAT N; MORE`.
 attacked() {

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::census::Census;
 use crate::locks::{WAITERS, lock_word, unlock_word};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 
@@ -87,8 +88,8 @@ pub struct FileRow {
     pub sync_failures: AtomicU32,
     /// Real syncs by clients that may be under way; never too low.
     pub syncs_under_way: AtomicU32,
-    /// Page rows of the file; never too low.
-    pub page_rows: AtomicU32,
+    /// Page rows of the file; while it has none, the page cache has all of it.
+    pub page_rows: Census,
     /// 1 while pages of the file may be loaded.
     pub loaded: AtomicU32,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).

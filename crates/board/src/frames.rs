@@ -59,6 +59,12 @@ impl Frames<'_> {
         self.owners[frame as usize].store(0, Ordering::Release);
     }
 
+    /// What a dead lane had taken, and what it had not kept yet.
+    pub fn taken_by(&self, lane: u32) -> impl Iterator<Item = u32> {
+        let owners = (0..).zip(self.owners);
+        owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == lane + 1).map(|(frame, _)| frame)
+    }
+
     /// Gives back what a dead lane had taken; no row points to it.
     pub fn free_taken(&self, lane: u32) {
         for owner in self.owners {

@@ -2,6 +2,7 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
+use crate::census::Roll;
 use crate::names::{NAMES_ROWS, NamesRow};
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::shown::Shown;
@@ -85,7 +86,7 @@ pub struct Header {
     /// 1 while files may be in state Behind; set by the keeper.
     pub write_behind: Switch,
     /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
-    pub behind_files: Switch,
+    pub behind_files: Roll,
     pub(crate) names: [NamesRow; NAMES_ROWS],
     /// 1 when clients announce opens before they make them; set by the keeper.
     pub announces_opens: Switch,

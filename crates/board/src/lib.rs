@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod board;
+mod census;
 mod files;
 mod frames;
 mod header;
@@ -29,6 +30,7 @@ mod table;
 mod takeover;
 
 pub use board::{Board, BoardError, Plan};
+pub use census::{Census, Roll, Seen};
 pub use files::{FileRow, FileState, NO_SIZE};
 pub use frames::Frames;
 pub use header::{Counter, Header, KEEPER_DIED, Switch};

@@ -5,9 +5,10 @@
 //! that dies while it changes a row leaves the old row or the new one, never a mixture. Rows are hints where to find what
 //! the log holds: nothing is in them alone.
 
+use crate::census::Census;
 use crate::locks::{PAGE_BYTES, home};
 use crate::stamps::note_change;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Rows per set: their keys fill one cache line.
 pub const WAYS: usize = 8;
@@ -148,7 +149,7 @@ impl<'a> Pages<'a> {
 
     /// Enters a page that has no row; false when its set is full. `count` counts the rows of the file: it is raised
     /// before the row is there and lowered after it has gone, so that it is never too low.
-    pub fn insert(&self, slot: u32, page: u64, content: Content, seq: u64, count: &AtomicU32) -> bool {
+    pub fn insert(&self, slot: u32, page: u64, content: Content, seq: u64, count: &Census) -> bool {
         let (first, key) = self.locate(slot, page);
         let free = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Relaxed) == 0);
         let Some(way) = free else { return false };
@@ -156,7 +157,7 @@ impl<'a> Pages<'a> {
         row.content.store(content.encode(), Ordering::Relaxed);
         row.newest_seq.store(seq, Ordering::Relaxed);
         row.oldest_seq.store(seq, Ordering::Relaxed);
-        count.fetch_add(1, Ordering::SeqCst);
+        count.enter();
         note_change(&self.changes[first / WAYS]);
         self.keys[first + way].store(key, Ordering::Release);
         true
@@ -203,10 +204,10 @@ impl<'a> Pages<'a> {
     }
 
     /// Takes a row out.
-    pub fn remove(&self, index: usize, count: &AtomicU32) {
+    pub fn remove(&self, index: usize, count: &Census) {
         note_change(&self.changes[index / WAYS]);
         self.keys[index].store(0, Ordering::Release);
-        count.fetch_sub(1, Ordering::SeqCst);
+        count.leave();
     }
 
     /// Visits slot, page and oldest seq of all rows, without any lock: what is found may have gone, what was there before
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn rows_are_found_by_slot_and_page_and_the_scan_names_them() {
-        let (table, count) = (Table::new(), AtomicU32::new(0));
+        let (table, count) = (Table::new(), Census::default());
         let pages = table.pages();
         let mut model = HashMap::new();
         let mut state = 1u64;
@@ -308,7 +309,7 @@ mod tests {
             }
         }
         assert!(model.len() > 200, "the test fills the table");
-        assert_eq!(count.load(Ordering::SeqCst) as usize, model.len());
+        assert_eq!(count.get() as usize, model.len());
         let mut found = HashMap::new();
         pages.scan(|slot, page, oldest| assert!(found.insert((slot, page), oldest).is_none()));
         let expected: HashMap<_, _> = model.into_iter().map(|(key, (_, seq))| (key, seq)).collect();
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_full_set_refuses_and_its_neighbours_do_not() {
-        let (table, count) = (Table::new(), AtomicU32::new(0));
+        let (table, count) = (Table::new(), Census::default());
         let pages = table.pages();
         let content = Content { lo: 0, hi: 4096, source: Source::Log(5) };
         for turn in 0..WAYS as u64 {

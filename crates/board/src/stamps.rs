@@ -63,8 +63,7 @@ impl Stamps<'_> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::sync::AtomicU32;
-    use crate::{Board, Plan};
+    use crate::{Board, Census, Plan};
 
     #[test]
     fn a_stamp_stands_until_somebody_changes_the_page() {
@@ -76,7 +75,7 @@ mod tests {
         locks.unlock(1, 3, 7 * 4096, 1);
         assert!(stamps.stands(3, 7, stamp), "nothing was changed");
         assert!(locks.lock(1, 3, 7 * 4096, 1));
-        let count = AtomicU32::new(0);
+        let count = Census::default();
         let content = crate::Content { lo: 0, hi: 1, source: crate::Source::Log(0) };
         assert!(board.pages().insert(3, 7, content, 1, &count));
         locks.unlock(1, 3, 7 * 4096, 1);

@@ -71,6 +71,7 @@ canaries! {
         SyncsTogether, "4", "two syncs of a file at once: one takes the kernel's notice of the failure, the other succeeds";
         NoRewrite, "4", "a failed sync orders no rewrite from the log";
         ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
+        SyncUnderWayForgotten, "4", "a client's sync that may be about to tell of a failure orders no rewrite";
         RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";
         ExpiryUnpersisted, "2", "expired_seq moves on the board but not in the pool";
         CreatedExpiresEarly, "4 (names)", "a created file expires before its directory is synced";
@@ -86,6 +87,7 @@ canaries! {
         RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
         ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";
         RollForwardSkipped, "history 15", "the whole record of a dead writer is not rolled forward";
+        FinishedByDisk, "history 15", "a dead writer's pages are drained and written to the file, which its disk can refuse half way";
         RollForwardUnflushed, "1", "a dead writer's record is rolled forward without being flushed";
         RecoverPartGroup, "4 (groups)", "recovery replays a group of which members are missing";
         RecoverCancelled, "6", "recovery ignores cancel records";

@@ -237,7 +237,7 @@ impl Expirer<'_> {
         };
         // One that was about a few files says nothing to who waits for space.
         let was_for_space = self.keeper.reclaim_stuck.load(Ordering::SeqCst)
-            || durable.board.header().behind_files.word.load(Ordering::SeqCst) == 0;
+            || durable.board.header().behind_files.census.get() == 0;
         if matches!(round, Round::Some(_)) && was_for_space {
             durable.board.header().rounds.add(1);
         }

@@ -30,7 +30,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         if keeper.is_stopping() {
             return;
         }
-        let is_needed = header.behind_files.word.load(Ordering::SeqCst) != 0;
+        let is_needed = header.behind_files.census.get() != 0;
         let again = is_needed && pass(keeper);
         if !is_needed {
             keeper.reclaim_stuck.store(false, Ordering::SeqCst);

@@ -90,20 +90,27 @@ impl Yard {
     /// Reads as the hooks do.
     fn read(&self, client: &Client<Media>, offset: u64) -> [u8; BYTES] {
         let mut bytes = [0xee; BYTES];
-        if let Some(count) = client.glance(FILE, offset, &mut bytes) {
-            assert_eq!(count, BYTES);
+        loop {
+            if let Some(count) = client.glance(FILE, offset, &mut bytes) {
+                assert_eq!(count, BYTES);
+                return bytes;
+            }
+            let raw = |part: &mut [u8], offset| {
+                self.pread(offset, part);
+                Ok(part.len())
+            };
+            match client.read(FILE, Place::At(offset), &mut bytes, raw, || panic!(), |_| panic!()).unwrap() {
+                Reading::Done(count) => assert_eq!(count, BYTES),
+                Reading::Kernel
+                    if client.read_by_kernel(FILE, || self.pread(offset, &mut bytes)).is_none() =>
+                {
+                    continue;
+                }
+                Reading::Kernel => {}
+                Reading::Stale => panic!("the slot is in use"),
+            }
             return bytes;
         }
-        let raw = |part: &mut [u8], offset| {
-            self.pread(offset, part);
-            Ok(part.len())
-        };
-        match client.read(FILE, Place::At(offset), &mut bytes, raw, || panic!(), |_| panic!()).unwrap() {
-            Reading::Done(count) => assert_eq!(count, BYTES),
-            Reading::Kernel => self.pread(offset, &mut bytes),
-            Reading::Stale => panic!("the slot is in use"),
-        }
-        bytes
     }
 
     /// What the keeper does to pages under their locks: bytes first, then the row goes.

@@ -5,6 +5,7 @@
 
 use core::ffi::{c_char, c_int};
 
+use holdfast_board::Seen;
 use holdfast_cache::{Client, Errno, FileRef};
 
 use crate::descriptions::State;
@@ -19,12 +20,29 @@ pub fn of_reading(fd: c_int) -> Option<(&'static Client, FileRef)> {
     client.hides_bytes(file).then_some((client, file))
 }
 
-/// The file behind `fd`, if reads of it are answered here.
+/// Who knows how a file is to be read.
+pub enum Reader {
+    /// The kernel alone: no file was in state Behind, as seen then, or this one is not known.
+    Kernels(Option<Seen>),
+    /// The client, for this file.
+    Of(&'static Client, FileRef),
+}
+
+/// Who knows how to read the file behind `fd`.
 #[inline]
-pub fn read_here(fd: c_int) -> Option<(&'static Client, FileRef)> {
-    let client = process::client().filter(|client| client.may_hide_bytes())?;
-    let file = absorbed(client, fd)?;
-    client.reads_here(file).then_some((client, file))
+pub fn reader(fd: c_int) -> Reader {
+    let Some(client) = process::client() else { return Reader::Kernels(None) };
+    let seen = client.board().header().behind_files.census.none();
+    match seen {
+        Some(_) => Reader::Kernels(seen),
+        None => absorbed(client, fd).map_or(Reader::Kernels(None), |file| Reader::Of(client, file)),
+    }
+}
+
+/// Whether no file was in state Behind from that look on until now.
+#[inline]
+pub fn none_entered(seen: Seen) -> bool {
+    process::client().is_none_or(|client| client.board().header().behind_files.census.still_none(seen))
 }
 
 /// The absorbed file behind `fd`, if one of its process' files may ever be in state Behind.

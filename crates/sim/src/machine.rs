@@ -27,6 +27,8 @@ use crate::stage::{self, Kind, Role};
 
 /// The processor of the keeper; clients have those of their numbers.
 const KEEPER_CPU: u32 = 0;
+/// One set of them, so that pages are evicted.
+const LOADED_PAGES: u32 = 8;
 pub(crate) const UUID: [u8; 16] = *b"simulated pool!!";
 
 /// What lasts longer than a history: memory that killed clients may never let go of.
@@ -82,6 +84,10 @@ impl Events<SimFile> for Listener {
     fn bypassed(&self, _path: &Path, _reason: Reason) {}
 
     fn released(&self, _file: &ManagedFile<SimFile>) {}
+
+    fn breathe(&self) {
+        stage::point(Kind::FileWrite);
+    }
 }
 
 /// Seconds since 1970 when this process began, which is what the simulated clocks begin with: records carry real times.
@@ -96,7 +102,9 @@ fn rig_of(layout: Layout, frames: u32) -> &'static Rig {
             return *rig;
         }
         holdfast_board::simulate_sleep(stage::sleep);
+        // Where there are frames, there is room for loaded pages, too; else all that no row has is read from the kernel.
         let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(frames);
+        let plan = plan.with_loaded(if frames > 0 { LOADED_PAGES } else { 0 });
         let (board, fd) = Board::create(plan).expect("memory for a board");
         let nvm = SimNvm::new(NvmState::new(layout.pool_bytes));
         let client = |id: u32| {

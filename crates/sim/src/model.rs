@@ -155,6 +155,15 @@ impl Model {
         }
     }
 
+    /// What is wrong when programs see part of a write that was under way when its process died: `cached` is what they see.
+    pub fn partial(&self, file: FileIndex, id: u64, cached: &[u8]) -> Option<String> {
+        let (_, effect) = self.files[file].under_way.iter().find(|(other, _)| *other == id)?;
+        let is_write = matches!(effect, Effect::Write { .. } | Effect::Append(_));
+        let (before, after) = (self.contents(file), effect.apply(self.contents(file)));
+        let is_whole = cached == before || cached == after;
+        (is_write && !self.is_exempt(file) && !is_whole).then(|| difference(&after, cached))
+    }
+
     /// A process died in a call that did not return; what programs see after the repair tells whether it took effect. With
     /// `refused` the disk kept the keeper from finishing it: it may still come, beneath whatever follows.
     pub fn resolve(&mut self, file: FileIndex, id: u64, cached: &[u8], refused: bool) {

@@ -108,6 +108,9 @@ pub(crate) fn died(thread: u8, refused: bool) {
     match under_way {
         Some(UnderWay::Change(index, id)) => {
             let visible = visible(index);
+            if let Some(wrong) = model(|model| model.partial(index, id, &visible)) {
+                stage::complain(format!("part of a dead program's write is seen: {wrong}"));
+            }
             model(|model| model.resolve(index, id, &visible, refused));
         }
         Some(UnderWay::Removal(id)) => model(|model| model.not_named(id)),
@@ -205,10 +208,21 @@ fn look_at(name: Name, index: Option<FileIndex>, seen: impl Fn(FileIndex) -> Vec
     if exempt {
         return;
     }
+    let complain = |contents: &[u8], found: &[u8], how: &str| {
+        let wrong = crate::model::difference(contents, found);
+        stage::complain(format!("in {} programs see{how}: {wrong}", char::from(name)));
+    };
     let found = seen(index);
     if found != contents {
-        let wrong = crate::model::difference(&contents, &found);
-        stage::complain(format!("in {} programs see: {wrong}", char::from(name)));
+        return complain(&contents, &found, "");
+    }
+    let (client, key) = (client(0), with_handle(index, |handle| handle.file.key()));
+    let Some(seen) = client.find(key.0, key.1) else { return };
+    for (part, at) in contents.chunks(PAGE_BYTES as usize).zip((0..).step_by(PAGE_BYTES as usize)) {
+        let mut found = vec![0xee; part.len()];
+        if client.glance(seen.file, at, &mut found).is_some() && found != part {
+            return complain(part, &found, &format!(" in a glance at {at}"));
+        }
     }
 }
 

@@ -124,7 +124,7 @@ pub const STORIES: [Story; 19] = [
     Story {
         number: 15,
         name: "a_dead_writers_record_is_finished_before_others_see_its_bytes",
-        bugs: &["RollForwardSkipped", "RollForwardUnflushed"],
+        bugs: &["RollForwardSkipped", "RollForwardUnflushed", "FinishedByDisk"],
         plays: plays::dead_writers,
     },
     Story {
@@ -148,7 +148,13 @@ pub const STORIES: [Story; 19] = [
     Story {
         number: 18,
         name: "bytes_that_a_failed_sync_dropped_are_written_again",
-        bugs: &["ClientFailureForgotten", "NoRewrite", "SyncErrorIgnored", "RewriteBackwards"],
+        bugs: &[
+            "ClientFailureForgotten",
+            "SyncUnderWayForgotten",
+            "NoRewrite",
+            "SyncErrorIgnored",
+            "RewriteBackwards",
+        ],
         plays: plays::failed_syncs,
     },
     Story {
@@ -182,7 +188,7 @@ impl Story {
         let mut plays = Vec::new();
         (self.plays)(&mut plays);
         let machines: &[_] = match self.number {
-            1 | 20 => &[THROUGH, BEHIND].concat(),
+            1 | 15 | 20 => &[THROUGH, BEHIND].concat(),
             21 => &BEHIND,
             _ => &THROUGH,
         };

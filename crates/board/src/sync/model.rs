@@ -48,6 +48,8 @@ pub enum Mutation {
     ChangeUncounted,
     /// Writes leave loaded pages as they are.
     LoadedUnrefreshed,
+    /// What the kernel read counts, whatever was entered and drained meanwhile.
+    KernelReadUnchecked,
 }
 
 /// How one execution is to behave.

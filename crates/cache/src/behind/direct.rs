@@ -20,7 +20,7 @@ impl<N: Nvm> Client<N> {
         }
         // All of it is in the page cache afterwards, and was brought there later than it was written.
         row.written_ns.store(0, Ordering::SeqCst);
-        if row.page_rows.load(Ordering::SeqCst) == 0 {
+        if row.page_rows.get() == 0 {
             return Ok(());
         }
         ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())

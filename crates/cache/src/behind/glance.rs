@@ -22,7 +22,7 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn glance(&self, file: FileRef, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let row = self.row(file);
-        let (has_loaded, has_rows) = (self.has_loaded(file), row.page_rows.load(Ordering::Relaxed) > 0);
+        let (has_loaded, has_rows) = (self.has_loaded(file), row.page_rows.hint() > 0);
         if !has_loaded && !has_rows || buffer.is_empty() || offset > i64::MAX as u64 - GLANCE_BYTES_MAX as u64
         {
             return None;

@@ -17,6 +17,6 @@ mod read;
 mod write;
 
 pub use glance::GLANCE_BYTES_MAX;
-pub use publish::fetch;
-pub use read::Reading;
+pub use publish::{Payload, fetch, finish};
+pub use read::{Buffers, Reading};
 pub(crate) use write::Written;

@@ -41,7 +41,7 @@ impl Spare {
 }
 
 /// Where a record's bytes are.
-pub(super) struct Payload<'a> {
+pub struct Payload<'a> {
     /// First byte in the file.
     pub offset: u64,
     /// Bytes.
@@ -50,6 +50,7 @@ pub(super) struct Payload<'a> {
     pub media_offset: u64,
     /// The same bytes in memory, if they are few.
     pub copy: Option<&'a [u8]>,
+    /// The record's seq.
     pub seq: u64,
 }
 
@@ -58,9 +59,20 @@ pub(super) struct Payload<'a> {
 pub(super) fn judge(
     board: &Board,
     (lane, slot): (u32, u32),
+    range: (u64, u64),
+    spare: &mut Spare,
+    merges: &mut bool,
+) -> Verdict {
+    judge_with(board, slot, range, spare, merges, || board.frames().take(lane))
+}
+
+fn judge_with(
+    board: &Board,
+    slot: u32,
     (offset, bytes): (u64, u64),
     spare: &mut Spare,
     merges: &mut bool,
+    mut take_frame: impl FnMut() -> Option<u32>,
 ) -> Verdict {
     let (pages, frames) = (board.pages(), board.frames());
     let (mut fits, mut covered) = (true, false);
@@ -77,7 +89,7 @@ pub(super) fn judge(
             _ if !row.content.joins(lo, hi) => fits = false,
             Source::Frame(_) => *merges = true,
             Source::Log(_) if !fits => {}
-            Source::Log(_) => match frames.take(lane) {
+            Source::Log(_) => match take_frame() {
                 Some(frame) => spare.put(frame),
                 None => fits = false,
             },
@@ -144,6 +156,34 @@ pub(super) fn publish(
             frames.keep(frame);
         }
     }
+}
+
+/// Enters what `lane` did not live to enter of its durable record, under the page locks it still holds, with the frames it
+/// had taken for that. False, and nothing of it entered, when the record was none for page rows.
+///
+/// A page that was entered already is entered once more: the same bytes come to the same place.
+pub fn finish(
+    board: &Board,
+    nvm: &impl Nvm,
+    (slot, file): (u32, &FileRow),
+    lane: u32,
+    payload: &Payload<'_>,
+) -> bool {
+    let (pages, frames) = (board.pages(), board.frames());
+    for (page, ..) in pieces(payload.offset, payload.bytes) {
+        // A row points to it, though its writer died before it had noted that.
+        if let Some(Source::Frame(frame)) = pages.find(slot, page).map(|row| row.content.source) {
+            frames.keep(frame);
+        }
+    }
+    let (mut spare, mut left) = (Spare::default(), frames.taken_by(lane));
+    let range = (payload.offset, payload.bytes);
+    let fits = judge_with(board, slot, range, &mut spare, &mut false, || left.next());
+    if !matches!(fits, Verdict::Fits) {
+        return false;
+    }
+    publish(board, nvm, (slot, file), payload, &mut spare);
+    true
 }
 
 fn move_to_frame(board: &Board, nvm: &impl Nvm, from: u64, frame: u32, (lo, hi): (u32, u32)) {

@@ -3,6 +3,8 @@
 
 use core::sync::atomic::Ordering;
 
+#[cfg(shuttle)]
+use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, PAGE_BYTES, Row, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -26,7 +28,45 @@ pub enum Reading {
     Stale,
 }
 
+/// Where a read puts its bytes: one buffer after the other.
+pub trait Buffers {
+    /// The buffer with this number, if there are so many.
+    fn part(&mut self, index: usize) -> Option<&mut [u8]>;
+}
+
+impl Buffers for [u8] {
+    fn part(&mut self, index: usize) -> Option<&mut [u8]> {
+        (index == 0).then_some(self)
+    }
+}
+
 impl<N: Nvm> Client<N> {
+    /// Has the kernel read a file of which it has all bytes. `None` when it had not, or not all the time: what it read may
+    /// then be half of a write, or a newer write without an older one, and counts for nothing.
+    ///
+    /// While there is no row, every change of the page cache is one call of the kernel's, which keeps its own promises: a
+    /// write, a truncation, a punched hole. What makes one write of several calls (draining it, writing it again after a
+    /// failed sync) is done while rows are counted. So a read during which none was counted is the kernel's own.
+    #[inline]
+    pub fn read_by_kernel<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Option<R> {
+        let rows = &self.row(file).page_rows;
+        let seen = rows.none()?;
+        let read = raw();
+        #[cfg(shuttle)]
+        if mutated(Mutation::KernelReadUnchecked) {
+            return Some(read);
+        }
+        rows.still_none(seen).then_some(read)
+    }
+
+    /// Whether the kernel should be asked first ([`Client::read_by_kernel`]) for so many bytes at an offset.
+    #[inline]
+    pub fn leaves_to_kernel(&self, file: FileRef, bytes: usize) -> bool {
+        let row = self.row(file);
+        row.page_rows.hint() == 0
+            && (bytes > LOAD_BYTES_MAX || self.board.loaded().is_empty() || row.state() != FileState::Behind)
+    }
+
     /// Reads into `buffer` what the file holds now: every write that was acknowledged before the call, in any process.
     ///
     /// `raw` reads from the file itself at an offset, `cursor` reads the description's cursor and `seek` sets it, always after
@@ -44,10 +84,29 @@ impl<N: Nvm> Client<N> {
         cursor: impl Fn() -> Result<u64, Errno>,
         seek: impl Fn(u64) -> Result<(), Errno>,
     ) -> Result<Reading, Errno> {
+        let bytes = buffer.len();
+        self.read_parts(file, place, bytes, buffer, raw, cursor, seek)
+    }
+
+    /// As [`Client::read`], into `buffers` of together at least `bytes` bytes: what they get was all true at one moment.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn read_parts<B: Buffers + ?Sized>(
+        &self,
+        file: FileRef,
+        place: Place,
+        bytes: usize,
+        buffers: &mut B,
+        raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        cursor: impl Fn() -> Result<u64, Errno>,
+        seek: impl Fn(u64) -> Result<(), Errno>,
+    ) -> Result<Reading, Errno> {
         if !self.is_current(file) {
             return Ok(Reading::Stale);
         }
-        if !self.reads_here(file) || buffer.len() > LOAD_BYTES_MAX && !self.has_rows(file) {
+        if !self.reads_here(file) {
             return Ok(Reading::Kernel);
         }
         let mut lane = self.take_lane()?;
@@ -56,7 +115,7 @@ impl<N: Nvm> Client<N> {
             Entry::Stale => return Ok(Reading::Stale),
             Entry::Through | Entry::Kernel => return Ok(Reading::Kernel),
         }
-        let read = self.read_entered(&lane, file, place, buffer, raw, cursor, seek);
+        let read = self.read_entered(&lane, file, place, (bytes, buffers), raw, cursor, seek);
         lane.finish(file);
         drop(lane);
         let bytes = read?;
@@ -67,51 +126,57 @@ impl<N: Nvm> Client<N> {
     pub(crate) fn has_rows(&self, file: FileRef) -> bool {
         // Without rows all of it is in the page cache: a row is counted before it is there and until its bytes are.
         matches!(self.row(file).state(), FileState::Behind | FileState::Failed)
-            && self.row(file).page_rows.load(Ordering::SeqCst) > 0
+            && self.row(file).page_rows.get() > 0
     }
 
-    /// Whether reads of the file are answered here: from the log, from loaded pages, or by loading them.
+    /// Whether reads of the file may be answered here: from the log, from loaded pages, or by loading them. Those at the
+    /// cursor are: what the kernel read there cannot be read again, should it count for nothing.
     #[inline]
     pub fn reads_here(&self, file: FileRef) -> bool {
-        self.has_rows(file) || self.row(file).state() == FileState::Behind && !self.board.loaded().is_empty()
+        self.row(file).state() == FileState::Behind || self.has_rows(file)
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn read_entered(
+    fn read_entered<B: Buffers + ?Sized>(
         &self,
         lane: &Lane<'_, N>,
         file: FileRef,
         place: Place,
-        buffer: &mut [u8],
-        raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        (bytes, buffers): (usize, &mut B),
+        mut raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
         cursor: impl Fn() -> Result<u64, Errno>,
         seek: impl Fn(u64) -> Result<(), Errno>,
     ) -> Result<usize, Errno> {
-        let at_cursor = !matches!(place, Place::At(_));
-        let offset = match place {
-            Place::At(offset) => offset,
-            Place::Cursor { .. } | Place::Append => {
-                self.lock_cursor(self.row(file), lane)?;
-                cursor()?
-            }
-        };
-        let read = self.read_at(lane, file, offset, buffer, raw);
-        if at_cursor {
+        let Place::At(offset) = place else {
+            self.lock_cursor(self.row(file), lane)?;
+            let offset = cursor()?;
+            let read = match buffers.part(0) {
+                // As for those at an offset, which the kernel was asked for before.
+                Some(whole) if whole.len() >= bytes && self.leaves_to_kernel(file, bytes) => {
+                    self.read_by_kernel(file, || raw(&mut whole[..bytes], offset))
+                }
+                _ => None,
+            };
+            let read = match read {
+                Some(read) => read,
+                None => self.read_locked(lane, file, (offset, bytes), buffers, &mut raw),
+            };
             // Whatever came of it: `cursor` may have moved it ahead.
             seek(offset + *read.as_ref().unwrap_or(&0) as u64)?;
-        }
-        read
+            return read;
+        };
+        self.read_locked(lane, file, (offset, bytes), buffers, &mut raw)
     }
 
-    fn read_at(
+    fn read_locked<B: Buffers + ?Sized>(
         &self,
         lane: &Lane<'_, N>,
         file: FileRef,
-        offset: u64,
-        buffer: &mut [u8],
-        mut raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        (offset, bytes): (u64, usize),
+        buffers: &mut B,
+        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let room = (i64::MAX as u64).saturating_sub(offset).min(buffer.len() as u64);
+        let room = (i64::MAX as u64).saturating_sub(offset).min(bytes as u64);
         if room == 0 {
             return Ok(0);
         }
@@ -121,10 +186,15 @@ impl<N: Nvm> Client<N> {
         // Under the locks: who raised the size this far has entered all that lies below it in our pages.
         let size = self.row(file).size_hint.load(Ordering::SeqCst);
         let bytes = size.saturating_sub(offset).min(room) as usize;
-        if bytes > 0 {
-            self.fill(lane, file, offset, &mut buffer[..bytes], &mut raw)?;
+        let (mut done, mut index) = (0, 0);
+        while done < bytes
+            && let Some(part) = buffers.part(index)
+        {
+            let take = part.len().min(bytes - done);
+            self.fill(lane, file, offset + done as u64, &mut part[..take], bytes <= LOAD_BYTES_MAX, raw)?;
+            (done, index) = (done + take, index + 1);
         }
-        Ok(bytes)
+        Ok(done)
     }
 
     /// Fills all of `buffer`, which ends within the file, under the page locks: page by page what is loaded or covered by
@@ -135,10 +205,10 @@ impl<N: Nvm> Client<N> {
         file: FileRef,
         offset: u64,
         buffer: &mut [u8],
+        is_few: bool,
         raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
     ) -> Result<(), Errno> {
         let bytes = buffer.len() as u64;
-        let is_few = bytes <= LOAD_BYTES_MAX as u64;
         let mut missed = 0..0;
         for (page, lo, hi) in pieces(offset, bytes) {
             let at = (page * PAGE_BYTES + u64::from(lo) - offset) as usize;
@@ -202,7 +272,7 @@ impl<N: Nvm> Client<N> {
     /// Whether there is a file of which the page cache may lack bytes: one load.
     #[inline]
     pub fn may_hide_bytes(&self) -> bool {
-        self.board.header().behind_files.word.load(Ordering::SeqCst) != 0
+        self.board.header().behind_files.census.get() != 0
     }
 
     /// Whether the page cache may lack bytes of this file. The answer is no for a slot that was given back.

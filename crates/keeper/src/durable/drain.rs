@@ -90,7 +90,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[file.slot as usize];
         let table = self.board.pages();
         let mut pages = Vec::new();
-        if row.page_rows.load(Ordering::SeqCst) == 0 {
+        if row.page_rows.get() == 0 {
             return pages;
         }
         let file_pages = row.size_hint.load(Ordering::SeqCst).div_ceil(PAGE_BYTES);
@@ -187,7 +187,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         self.drain(file, u64::MAX, Pace::Shown)?;
         // A client that died between counting a row and entering it left the count too high.
-        self.board.files()[file.slot as usize].page_rows.store(0, Ordering::SeqCst);
+        self.board.files()[file.slot as usize].page_rows.clear();
         Ok(())
     }
 
@@ -212,7 +212,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.drop_loaded(file);
             row.written_ns.store(0, Ordering::SeqCst);
             row.set_state(FileState::Through);
-            self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+            self.board.header().behind_files.census.leave();
         }
         if for_good && file.lent().is_some() { self.end_lease(file) } else { Ok(()) }
     }
@@ -276,14 +276,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // Before the state: readers and writers take the size from here.
             row.size_hint.store(stat.size, Ordering::SeqCst);
             row.written_ns.store(0, Ordering::SeqCst);
-            self.board.header().behind_files.word.fetch_add(1, Ordering::SeqCst);
+            self.board.header().behind_files.census.enter();
             row.set_state(FileState::Behind);
             let header = self.board.header();
             meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);
             if header.write_behind.word.load(Ordering::SeqCst) == 0 || !meta.may_be_behind {
                 // A client forbade it, before or meanwhile. Nobody could enter yet.
                 row.set_state(FileState::Through);
-                self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+                self.board.header().behind_files.census.leave();
             }
         }
         drop(meta);

@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_board::{DeadLane, FileRow, FileState, NO_SIZE, RequestState, pieces};
+use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
-use holdfast_log::Kind;
+use holdfast_log::{Kind, RECORD_HEADER_BYTES, whole_write};
 use holdfast_media::Nvm;
 
-use super::rewrite::roll_forward;
+use super::rewrite::{persist, roll_forward};
 use super::{Durable, Writers};
 use crate::disk::{Disk, DiskFile};
 
@@ -66,22 +67,56 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Rolls an operation forward under the locks its owner still holds. Where that cannot be done, the log is applied
     /// anew before the file's next sync: the operation was not acknowledged.
     ///
-    /// In state Behind its owner may have entered some of its pages and not others. All rows of its range are drained, which
-    /// leaves nothing newer than the page cache there, and its record follows.
+    /// In state Behind its owner may have entered some of its pages and not others: the others are entered now, for which
+    /// no disk is needed, so that none can refuse it and leave readers half of a write. What was none for page rows goes to
+    /// the page cache, in one call, behind what the rows of its range had.
     fn finish_operation(&self, dead: &DeadLane, seq: u64) {
         let slot = dead.slot;
         let Some(row) = self.board.files().get(slot as usize) else { return };
+        if !on(Canary::FinishedByDisk) && self.finish_in_rows(dead, seq, row) {
+            return;
+        }
         // While the rows are gone and the record is not there yet, the page cache has half of it: as long as some row is
         // counted, readers come by the page locks, which are still its owner's.
         let is_behind = row.state() == FileState::Behind;
         if is_behind {
-            row.page_rows.fetch_add(1, Ordering::SeqCst);
+            row.page_rows.enter();
         }
         self.roll_forward_dead(dead, seq, row);
         if is_behind {
-            row.page_rows.fetch_sub(1, Ordering::SeqCst);
+            row.page_rows.leave();
         }
         forget_size(row);
+    }
+
+    /// Enters the pages of a dead client's record that it did not live to enter.
+    fn finish_in_rows(&self, dead: &DeadLane, seq: u64, row: &FileRow) -> bool {
+        if row.state() != FileState::Behind {
+            return false;
+        }
+        let layout = &self.superblock.layout;
+        let mut media_offset = 0;
+        let members = whole_write(&self.nvm, layout, &self.superblock.uuid, &dead.segments, seq, |record| {
+            persist(&self.nvm, &self.superblock, record);
+            media_offset = layout.segment_offset(record.segment) + u64::from(record.at) + RECORD_HEADER_BYTES;
+        });
+        let [(header, bytes)] = &members[..] else { return false };
+        if header.kind != Kind::Write {
+            return false;
+        }
+        let offset = header.file_offset;
+        let payload = Payload { offset, bytes: bytes.len() as u64, media_offset, copy: Some(bytes), seq };
+        if !finish(&self.board, &self.nvm, (dead.slot, row), dead.index, &payload) {
+            return false;
+        }
+        for (page, ..) in pieces(offset, payload.bytes) {
+            self.board.loaded().drop_page(dead.slot, page);
+        }
+        row.note_recorded();
+        row.written_ns.fetch_max(u64::from(header.unix_time_s) * 1_000_000_000, Ordering::SeqCst);
+        // After the rows, as its owner would have.
+        row.size_hint.fetch_max(offset + payload.bytes, Ordering::SeqCst);
+        true
     }
 
     fn roll_forward_dead(&self, dead: &DeadLane, seq: u64, row: &FileRow) {
@@ -130,7 +165,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 /// A dead client may have made the file longer, and did not live to say so. Where bytes are in the log alone, the board's
 /// size is the only one there is, and was set right.
 fn forget_size(row: &FileRow) {
-    if row.state() != FileState::Behind && row.page_rows.load(Ordering::SeqCst) == 0 {
+    if row.state() != FileState::Behind && row.page_rows.get() == 0 {
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);
     }
 }

@@ -94,22 +94,23 @@ pub(super) fn roll_forward<F: DiskFile>(
     seq: u64,
     open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<Option<Header>> {
-    // Its writer may have died before its fence: what follows from a record must not outlive it (invariant 1).
-    let persist = |record: &Record<'_>| {
-        let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
-        if !on(Canary::RollForwardUnflushed) {
-            nvm.flush(offset, record_bytes(record.payload.len() as u64));
-        }
-        nvm.fence();
-    };
-    let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, persist);
-    if members.is_empty() {
-        return Ok(None);
-    }
+    let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, |record| {
+        persist(nvm, superblock, record);
+    });
+    let Some((first, _)) = members.first() else { return Ok(None) };
     let file = open()?;
-    let mut written = 0;
-    for (header, payload) in &members {
-        apply(&file, header, payload, None, &mut written)?;
+    // In one call: who reads the file meanwhile sees all members of a group or none.
+    let whole: Vec<u8> = members.iter().flat_map(|(_, payload)| payload).copied().collect();
+    apply(&file, first, &whole, None, &mut 0)?;
+    Ok(Some(*first))
+}
+
+/// Makes a record of a dead writer durable, which may have died before its fence: what follows from a record must not
+/// outlive it (invariant 1).
+pub(super) fn persist(nvm: &impl Nvm, superblock: &Superblock, record: &Record<'_>) {
+    let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
+    if !on(Canary::RollForwardUnflushed) {
+        nvm.flush(offset, record_bytes(record.payload.len() as u64));
     }
-    Ok(members.first().map(|(header, _)| *header))
+    nvm.fence();
 }

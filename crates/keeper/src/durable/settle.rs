@@ -107,7 +107,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // A client's sync that failed before we had a description took the kernel's only notice of it (history 18), and one
         // that is under way may be about to say so.
-        let unsure = is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0;
+        let unsure =
+            is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0 && !on(Canary::SyncUnderWayForgotten);
         let client_failures = row.sync_failures.load(Ordering::SeqCst);
         let mut meta = file.meta();
         meta.rewrite |=
@@ -207,9 +208,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         // First the rows: what the log says is then what the file says, with nothing newer above it.
         self.drain_all(file)?;
-        replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+        // Older bytes are back for a moment: nobody's look at the page cache counts until that is over.
+        let counts =
+            [&self.board.header().behind_files.census, &self.board.files()[file.slot as usize].page_rows];
+        counts.iter().for_each(|count| count.enter());
+        let replayed = replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
             self.open_for_writing(file)
-        })?;
+        });
+        counts.iter().for_each(|count| count.leave());
+        replayed?;
         file.meta().rewrite = false;
         Ok(())
     }

@@ -81,7 +81,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlogged_synced.store(0, Ordering::Relaxed);
         row.sync_failures.store(0, Ordering::Relaxed);
         row.syncs_under_way.store(0, Ordering::Relaxed);
-        row.page_rows.store(0, Ordering::SeqCst);
+        row.page_rows.clear();
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(if bypass.is_some() { FileState::Bypassed } else { FileState::Through });
         let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
@@ -120,9 +120,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut files = locked(&self.files);
         self.board.remove(file.slot);
         let row = &self.board.files()[file.slot as usize];
-        debug_assert_eq!(row.page_rows.load(Ordering::SeqCst), 0, "nothing of it is in the log alone");
+        debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
         if row.state() == FileState::Behind {
-            self.board.header().behind_files.word.fetch_sub(1, Ordering::SeqCst);
+            self.board.header().behind_files.census.leave();
         }
         self.drop_loaded(file);
         file.give_back();
@@ -155,7 +155,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         };
         let unused = settled
             && (!self.is_dirty(file) || on(Canary::RetireDirty))
-            && row.page_rows.load(Ordering::SeqCst) == 0
+            && row.page_rows.get() == 0
             // Who has it open registers it anew at the next change. One that is lent waits for nobody: its program's description
             // would otherwise stay open in our hands.
             && (file.lent().is_some()

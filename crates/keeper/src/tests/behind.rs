@@ -27,7 +27,7 @@ pub(super) fn state(client: &Client, place: FileRef) -> FileState {
 }
 
 fn rows(client: &Client, place: FileRef) -> u32 {
-    client.board().files()[place.slot as usize].page_rows.load(Ordering::SeqCst)
+    client.board().files()[place.slot as usize].page_rows.get()
 }
 
 /// A description with a cursor of its own, as the hooks would drive it.

@@ -150,7 +150,7 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
     }
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
     let row = &bench.durable.board.files()[bench.place.slot as usize];
-    assert_eq!(row.page_rows.load(Ordering::SeqCst), 0);
+    assert_eq!(row.page_rows.get(), 0);
     assert!(row.expired_seq.load(Ordering::SeqCst) >= row.newest_seq.load(Ordering::SeqCst));
     let bytes = contents(&bench.file);
     for page in 0..100 {

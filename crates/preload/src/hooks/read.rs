@@ -5,10 +5,12 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
-use holdfast_cache::{Errno, GLANCE_BYTES_MAX, Place, Reading};
+use holdfast_cache::behind::Buffers;
+use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Reading};
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::transfer::{self, Spot, Transfer};
+use crate::behind::Reader;
 use crate::descriptions::WRITE_ONLY;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
@@ -26,37 +28,114 @@ fn may_read(fd: c_int) -> bool {
     }
 }
 
-/// Reads at `place` from a file that the kernel does not have in full, or of which pages are loaded; `None`: the kernel's
-/// business.
-///
-/// # Safety
-/// The program says that `bytes` bytes at `buffer` are its to fill.
+/// The program's buffers, writable as probed.
+struct Vector<'a>(&'a [iovec]);
+
+impl Buffers for Vector<'_> {
+    fn part(&mut self, index: usize) -> Option<&mut [u8]> {
+        let part = self.0.get(index)?;
+        if part.iov_len == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: the program's buffer, writable as `is_writable` probed; nobody else fills it during the call, or the
+        // program races with itself.
+        Some(unsafe { core::slice::from_raw_parts_mut(part.iov_base.cast(), part.iov_len) })
+    }
+}
+
+impl Vector<'_> {
+    fn bytes(&self) -> usize {
+        self.0.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len)).min(READ_BYTES_MAX)
+    }
+
+    fn is_writable(&self) -> bool {
+        let is_writable = |part: &iovec| {
+            !part.iov_base.is_null() && memory::is_range_writable(part.iov_base.addr(), part.iov_len)
+        };
+        self.0.iter().all(|part| part.iov_len == 0 || is_writable(part))
+    }
+}
+
+/// Reads from wherever the newest bytes are: from memory, or by the kernel, which is asked again should it not have had all of
+/// them all the time. What it read at the cursor cannot be read again: such reads of files in state Behind are not its own.
 #[inline]
-unsafe fn read_behind(fd: c_int, buffer: *mut u8, bytes: usize, place: Place) -> Option<isize> {
-    let (client, file) = behind::read_here(fd)?;
-    let bytes = bytes.min(READ_BYTES_MAX);
-    if bytes == 0 || !may_read(fd) {
-        return None;
+fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
+    let mut is_first = true;
+    for _ in 0..target::TRIES {
+        let (client, file) = match behind::reader(call.fd) {
+            Reader::Of(client, file) => (client, file),
+            Reader::Kernels(seen) => {
+                let read = call.kernel();
+                if spot == Spot::Cursor || seen.is_none_or(behind::none_entered) {
+                    return read;
+                }
+                continue;
+            }
+        };
+        let bytes = vector.bytes();
+        let asks_kernel = match spot {
+            Spot::At(_) => is_first && client.leaves_to_kernel(file, bytes),
+            Spot::Cursor => !client.reads_here(file),
+        };
+        is_first = false;
+        if !asks_kernel && bytes > 0 && may_read(call.fd) {
+            if !vector.is_writable() {
+                // The kernel fills what there is of it, and must have the newest bytes for that.
+                behind::bring(call.fd);
+                return call.kernel();
+            }
+            let read = match read_here(call.fd, (client, file), spot, vector, bytes) {
+                Ok(Reading::Done(count)) => Some(count as isize),
+                Ok(Reading::Kernel) => None,
+                Ok(Reading::Stale) => continue,
+                Err(errno) => Some(-(errno.0 as isize)),
+            };
+            if let Some(read) = read {
+                if call.cancel {
+                    raw::cancellation_point();
+                }
+                return read;
+            }
+        }
+        match spot {
+            Spot::Cursor => return call.kernel(),
+            Spot::At(_) => {
+                if let Some(read) = client.read_by_kernel(file, || call.kernel()) {
+                    return read;
+                }
+            }
+        }
     }
-    if buffer.is_null() || !memory::is_range_writable(buffer.addr(), bytes) {
-        // The kernel fills what there is of it, and must have the newest bytes for that.
-        behind::bring(fd);
-        return None;
-    }
-    // SAFETY: the program's buffer, writable as probed; nobody else fills it during the call, or the program races with
-    // itself.
-    let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, bytes) };
-    if let Place::At(offset) = place
+    -(Errno::EIO.0 as isize)
+}
+
+/// Reads a file that the kernel does not have in full, or of which pages are loaded.
+#[inline]
+fn read_here(
+    fd: c_int,
+    (client, file): (&Client, FileRef),
+    spot: Spot,
+    vector: &mut Vector<'_>,
+    bytes: usize,
+) -> Result<Reading, Errno> {
+    if let (Spot::At(offset), [_]) = (spot, vector.0)
         && bytes <= GLANCE_BYTES_MAX
+        && let Some(buffer) = vector.part(0)
         && let Some(count) = client.glance(file, offset, buffer)
     {
-        return Some(count as isize);
+        return Ok(Reading::Done(count));
     }
-    read_found(fd, buffer, place)
+    read_found(fd, (client, file), spot, vector, bytes)
 }
 
 #[inline(never)]
-fn read_found(fd: c_int, buffer: &mut [u8], place: Place) -> Option<isize> {
+fn read_found(
+    fd: c_int,
+    (client, file): (&Client, FileRef),
+    spot: Spot,
+    vector: &mut Vector<'_>,
+    bytes: usize,
+) -> Result<Reading, Errno> {
     let raw = |part: &mut [u8], offset: u64| {
         // SAFETY: a slice has room for its length.
         check(unsafe { call!(libc::SYS_pread64, fd, part.as_mut_ptr(), part.len(), offset) })
@@ -67,7 +146,7 @@ fn read_found(fd: c_int, buffer: &mut [u8], place: Place) -> Option<isize> {
     };
     // One call instead of two: most reads get all they ask for. What they do not get is taken back.
     let ahead = Cell::new(0);
-    let wanted = buffer.len() as u64;
+    let wanted = bytes as u64;
     let cursor = || {
         ahead.set(0);
         let moved = move_by(wanted as i64).inspect(|&at| ahead.set(at));
@@ -77,30 +156,15 @@ fn read_found(fd: c_int, buffer: &mut [u8], place: Place) -> Option<isize> {
     let seek = |to: u64| {
         if to == ahead.get() { Ok(()) } else { move_by(to as i64 - ahead.get() as i64).map(|_| ()) }
     };
-    for _ in 0..target::TRIES {
-        let (client, file) = behind::read_here(fd)?;
-        let read = critical::section(|| client.read(file, place, &mut *buffer, raw, cursor, seek));
-        match read {
-            Ok(Reading::Done(count)) => return Some(count as isize),
-            Ok(Reading::Kernel) => return None,
-            Ok(Reading::Stale) => {
-                if let Row::Described(description) = fds::look(fd) {
-                    description
-                        .set_state(crate::descriptions::State::Pending(holdfast_cache::Origin::Opened));
-                }
-            }
-            Err(errno) => return Some(-(errno.0 as isize)),
-        }
-    }
-    Some(-(Errno::EIO.0 as isize))
-}
-
-/// Where a read that has done `done` bytes goes on.
-fn place(spot: Spot, done: u64) -> Place {
-    match spot {
+    let place = match spot {
         Spot::Cursor => Place::Cursor { known: None },
-        Spot::At(offset) => Place::At(offset + done),
+        Spot::At(offset) => Place::At(offset),
+    };
+    let read = critical::section(|| client.read_parts(file, place, bytes, vector, raw, cursor, seek));
+    if let (Ok(Reading::Stale), Row::Described(description)) = (&read, fds::look(fd)) {
+        description.set_state(crate::descriptions::State::Pending(holdfast_cache::Origin::Opened));
     }
+    read
 }
 
 unsafe fn read_bytes(
@@ -111,16 +175,10 @@ unsafe fn read_bytes(
     offset: Option<off_t>,
     cancel: bool,
 ) -> ssize_t {
-    if let Some(spot) = Spot::of(number, offset)
-        // SAFETY: the program's buffer.
-        && let Some(done) = unsafe { read_behind(fd, buffer.cast(), bytes, place(spot, 0)) }
-    {
-        if cancel {
-            raw::cancellation_point();
-        }
-        return give(done);
-    }
-    give(Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel).kernel())
+    let call = Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel);
+    let Some(spot) = Spot::of(number, offset) else { return give(call.kernel()) };
+    let part = [iovec { iov_base: buffer, iov_len: bytes }];
+    give(read_spot(&call, spot, &mut Vector(&part)))
 }
 
 unsafe fn read_parts(
@@ -132,7 +190,7 @@ unsafe fn read_parts(
     flags: c_int,
 ) -> ssize_t {
     let call = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
-    if behind::read_here(fd).is_none() {
+    if !behind::may_hide() {
         return give(call.kernel());
     }
     // SAFETY: the program's vector.
@@ -145,27 +203,7 @@ unsafe fn read_parts(
         behind::bring(fd);
         return give(call.kernel());
     }
-    let mut done = 0u64;
-    for part in parts.iter().filter(|part| part.iov_len > 0) {
-        // SAFETY: the program's buffer.
-        let read = unsafe { read_behind(fd, part.iov_base.cast(), part.iov_len, place(spot, done)) };
-        // SAFETY: the program's buffer; the kernel checks its address.
-        let read = read.unwrap_or_else(|| unsafe {
-            match spot {
-                Spot::At(at) => call!(libc::SYS_pread64, fd, part.iov_base, part.iov_len, at + done),
-                Spot::Cursor => call!(libc::SYS_read, fd, part.iov_base, part.iov_len),
-            }
-        });
-        match check(read) {
-            Err(_) if done > 0 => break,
-            Err(_) => return give(read),
-            Ok(bytes) => done += bytes as u64,
-        }
-        if (read as usize) < part.iov_len {
-            break;
-        }
-    }
-    done as ssize_t
+    give(read_spot(&call, spot, &mut Vector(parts)))
 }
 
 /// `read`.

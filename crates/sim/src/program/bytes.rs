@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_cache::{Errno, Outcome, Place, Reading};
+use holdfast_cache::{Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_keeper::disk::DiskFile;
 use holdfast_media::Bytes;
 
@@ -236,24 +236,37 @@ pub(super) fn read(thread: u8, name: Name, at: u32, bytes: u32) {
     let key = with_handle(index, |handle| handle.file.key());
     let before = model(|model| model.contents(index).to_vec());
     let mut buffer = vec![0xee; bytes as usize];
-    let pread = |buffer: &mut [u8], at: u64| with_handle(index, |handle| handle.file.pread(buffer, at));
-    let mut done = None;
-    for _ in 0..STALE_MAX {
-        let Some(seen) = client(thread).find(key.0, key.1) else { break };
-        let raw = |part: &mut [u8], offset: u64| {
-            stage::point(Kind::Raw);
-            let count = pread(part, offset);
-            stage::point(Kind::Raw);
-            Ok(count)
-        };
-        let place = Place::At(at.into());
-        match client(thread).read(seen.file, place, &mut buffer, raw, || Ok(0), |_| Ok(())) {
+    let pread = |buffer: &mut [u8], at: u64| {
+        stage::point(Kind::Raw);
+        let count = with_handle(index, |handle| handle.file.pread(buffer, at));
+        stage::point(Kind::Raw);
+        count
+    };
+    let (client, mut done) = (client(thread), None);
+    // As the library: without a lock, else by the kernel, else under the page locks.
+    for turn in 0..STALE_MAX {
+        let Some(seen) = client.find(key.0, key.1) else { break };
+        if bytes as usize <= GLANCE_BYTES_MAX {
+            done = client.glance(seen.file, at.into(), &mut buffer);
+        }
+        if done.is_none() && turn == 0 && client.leaves_to_kernel(seen.file, bytes as usize) {
+            done = client.read_by_kernel(seen.file, || pread(&mut buffer, at.into()));
+        }
+        if done.is_some() {
+            break;
+        }
+        let raw = |part: &mut [u8], offset: u64| Ok(pread(part, offset));
+        match client.read(seen.file, Place::At(at.into()), &mut buffer, raw, || Ok(0), |_| Ok(())) {
             Ok(Reading::Done(count)) => done = Some(count),
             Ok(Reading::Stale) => continue,
-            Ok(Reading::Kernel) => {}
+            Ok(Reading::Kernel) => {
+                done = client.read_by_kernel(seen.file, || pread(&mut buffer, at.into()));
+            }
             Err(errno) => return stage::complain(format!("a read fails with errno {}", errno.0)),
         }
-        break;
+        if done.is_some() {
+            break;
+        }
     }
     let count = done.unwrap_or_else(|| pread(&mut buffer, at.into()));
     let part = |bytes: &[u8]| {

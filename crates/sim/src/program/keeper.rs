@@ -102,7 +102,7 @@ pub(super) fn drain(name: Name) {
     if let Some(file) = file_at(name).and_then(managed_file) {
         let durable = durable();
         let settled = durable.board.settled_seq(file.slot);
-        let _ = durable.drain(&file, settled, Pace::Full);
+        let _ = durable.drain(&file, settled, Pace::Gentle);
     }
 }
 
