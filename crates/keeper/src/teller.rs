@@ -26,7 +26,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         if keeper.is_stopping() {
             return;
         }
-        if header.behind_files.word.load(Ordering::SeqCst) != 0 {
+        if header.behind_files.census.get() != 0 {
             tell_all(keeper, &mut told);
         }
         // While nothing is dirty the expirer is idle, and the first write rings.

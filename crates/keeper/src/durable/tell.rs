@@ -18,7 +18,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings the size of a file, and that it was written, to where everybody sees them.
     pub fn tell(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let row = &self.board.files()[file.slot as usize];
-        if row.state() != FileState::Behind || row.page_rows.load(Ordering::SeqCst) == 0 {
+        if row.state() != FileState::Behind || row.page_rows.get() == 0 {
             return Ok(());
         }
         let size = row.size_hint.load(Ordering::SeqCst);
