@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use holdfast_board::PAGE_BYTES;
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
@@ -109,6 +110,7 @@ impl<N: Nvm> Client<N> {
         let row = self.row(file);
         row.note_recorded();
         row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
+        row.written_page.store((offset + bytes).saturating_sub(1) / PAGE_BYTES, Ordering::Relaxed);
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
         publish(&self.board, &self.nvm, (file.slot, row), &payload, spare);
         self.refresh_loaded(lane, file, &payload);

@@ -122,7 +122,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Drains neighbouring pages, whose locks the caller holds: adjacent intervals in one write.
-    fn drain_piece(
+    pub(super) fn drain_piece(
         &self,
         target: &D::File,
         slot: u32,
