@@ -106,13 +106,13 @@ impl Keeper {
             && let Some(slot) = self.durable.board.find(dev, ino)
         {
             let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
-            if origin != Origin::Unknown as u64 {
+            if never_managed(origin).is_none() {
                 self.judge_again(&candidate, (slot, generation), pid, haste)?;
             }
             return Ok([u64::from(slot), generation]);
         }
-        if origin == Origin::Unknown as u64 {
-            return self.decline(&candidate, Reason::UnknownOrigin);
+        if let Some(reason) = never_managed(origin) {
+            return self.decline(&candidate, reason);
         }
         let fenced = match self.judge(&candidate) {
             Ok(fenced) => fenced,
@@ -449,6 +449,15 @@ impl Keeper {
         }
         let identity = file.identity_on(directory.file_system().ok()?).ok()?;
         Some((file, identity))
+    }
+}
+
+/// Why a description of that origin does not make its file managed.
+fn never_managed(origin: u64) -> Option<Reason> {
+    match origin {
+        _ if origin == Origin::Unknown as u64 => Some(Reason::UnknownOrigin),
+        _ if origin == Origin::Libc as u64 => Some(Reason::Libc),
+        _ => None,
     }
 }
 

@@ -359,7 +359,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn note_crowded(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
         let pages = self.superblock.layout.pool_bytes / PAGE_BYTES;
-        let much = u64::from(row.page_rows.load(Ordering::SeqCst)) >= pages / CROWDED_FRACTION;
+        let much = u64::from(row.page_rows.get()) >= pages / CROWDED_FRACTION;
         if much {
             file.meta().crowded_until = Some(Instant::now() + CROWDED);
         }
