@@ -221,10 +221,9 @@ pub(super) fn failed_syncs(plays: &mut Plays) {
         Op::Expire,
     ]));
     // It is about to take it when the keeper, which had no description of the file before, syncs with success.
-    for bytes in [40, 400] {
-        let failing = [Op::Put(A, 0, bytes), Op::Put(B, 0, 40), Op::Rename(B, C), Op::Fail(A), Op::Sync(A)];
-        amid(plays, &failing, |at| Amid::Other(at, 1, Op::Expire), &[]);
-    }
+    let pages = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 12_288, 40)];
+    let failing = [&pages[..], &[Op::Put(B, 0, 40), Op::Rename(B, C), Op::Fail(A), Op::Sync(A)]].concat();
+    amid(plays, &failing, |at| Amid::Other(at, 1, Op::Expire), &[]);
 }
 
 pub(super) fn rebuilt_files(plays: &mut Plays) {
