@@ -74,6 +74,8 @@ pub struct FileRow {
     pub size_hint: AtomicU64,
     /// State Behind: when it was written last, in nanoseconds since 1970; 0 while the kernel's time is right.
     pub written_ns: AtomicU64,
+    /// State Behind: the page that was written last.
+    pub written_page: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
     pub unlogged: AtomicU64,
     /// The value of `unlogged` that a real sync has covered (invariant 9).

@@ -51,7 +51,7 @@ impl<N: Nvm> Client<N> {
         };
         match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {
             Ok(_) => Ok(Removal::Held),
-            Err(Errno::EAGAIN) => self.settle(file, false).map(|()| Removal::Counted),
+            Err(Errno::EAGAIN) => self.settle_if_live(file, false).map(|()| Removal::Counted),
             Err(Errno::ENAMETOOLONG) => self.bypass(file, Reason::Unreachable).map(|()| Removal::Counted),
             Err(Errno::EOPNOTSUPP) => Ok(Removal::Counted),
             Err(errno) => Err(errno),
@@ -116,7 +116,7 @@ impl<N: Nvm> Client<N> {
             {
                 if self.board.lock_file(file.slot, self.id) {
                     *place = Some(file);
-                    result = self.settle_if_live(file);
+                    result = self.settle_if_live(file, true);
                 } else {
                     result = Err(Errno::EIO);
                 }
@@ -157,11 +157,12 @@ impl<N: Nvm> Client<N> {
         state.is_absorbed() || state == FileState::Failed
     }
 
-    fn settle_if_live(&self, file: FileRef) -> Result<(), Errno> {
+    /// `held`: the caller keeps the file's writers out.
+    fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
         if !on(Canary::RenameUnsettled) && live && self.is_current(file) && self.has_log(file) {
-            self.settle(file, true)
+            self.settle(file, held)
         } else {
             Ok(())
         }

@@ -31,6 +31,7 @@ mod requests;
 mod rewrite;
 mod settle;
 mod slots;
+mod tell;
 mod turn;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};

@@ -20,6 +20,8 @@ pub mod config;
 #[cfg(not(shuttle))]
 pub mod control;
 #[cfg(not(shuttle))]
+mod events;
+#[cfg(not(shuttle))]
 mod expire;
 #[cfg(not(shuttle))]
 pub mod fence;
@@ -53,6 +55,8 @@ mod signals;
 pub mod status;
 #[cfg(not(shuttle))]
 mod summary;
+#[cfg(not(shuttle))]
+mod teller;
 
 #[cfg(not(shuttle))]
 pub use serve::serve;

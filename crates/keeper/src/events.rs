@@ -1,0 +1,297 @@
+//! The event loop: hellos, control connections, client deaths and signals. It must never wait for a file or the disk.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use holdfast_cache::wire::{DRAIN, EXPECT, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_canary::{Canary, on};
+use rustix::event::epoll;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use rustix::process::{Pid, PidfdFlags};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::durable::locked;
+use crate::keeper::{Attached, Keeper, parent_of, program_of};
+use crate::runtime;
+use crate::runtime::{send_json, send_with_descriptors};
+use crate::serve::delay;
+
+/// How long a keeper waits for the first client or control connection before it ends by itself.
+const FIRST_USE: Duration = Duration::from_secs(10);
+/// How long a program that a supervisor has announced may take to say hello.
+const PROGRAM_PENDING: Duration = Duration::from_secs(10);
+/// How long an announced child may take to say hello.
+const FORK_PENDING: Duration = Duration::from_secs(5);
+const MESSAGE_BYTES_MAX: usize = 64;
+
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const FIRST_CLIENT: u64 = 16;
+const FIRST_CONNECTION: u64 = 1 << 40;
+
+/// Everything that a running keeper listens to.
+pub(crate) struct EventLoop {
+    keeper: Arc<Keeper>,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Readable when the keeper shall stop; kept open for `epoll`.
+    _signals: OwnedFd,
+    connections: HashMap<u64, OwnedFd>,
+    next_connection: u64,
+    next_client: u32,
+    /// Who started us; it may have ended by now.
+    supervisor: u32,
+    /// Processes whose descendants may be clients although they gave up our user id.
+    ancestors: Vec<u32>,
+    /// Supervisors that announced a program which has not said hello yet, and when.
+    expected: Vec<(u32, Instant)>,
+    used: bool,
+    started: Instant,
+    forks_since: Option<Instant>,
+}
+
+impl EventLoop {
+    pub(crate) fn new(keeper: Arc<Keeper>, listener: OwnedFd, signals: OwnedFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let watch = |fd: BorrowedFd<'_>, token| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        };
+        watch(listener.as_fd(), LISTENER)?;
+        watch(signals.as_fd(), SIGNALS)?;
+        Ok(Self {
+            keeper,
+            epoll,
+            listener,
+            _signals: signals,
+            connections: HashMap::new(),
+            next_connection: FIRST_CONNECTION,
+            next_client: 1,
+            supervisor: std::os::unix::process::parent_id(),
+            ancestors: Vec::new(),
+            expected: Vec::new(),
+            used: false,
+            started: Instant::now(),
+            forks_since: None,
+        })
+    }
+
+    /// Serves until a signal says so, or nobody needs the keeper any more.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let patience = self.patience();
+            let timeout = patience.map(|left| rustix::event::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()) + 1_000_000,
+            });
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    SIGNALS => return Ok(()),
+                    token if token >= FIRST_CONNECTION => self.converse(token),
+                    client => self.bury((client - FIRST_CLIENT) as u32),
+                }
+            }
+            if self.keeper.config.exit_when_unused && self.is_unused() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How long to sleep: without a limit while somebody uses the keeper.
+    fn patience(&self) -> Option<Duration> {
+        if !self.keeper.config.exit_when_unused || !self.connections.is_empty() || self.has_clients() {
+            return None;
+        }
+        let until = match (self.expected.last(), self.forks_since) {
+            (Some((_, since)), _) => *since + PROGRAM_PENDING,
+            (None, Some(since)) => since + FORK_PENDING,
+            (None, None) => self.started + FIRST_USE,
+        };
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    fn has_clients(&self) -> bool {
+        !locked(&self.keeper.clients).is_empty()
+    }
+
+    fn is_unused(&mut self) -> bool {
+        if !self.connections.is_empty() || self.has_clients() {
+            return false;
+        }
+        self.expected.retain(|(_, since)| since.elapsed() < PROGRAM_PENDING);
+        if !self.expected.is_empty() {
+            return false;
+        }
+        if self.keeper.durable.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
+            let since = *self.forks_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < FORK_PENDING {
+                return false;
+            }
+        }
+        self.used || self.started.elapsed() >= FIRST_USE
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> bool {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN).is_ok()
+    }
+
+    fn accept(&mut self) {
+        while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            let token = self.next_connection;
+            self.next_connection += 1;
+            if self.watch(connection.as_fd(), token) {
+                self.connections.insert(token, connection);
+            }
+        }
+    }
+
+    fn converse(&mut self, token: u64) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let mut message = [0u8; MESSAGE_BYTES_MAX];
+        let received = rustix::net::recv(connection, &mut message, RecvFlags::DONTWAIT);
+        let bytes = match received {
+            Ok((bytes, _)) if bytes > 0 => bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            _ => {
+                runtime::leave_standard_error_with(self.supervisor, connection);
+                self.connections.remove(&token);
+                return;
+            }
+        };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(connection) else { return };
+        let ours = peer.uid == rustix::process::geteuid();
+        // Not when somebody only looks whether anybody is there.
+        self.used = true;
+        match message[0] {
+            HELLO => {
+                let connection = self.connections.remove(&token);
+                if let (Some(connection), Ok(hello)) = (connection, Hello::read_from_bytes(&message[..bytes]))
+                {
+                    self.welcome(&connection, peer.pid, ours, &hello);
+                }
+            }
+            STATUS if ours => {
+                let _ = send_json(connection, &self.keeper.status());
+                self.remember_ancestor(peer.pid);
+            }
+            EXPECT if ours => {
+                let supervisor = peer.pid.as_raw_nonzero().get() as u32;
+                self.remember_ancestor(peer.pid);
+                self.expected.push((supervisor, Instant::now()));
+            }
+            DRAIN if ours => {
+                let connection = connection.try_clone();
+                // The program has ended, if it ever became a client.
+                self.no_longer_expected(peer.pid.as_raw_nonzero().get() as u32);
+                if let Ok(connection) = connection {
+                    let keeper = Arc::clone(&self.keeper);
+                    let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
+                        let clean = keeper.drain();
+                        let _ = send_json(&connection, &keeper.summary(clean));
+                    });
+                }
+            }
+            _ => {
+                self.connections.remove(&token);
+            }
+        }
+    }
+
+    fn no_longer_expected(&mut self, supervisor: u32) {
+        if let Some(at) = self.expected.iter().position(|(pid, _)| *pid == supervisor) {
+            self.expected.remove(at);
+        }
+    }
+
+    fn remember_ancestor(&mut self, pid: Pid) {
+        let pid = pid.as_raw_nonzero().get() as u32;
+        if !self.ancestors.contains(&pid) {
+            self.ancestors.push(pid);
+        }
+    }
+
+    fn welcome(&mut self, connection: &OwnedFd, pid: Pid, ours: bool, hello: &Hello) {
+        let pid_number = pid.as_raw_nonzero().get() as u32;
+        if hello.forked != 0 {
+            self.keeper.durable.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+            self.forks_since = None;
+        }
+        let allowed = hello.version.get() == WIRE_VERSION && (ours || self.descends_from_ours(pid_number));
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        let (Ok(pidfd), true) = (pidfd, allowed) else {
+            let _ = rustix::net::send(connection, Welcome::refusal().as_bytes(), SendFlags::NOSIGNAL);
+            return;
+        };
+        // The same process with another program: what the old one left is repaired.
+        let earlier: Vec<u32> = locked(&self.keeper.clients)
+            .iter()
+            .filter(|(_, attached)| attached.pid == pid_number)
+            .map(|(id, _)| *id)
+            .collect();
+        if let Some(parent) = parent_of(pid_number) {
+            self.no_longer_expected(parent);
+        }
+        let client = self.next_client;
+        self.next_client += 1;
+        let pidfd = Arc::new(pidfd);
+        if !on(Canary::DeathUnwatched) && !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
+            return;
+        }
+        locked(&self.keeper.clients).insert(
+            client,
+            Attached { pid: pid_number, program: program_of(pid_number), blind: hello.blind != 0, pidfd },
+        );
+        let keeper = &self.keeper;
+        let welcome = Welcome::new(
+            client,
+            &keeper.durable.superblock.layout,
+            keeper.durable.superblock.uuid,
+            &keeper.media,
+            delay(&keeper.config),
+        );
+        let _ = send_with_descriptors(
+            connection,
+            welcome.as_bytes(),
+            &[keeper.board_fd.as_fd(), keeper.pool_fd.as_fd()],
+        );
+        // Nothing of it is in the way of the new one more than of any other client: who starts does not wait for this.
+        for client in earlier {
+            self.bury(client);
+        }
+    }
+
+    /// A client's process ended (or another program took its place).
+    fn bury(&mut self, client: u32) {
+        let gone = locked(&self.keeper.clients).remove(&client);
+        if let Some(attached) = gone {
+            let _ = epoll::delete(&self.epoll, &attached.pidfd);
+            self.keeper.bury(client);
+        }
+    }
+
+    fn descends_from_ours(&self, pid: u32) -> bool {
+        let supervisor = std::os::unix::process::parent_id();
+        let mut at = pid;
+        for _ in 0..64 {
+            if at == supervisor || self.ancestors.contains(&at) || self.keeper.is_client(at) {
+                return at > 1;
+            }
+            match parent_of(at) {
+                Some(parent) if parent > 1 => at = parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+}
