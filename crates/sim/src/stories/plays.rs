@@ -181,7 +181,7 @@ pub(super) fn dead_writers(plays: &mut Plays) {
         amid(plays, &written, |at| Amid::KilledAmid(at, 1, Op::Put(A, 20, 40)), &[]);
     }
     // State Behind, over the end of a page: the disk refuses to take one half of it.
-    let refused = [Op::Put(A, 4096, 40), Op::Refuse(A), Op::Write(A, 4086, 30)];
+    let refused = [Op::Put(A, 8192, 10), Op::Put(A, 4096, 40), Op::Refuse(A), Op::Write(A, 4086, 30)];
     amid(plays, &refused, Amid::Killed, &[Step::alone(1, Op::Read(A, 4080, 60))]);
 }
 
