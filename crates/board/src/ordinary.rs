@@ -57,6 +57,11 @@ impl Plan {
             request_count: 0,
         }
     }
+
+    /// With this many request cells.
+    pub fn with_requests(self, request_count: u32) -> Self {
+        Self { request_count, ..self }
+    }
 }
 
 impl Board {

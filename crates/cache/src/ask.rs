@@ -108,10 +108,12 @@ pub enum Reason {
     NoSlot = 12,
     /// A system call changed it in a way the log cannot hold.
     Uncovered = 13,
+    /// The C library writes it by system calls of its own, in front of which nothing can be put.
+    Libc = 14,
 }
 
 impl Reason {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -125,6 +127,7 @@ impl Reason {
         Self::Permission,
         Self::NoSlot,
         Self::Uncovered,
+        Self::Libc,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -149,6 +152,7 @@ impl fmt::Display for Reason {
             Self::Permission => "the keeper may not open it",
             Self::NoSlot => "no file slot was free (use a larger pool)",
             Self::Uncovered => "a system call changed it around the log",
+            Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })
     }
 }

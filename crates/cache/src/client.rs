@@ -58,6 +58,8 @@ pub enum Origin {
     Opened = 2,
     /// A descriptor whose opening was not seen.
     Unknown = 3,
+    /// The C library writes through it where we do not see it: never managed.
+    Libc = 4,
 }
 
 /// Where a write goes.

@@ -152,7 +152,16 @@ fn on_nosuid_mount(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|facts| facts.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID))
 }
 
-/// Whether the program's loader is glibc's.
+/// Whether a loader is musl's, which is its C library, too.
+pub fn is_musl(loader: &Path) -> bool {
+    loader.file_name() == Some(OsStr::new("ld-musl-x86_64.so.1"))
+}
+
+fn is_known(loader: &Path) -> bool {
+    loader.file_name() == Some(OsStr::new("ld-linux-x86-64.so.2")) || is_musl(loader)
+}
+
+/// Whether the program's loader is glibc's or musl's.
 fn loads_library(path: &Path) -> Result<(), Refused> {
     let loader = match elf::kind(path) {
         Ok(Kind::Dynamic(loader)) => loader,
@@ -171,13 +180,9 @@ fn loads_library(path: &Path) -> Result<(), Refused> {
         // Execute permission without read permission is enough for the kernel, not for us.
         Err(error) => return Err(not_preloadable(path, &format!("cannot be inspected: {error:#}"))),
     };
-    let name = loader.file_name().unwrap_or_default().to_string_lossy();
-    if name.starts_with("ld-musl") {
-        let reason = "uses musl, whose functions cannot be taken over. Use a glibc build";
-        return Err(not_preloadable(path, reason));
-    }
-    if name != "ld-linux-x86-64.so.2" {
-        return Err(not_preloadable(path, &format!("is loaded by {}: only glibc's works", loader.display())));
+    if !is_known(&loader) {
+        let reason = format!("is loaded by {}: only those of glibc and musl work", loader.display());
+        return Err(not_preloadable(path, &reason));
     }
     if !loader.exists() {
         let reason = format!("its loader {} does not exist", loader.display());
@@ -266,8 +271,11 @@ mod tests {
         let mut bytes = std::fs::read("/bin/true").expect("readable");
         let glibc = b"/lib64/ld-linux-x86-64.so.2\0";
         let Some(at) = bytes.windows(glibc.len()).position(|window| window == glibc) else { return };
-        let musl = b"/lib/ld-musl-x86_64.so.1\0\0\0\0";
-        bytes[at..at + glibc.len()].copy_from_slice(musl);
-        assert_eq!(code(file(dir.path(), "musl", bytes, 0o755)), 120);
+        for (loader, status) in
+            [(b"/system/bin/linker64\0\0\0\0\0\0\0\0", 120), (b"/no/such/ld-musl-x86_64.so.1", 126)]
+        {
+            bytes[at..at + glibc.len()].copy_from_slice(loader);
+            assert_eq!(code(file(dir.path(), "foreign", &bytes, 0o755)), status);
+        }
     }
 }

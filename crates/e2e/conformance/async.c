@@ -121,10 +121,10 @@ CHECK(posix_aio, 2) {
     T(aio_write(&block));
     wait_for(&block);
     struct aiocb sync = { .aio_fildes = fd };
-    T(aio_fsync(O_DSYNC, &sync));
+    IS(aio_fsync(O_DSYNC, &sync) == 0);
     wait_for(&sync);
     struct aiocb reading = { .aio_fildes = fd, .aio_buf = big, .aio_nbytes = 100 };
-    T(aio_read(&reading));
+    IS(aio_read(&reading) == 0);
     wait_for(&reading);
     T(write(fd, "x", 1));
     state(fd);
@@ -140,7 +140,7 @@ CHECK(posix_aio_of_a_list, 4) {
                                    .aio_offset = i * 1500, .aio_lio_opcode = LIO_WRITE };
         list[i] = &block[i];
     }
-    T(lio_listio(LIO_WAIT, list, 4, NULL));
+    IS(lio_listio(LIO_WAIT, list, 4, NULL) == 0);
     for (int i = 0; i < 4; i++) T(aio_return(&block[i]));
     state(fd);
 }

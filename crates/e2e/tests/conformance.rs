@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
+use holdfast_e2e::transcript::differences;
 use holdfast_e2e::{disk, proc, report, tally};
 use tempfile::TempDir;
 
@@ -64,51 +65,6 @@ fn themes() -> (BTreeMap<String, u64>, usize) {
         *themes.entry(group.to_owned()).or_default() += writes.parse::<u64>().expect("writes");
     }
     (themes, count)
-}
-
-/// Where a difference stands: the check's name before each line.
-fn placed(transcript: &str) -> Vec<(String, &str)> {
-    let mut check = String::new();
-    transcript
-        .lines()
-        .map(|line| {
-            if let Some(name) = line.strip_prefix("== ") {
-                check = name.to_owned();
-            }
-            // In a tree each line is about another path.
-            let path =
-                line.strip_prefix("./").and_then(|line| line.split(':').next()).filter(|_| check == "tree");
-            (path.map_or_else(|| check.clone(), |path| format!("tree, {path}")), line)
-        })
-        .collect()
-}
-
-/// What differs between two transcripts, line by line within each check.
-fn differences(native: &str, held: &str) -> Vec<String> {
-    let by_check = |transcript| {
-        let mut checks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for (check, line) in placed(transcript) {
-            checks.entry(check).or_default().push(line);
-        }
-        checks
-    };
-    let (native, held) = (by_check(native), by_check(held));
-    let names: std::collections::BTreeSet<&String> = native.keys().chain(held.keys()).collect();
-    let none = Vec::new();
-    let mut found = Vec::new();
-    for name in names {
-        let (native, held) = (native.get(name).unwrap_or(&none), held.get(name).unwrap_or(&none));
-        let lines = native.len().max(held.len());
-        if let Some(at) = (0..lines).find(|&at| native.get(at) != held.get(at)) {
-            let shown = |lines: &Vec<&str>| lines.get(at).map_or("(nothing)", |line| *line).to_owned();
-            found.push(format!(
-                "{name}, line {at}:\n    natively {}\n    held     {}",
-                shown(native),
-                shown(held)
-            ));
-        }
-    }
-    found
 }
 
 /// Bytes of state Behind reach the kernel later, which is then the time of the file's last change (docs/interposition.md).

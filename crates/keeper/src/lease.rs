@@ -9,6 +9,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Once;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -73,6 +74,32 @@ pub(crate) fn take(description: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
         tell(Owner::default(), 0);
     }
     taken
+}
+
+/// Whether a description of a program's is its file's only one. It is touched only where the program has set nothing of what a
+/// lease needs: else nobody can tell.
+pub(crate) fn is_only(description: BorrowedFd<'_>) -> bool {
+    static IGNORED: Once = Once::new();
+    // Who opens the file in this very moment has the kernel tell this thread, which has no use for it.
+    // SAFETY: a disposition without a handler; the thread that reads the signal has it blocked, and gets it all the same.
+    IGNORED.call_once(|| unsafe {
+        libc::signal(signal(), libc::SIG_IGN);
+    });
+    let fd = description.as_raw_fd();
+    let mut owner = Owner::default();
+    // SAFETY: they take nothing, but for F_GETOWN_EX, which fills the structure.
+    let is_untouched = unsafe {
+        libc::fcntl(fd, libc::F_GETLEASE) == libc::F_UNLCK
+            && libc::fcntl(fd, libc::F_GETFL) & libc::O_ASYNC == 0
+            && libc::fcntl(fd, F_GETSIG) == 0
+            && libc::fcntl(fd, F_GETOWN_EX, &raw mut owner) == 0
+            && owner.id == 0
+    };
+    let is_only = is_untouched && take(description, rustix::thread::gettid().as_raw_nonzero().get()).is_ok();
+    if is_only {
+        give_back(description);
+    }
+    is_only
 }
 
 /// Gives a lease back: who waits goes on. The description's owner and signal go with it.
@@ -222,9 +249,10 @@ mod tests {
             give_back(file.as_fd());
             assert_eq!(opener.join().unwrap(), b"newest");
         });
-        assert!(!is_orphaned(file.as_fd()));
+        assert!(!is_orphaned(file.as_fd()) && is_only(file.as_fd()));
+        assert!(next(&signals).is_none());
         let other = File::open(&path).unwrap();
-        assert!(take(file.as_fd(), tid).is_err(), "it is not the only description");
+        assert!(take(file.as_fd(), tid).is_err() && !is_only(file.as_fd()), "it is not the only description");
         drop(other);
         take(file.as_fd(), tid).unwrap();
         assert!(!is_orphaned(file.as_fd()), "its thread lives");

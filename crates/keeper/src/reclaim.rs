@@ -24,6 +24,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     if header.write_behind.word.load(Ordering::SeqCst) != 0 {
         keeper.durable.board.use_huge_pages();
     }
+    let mut gathered = Vec::new();
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
@@ -34,6 +35,8 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         let again = is_needed && pass(keeper);
         if !is_needed {
             keeper.reclaim_stuck.store(false, Ordering::SeqCst);
+        } else if !again {
+            keeper.durable.board.gather_loaded(&mut gathered);
         }
         if !again {
             wait(bell, seen, IDLE);

@@ -8,6 +8,8 @@
 //! for the file's row before they change it, unless they were told once that there is none ([`crate::natives`]). A file
 //! that is left to the kernel is judged anew when a client opens it again.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -104,13 +106,13 @@ impl Keeper {
             && let Some(slot) = self.durable.board.find(dev, ino)
         {
             let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
-            if origin != Origin::Unknown as u64 {
+            if never_managed(origin).is_none() {
                 self.judge_again(&candidate, (slot, generation), pid, haste)?;
             }
             return Ok([u64::from(slot), generation]);
         }
-        if origin == Origin::Unknown as u64 {
-            return self.decline(&candidate, Reason::UnknownOrigin);
+        if let Some(reason) = never_managed(origin) {
+            return self.decline(&candidate, reason);
         }
         let fenced = match self.judge(&candidate) {
             Ok(fenced) => fenced,
@@ -120,7 +122,14 @@ impl Keeper {
         if sole.is_none() {
             let place = self.reserve_slot(client, &candidate, haste)?;
             if fenced {
-                return self.put_up_fence(place, &candidate);
+                let answer = self.put_up_fence(place, &candidate);
+                if answer == Err(Errno::EAGAIN) && self.finds_sole(asked, &candidate) {
+                    // The client has no need to look, unless this takes more than its haste allows.
+                    let asked = Asked { sole: Some(true), ..*asked };
+                    let admitted = self.admit(&asked, pid, &candidate, created, fenced);
+                    return if admitted == Err(Errno::EDEADLK) { answer } else { admitted };
+                }
+                return answer;
             }
             if self.config.write_behind != WriteBehind::Off
                 || !self.notes.natives.of((dev, ino, born)).is_empty()
@@ -212,6 +221,12 @@ impl Keeper {
         }
     }
 
+    /// Between the halves, in the client's place: whether its description is the file's only one. A round trip less, where the
+    /// kernel lets us have a look at it.
+    fn finds_sole(&self, asked: &Asked, candidate: &Candidate) -> bool {
+        self.borrow(asked, candidate).is_ok_and(|(description, _)| lease::is_only(description.as_fd()))
+    }
+
     /// Second half: nobody else may have the file open for writing, but clients that will find its row.
     fn admit(
         &self,
@@ -250,7 +265,7 @@ impl Keeper {
             reason = reason.filter(|reason| matches!(reason, Reason::UnknownOrigin | Reason::MappedShared));
         }
         let lent = if reason.is_none() && tainted.is_none() && sole && fenced {
-            self.borrow(asked, candidate)
+            self.lend(asked, candidate)
         } else {
             None
         };
@@ -278,25 +293,37 @@ impl Keeper {
         !fenced || self.kind_of_fence() == Some(FenceKind::Fanotify) || file.lent().is_some()
     }
 
+    /// The asker's description, if it is of that file.
+    fn borrow(&self, asked: &Asked, candidate: &Candidate) -> io::Result<(std::fs::File, std::fs::Metadata)> {
+        let client = locked(&self.clients).get(&asked.client).map(|client| Arc::clone(&client.pidfd));
+        let pidfd = client.ok_or(io::ErrorKind::NotFound)?;
+        let description = lease::borrow(&pidfd, asked.fd as i32)?;
+        let meta = description.metadata()?;
+        // Another thread may have put something else in its place.
+        let is_theirs = (meta.dev(), meta.ino()) == (candidate.dev, candidate.ino);
+        is_theirs.then_some((description, meta)).ok_or(io::ErrorKind::NotFound.into())
+    }
+
     /// The asker's description with a lease on it, under the fence that is about those.
-    fn borrow(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
+    fn lend(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
         let fence = self.notes.fence.get().filter(|fence| fence.kind() == FenceKind::Lease)?;
         if self.config.write_behind == WriteBehind::Off {
             return None;
         }
-        let pidfd = Arc::clone(&locked(&self.clients).get(&asked.client)?.pidfd);
-        let description = lease::borrow(&pidfd, asked.fd as i32)
+        let (description, meta) = self
+            .borrow(asked, candidate)
             .inspect_err(|error| {
-                self.notes.once(format!(
-                    "--fence lease: a program's descriptors cannot be shared ({error}): its files are only watched; allow                      it by kernel.yama.ptrace_scope=0, or run as root"
-                ));
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    self.notes.once(format!(
+                        "--fence lease: a program's descriptors cannot be shared ({error}): its files are only watched; \
+                         allow it by kernel.yama.ptrace_scope=0, or run as root"
+                    ));
+                }
             })
             .ok()?;
-        let meta = description.metadata().ok()?;
-        let is_theirs = (meta.dev(), meta.ino()) == (candidate.dev, candidate.ino);
         // What is written by it must be plain writes; what may be executed never enters the state that this is for.
         let is_plain = !fcntl_getfl(&description).ok()?.contains(OFlags::DIRECT) && meta.mode() & 0o6111 == 0;
-        if is_theirs && is_plain { fence.lease(description).ok() } else { None }
+        if is_plain { fence.lease(description).ok() } else { None }
     }
 
     /// Why a file that others have open cannot be managed now, if so. Clients find its row before their next change, and
@@ -422,6 +449,15 @@ impl Keeper {
         }
         let identity = file.identity_on(directory.file_system().ok()?).ok()?;
         Some((file, identity))
+    }
+}
+
+/// Why a description of that origin does not make its file managed.
+fn never_managed(origin: u64) -> Option<Reason> {
+    match origin {
+        _ if origin == Origin::Unknown as u64 => Some(Reason::UnknownOrigin),
+        _ if origin == Origin::Libc as u64 => Some(Reason::Libc),
+        _ => None,
     }
 }
 

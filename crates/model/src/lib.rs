@@ -7,11 +7,15 @@
 #![forbid(unsafe_code)]
 
 #[cfg(shuttle)]
+mod disk;
+#[cfg(shuttle)]
 mod explore;
 #[cfg(shuttle)]
 mod house;
 #[cfg(shuttle)]
 mod media;
+#[cfg(shuttle)]
+mod yard;
 
 #[cfg(shuttle)]
 pub use explore::{caught, exhaust, explore, schedules};
@@ -19,3 +23,5 @@ pub use explore::{caught, exhaust, explore, schedules};
 pub use house::{House, SLOT};
 #[cfg(shuttle)]
 pub use media::Media;
+#[cfg(shuttle)]
+pub use yard::{FILE, Yard};

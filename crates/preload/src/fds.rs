@@ -46,6 +46,11 @@ fn row(fd: c_int) -> Option<&'static AtomicU64> {
     usize::try_from(fd).ok().and_then(|fd| ROWS.get(fd))
 }
 
+/// Whether a number has no row.
+pub fn is_untracked(fd: c_int) -> bool {
+    row(fd).is_none()
+}
+
 #[inline]
 fn decode(word: u64) -> Row {
     match word & KIND_MASK {

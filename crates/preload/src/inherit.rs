@@ -107,7 +107,7 @@ pub unsafe fn will_be_client(environment: *const *const c_char) -> bool {
 ///
 /// # Safety
 /// `environment` is a null-terminated array of C strings.
-unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option<(usize, &'a [u8])> {
+pub unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option<(usize, &'a [u8])> {
     let mut at = 0;
     loop {
         // SAFETY: the null end has not been passed.

@@ -17,6 +17,7 @@ mod patch;
 mod process;
 mod raw;
 mod signals;
+mod streams;
 mod target;
 mod tls;
 mod unseen;

@@ -17,7 +17,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, fds, hooks, inherit, patch, signals, tls};
+use crate::{critical, descriptions, fds, hooks, inherit, patch, signals, streams, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -136,6 +136,7 @@ fn attach_child(word: &AtomicU32) -> bool {
                     (*place).write(client);
                 }
                 word.store(ATTACHED, Ordering::Release);
+                streams::tell_again(attached());
                 true
             }
             Err(_) => {
@@ -345,10 +346,13 @@ unsafe extern "C" fn construct() {
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;
     }
-    if !patch::is_glibc() {
-        // Its stdio makes system calls where nothing can be put in front of them. As a client it would be trusted to hide
-        // nothing; so it stays an outsider, against whom the fences stand.
-        raw::say(&[b"holdfast: this program's C library is not glibc: its writes go to the disk as usual\n"]);
+    let is_musl = patch::is_musl();
+    if !is_musl && !patch::is_glibc() {
+        // Who knows what it does by itself. As a client it would be trusted to hide nothing; so it stays an outsider, against
+        // whom the fences stand.
+        raw::say(&[
+            b"holdfast: this program's C library is neither glibc nor musl: its writes go to the disk as usual\n",
+        ]);
         return;
     }
     if raw::is_emulated() {
@@ -356,7 +360,7 @@ unsafe extern "C" fn construct() {
         raw::say(&[b"holdfast: this program runs under valgrind: its writes go to the disk as usual\n"]);
         return;
     }
-    let patched = patch::patch_libc();
+    let patched = is_musl || patch::patch_libc();
     let shown = path.split(|byte| *byte == 0).next().unwrap_or_default();
     let client = match connect(&path, false) {
         Ok(client) => client,
@@ -412,6 +416,10 @@ unsafe extern "C" fn construct() {
             ]);
         }
     }
+    if is_musl {
+        // What it reads by itself (stdio, its own files in /etc) is not seen.
+        client.forbid_behind();
+    }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
     if patched {
         signals::take_over();
@@ -427,6 +435,9 @@ unsafe extern "C" fn construct() {
     unsafe {
         inherit::take(environment);
         inherit::forget_sanitizer(environment);
+    }
+    if is_musl {
+        streams::begin();
     }
 }
 

@@ -65,6 +65,12 @@ pub fn set_errno(errno: i32) {
     unsafe { *__errno_location() = errno };
 }
 
+/// The program's `errno`.
+pub fn errno() -> i32 {
+    // SAFETY: as in `set_errno`.
+    unsafe { *__errno_location() }
+}
+
 /// A system call's result as libc returns it: -1 and `errno` on failure, `errno` untouched on success.
 #[inline]
 pub fn give(result: isize) -> isize {
@@ -100,15 +106,23 @@ pub fn encode(result: Result<usize, Errno>) -> isize {
 /// compiler adds code to our frames that ends the process; frames without such code are simply passed over.
 type SetCancelType = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 
+/// Stands for `__libc_single_threaded` in a libc that has none: there may be threads.
+static MAY_HAVE_THREADS: AtomicU8 = AtomicU8::new(0);
+
 /// libc's `__libc_single_threaded`, `pthread_setcanceltype` and `pthread_testcancel`, if it has them.
 static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static SET_CANCEL_TYPE: AtomicUsize = AtomicUsize::new(0);
 static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells where libc keeps what cancellation points need. Without it they are none.
-pub fn set_cancellation(single_threaded: *mut u8, set_cancel_type: usize, test_cancel: usize) {
+/// Tells where libc keeps what cancellation points need. Without it they are none. A null `single_threaded`: libc does not tell
+/// whether there is one thread alone.
+pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize, test_cancel: usize) {
     TEST_CANCEL.store(test_cancel, Ordering::Relaxed);
-    if !single_threaded.is_null() && set_cancel_type != 0 {
+    let Some(mut single_threaded) = single_threaded else { return };
+    if single_threaded.is_null() {
+        single_threaded = MAY_HAVE_THREADS.as_ptr();
+    }
+    if set_cancel_type != 0 {
         SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
         SINGLE_THREADED.store(single_threaded, Ordering::Release);
     }

@@ -17,11 +17,13 @@ use holdfast_canary::{Canary, on};
 use libc::{siginfo_t, ucontext_t};
 
 use crate::raw::{self, call};
-use crate::{memory, process, tls};
+use crate::{memory, patch, process, tls};
 
 const SIGNALS: usize = 65;
 /// libc keeps these for itself and lets no program change them.
 const LIBC_SIGNALS: [c_int; 2] = [32, 33];
+/// musl does with one more.
+const MUSL_SIGNAL: c_int = 34;
 const SA_RESTORER: u64 = 0x0400_0000;
 const SA_RESETHAND: u64 = libc::SA_RESETHAND as u32 as u64;
 const MASK_BYTES: usize = 8;
@@ -124,11 +126,43 @@ fn deliver_address() -> usize {
 
 /// `rt_sigaction`; `None` when the kernel refuses.
 fn exchange(signal: c_int, new: Option<&Action>) -> Option<Action> {
+    if let Some(action) = new
+        && patch::is_musl()
+    {
+        return exchange_through_libc(signal, action);
+    }
     let mut old = Action::default();
     let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: both are null or of the kernel's shape; a handler that it gets is `deliver` or the program's own.
     let result = unsafe { call!(libc::SYS_rt_sigaction, signal, new, &raw mut old, MASK_BYTES) };
     (result == 0).then_some(old)
+}
+
+/// musl must know of handlers: it lets no semaphore be interrupted before there is one, and takes them out of the children that
+/// `posix_spawn` makes.
+fn exchange_through_libc(signal: c_int, new: &Action) -> Option<Action> {
+    let address = patch::MUSL_SIGACTION.address();
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: all fields are plain integers or nullable.
+    let (mut action, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = new.handler;
+    action.sa_flags = new.flags as c_int;
+    // SAFETY: the first word of libc's set is the kernel's whole set; musl's function of this name has this shape.
+    let result = unsafe {
+        (&raw mut action.sa_mask).cast::<u64>().write(new.mask);
+        let original: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int =
+            core::mem::transmute(address);
+        original(signal, &raw const action, &raw mut old)
+    };
+    (result == 0).then(|| Action {
+        handler: old.sa_sigaction,
+        flags: u64::from(old.sa_flags as u32),
+        restorer: holdfast_signal_return as *const () as usize,
+        // SAFETY: as above.
+        mask: unsafe { (&raw const old.sa_mask).cast::<u64>().read() },
+    })
 }
 
 /// Gives the kernel [`deliver`] for what the program wants.
@@ -328,7 +362,7 @@ pub unsafe extern "C-unwind" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if LIBC_SIGNALS.contains(&signal) {
+    if LIBC_SIGNALS.contains(&signal) || signal == MUSL_SIGNAL && patch::is_musl() {
         return raw::give_int(-(libc::EINVAL as isize));
     }
     // SAFETY: the program's own structures.

@@ -11,7 +11,7 @@ use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, Description, State};
 use crate::fds::{self, Row};
-use crate::{critical, process, raw};
+use crate::{critical, process, raw, streams};
 
 /// How often a call is tried again when the file's slot was given back under it.
 pub const TRIES: u32 = 64;
@@ -167,6 +167,10 @@ fn settle_pending(
                     return Ok(None);
                 }
                 let stat = raw::fstat(fd);
+                if stat.as_ref().is_ok_and(|stat| streams::hold(fd, stat)) {
+                    give_up(client, fd, description, Reason::Libc);
+                    return Ok(None);
+                }
                 if let Some(seen) = stat.as_ref().ok().and_then(|stat| client.find(stat.dev, stat.ino))
                     && (seen.state != FileState::Bypassed || origin == Origin::Unknown)
                 {
@@ -189,6 +193,10 @@ fn settle_pending(
                     None => description.set_state(State::Plain),
                 }
                 if let (Some(file), Ok(stat)) = (file, stat) {
+                    if streams::hold(fd, &stat) {
+                        // Another thread made a stream of it meanwhile.
+                        drop_file(client, file, Reason::Libc);
+                    }
                     adopt_others(file, &stat);
                 }
                 Ok(file)
@@ -294,6 +302,11 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
         return Target::Kernel;
     }
     let described_as = descriptions::SHARED | kernel_flags(flags);
+    if fds::is_untracked(fd) && streams::has(fd) {
+        // Fails only when the keeper is dead.
+        let _ = critical::section(|| leave_unknown(client, fd, Reason::Libc));
+        return Target::Kernel;
+    }
     if let Some((index, description)) = descriptions::allocate(described_as, Origin::Unknown) {
         if fds::describe_at(fd, moment, index, description) {
             return described(client, fd, description, register);
@@ -371,24 +384,28 @@ pub fn let_go(fd: c_int) {
 
 /// Leaves the file of a pending description to the kernel.
 fn give_up(client: &Client, fd: c_int, description: &Description, reason: Reason) {
-    match known(client, fd) {
-        Some(seen) => {
-            drop_file(client, seen.file, reason);
-            description.set_state(State::Managed(seen.file));
-        }
+    match leave_unknown(client, fd, reason) {
+        Ok(Some(file)) => description.set_state(State::Managed(file)),
+        Ok(None) => description.set_state(State::Plain),
+        Err(_) => {}
+    }
+}
+
+/// Leaves the file behind `fd` to the kernel, of which it is not known whether it has a place. Returns that.
+fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<FileRef>, Errno> {
+    let file = match known(client, fd) {
+        Some(seen) => Some(seen.file),
         // The keeper must hear of it, or another open of the file could be managed beside this one.
         None => {
-            match client.register(fd, Origin::Unknown, || false) {
-                Ok(None) => description.set_state(State::Plain),
-                // Somebody else's registration came in between.
-                Ok(Some(file)) => {
-                    drop_file(client, file, reason);
-                    description.set_state(State::Managed(file));
-                }
-                Err(_) => {}
-            }
+            let origin = if reason == Reason::Libc { Origin::Libc } else { Origin::Unknown };
+            // A place, if somebody else's registration came in between.
+            client.register(fd, origin, || false)?
         }
+    };
+    if let Some(file) = file {
+        drop_file(client, file, reason);
     }
+    Ok(file)
 }
 
 fn drop_file(client: &Client, file: FileRef, reason: Reason) {

@@ -177,8 +177,8 @@ fn table() -> String {
     let mut page = String::from(
         "# Every function of libc\n\nMade by `crates/preload/tests/symbols.rs` from the lists in `crates/preload/tests/symbols`, which it \
          compares with\nwhat glibc and musl export. Tests: themes of the conformance checks (`crates/e2e/conformance`), or programs \
-         (`.c`) of\nthe library's own tests and the differential fuzzer; at most three are named. A musl program is left to the kernel \
-         as a\nwhole ([interposition.md](interposition.md)).\n\n## With a hook\n\n| function | what is done | test |\n| --- | --- | --- |\n",
+         (`.c`) of\nthe library's own tests and the differential fuzzer; at most three are named. With musl \
+         what\nlibc writes by itself is left to the kernel ([interposition.md](interposition.md)).\n\n## With a hook\n\n| function | what is done | test |\n| --- | --- | --- |\n",
     );
     let sources = sources();
     for hook in hooks() {

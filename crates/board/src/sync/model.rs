@@ -48,6 +48,8 @@ pub enum Mutation {
     ChangeUncounted,
     /// Writes leave loaded pages as they are.
     LoadedUnrefreshed,
+    /// A drain does not lock the pages it writes (history 21).
+    DrainUnlocked,
     /// What the kernel read counts, whatever was entered and drained meanwhile.
     KernelReadUnchecked,
 }

@@ -54,12 +54,12 @@ pub struct Payload<'a> {
     pub seq: u64,
 }
 
-/// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`. `merges` tells whether
-/// it goes into a frame that a row has already.
+/// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`: also one for its end, if
+/// it `appends` to the file and ends within a page. `merges` tells whether it goes into a frame that a row has already.
 pub(super) fn judge(
     board: &Board,
     (lane, slot): (u32, u32),
-    range: (u64, u64),
+    range: (u64, u64, bool),
     spare: &mut Spare,
     merges: &mut bool,
 ) -> Verdict {
@@ -69,7 +69,7 @@ pub(super) fn judge(
 fn judge_with(
     board: &Board,
     slot: u32,
-    (offset, bytes): (u64, u64),
+    (offset, bytes, appends): (u64, u64, bool),
     spare: &mut Spare,
     merges: &mut bool,
     mut take_frame: impl FnMut() -> Option<u32>,
@@ -79,6 +79,10 @@ fn judge_with(
     for (page, lo, hi) in pieces(offset, bytes) {
         let Some(row) = pages.find(slot, page) else {
             fits &= pages.has_room(slot, page);
+            if fits && appends && hi < holdfast_board::PAGE_BYTES as u32 {
+                // Without one it stays in the log alone, until something joins it.
+                take_frame().into_iter().for_each(|frame| spare.put(frame));
+            }
             continue;
         };
         covered |= row.content.overlaps(lo, hi);
@@ -116,9 +120,21 @@ pub(super) fn publish(
     for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
         let skip = page * holdfast_board::PAGE_BYTES + u64::from(lo) - payload.offset;
         let in_log = Content { lo, hi, source: Source::Log(payload.media_offset + skip) };
+        let copy = payload.copy.map(|copy| &copy[skip as usize..][..(hi - lo) as usize]);
         let Some(row) = pages.find(slot, page) else {
-            let entered = pages.insert(slot, page, in_log, payload.seq, &file.page_rows);
+            // A frame that is left here is that of the write's end: the pages before it took theirs.
+            let end = copy.filter(|_| hi < holdfast_board::PAGE_BYTES as u32);
+            let end = end.and_then(|bytes| spare.take().map(|frame| (bytes, frame)));
+            let source = end.map_or(in_log.source, |(bytes, frame)| {
+                frames.write(frame, lo, bytes);
+                Source::Frame(frame)
+            });
+            let content = Content { source, ..in_log };
+            let entered = pages.insert(slot, page, content, payload.seq, &file.page_rows);
             debug_assert!(entered, "the set had room");
+            if let Some((_, frame)) = end {
+                frames.keep(frame);
+            }
             continue;
         };
         let old = row.content;
@@ -142,8 +158,8 @@ pub(super) fn publish(
         if let (Source::Log(from), true) = (old.source, is_new) {
             move_to_frame(board, nvm, from, frame, (old.lo, old.hi));
         }
-        match payload.copy {
-            Some(copy) => frames.write(frame, lo, &copy[skip as usize..][..(hi - lo) as usize]),
+        match copy {
+            Some(bytes) => frames.write(frame, lo, bytes),
             None => move_to_frame(board, nvm, payload.media_offset + skip, frame, (lo, hi)),
         }
         let merged = Content { lo: lo.min(old.lo), hi: hi.max(old.hi), source: Source::Frame(frame) };
@@ -177,7 +193,7 @@ pub fn finish(
         }
     }
     let (mut spare, mut left) = (Spare::default(), frames.taken_by(lane));
-    let range = (payload.offset, payload.bytes);
+    let range = (payload.offset, payload.bytes, false);
     let fits = judge_with(board, slot, range, &mut spare, &mut false, || left.next());
     if !matches!(fits, Verdict::Fits) {
         return false;

@@ -10,9 +10,10 @@ use super::publish::{Payload, Spare, Verdict, judge, publish};
 use crate::client::{Client, Errno, FileRef, Place};
 use crate::lane::{Lane, is_split};
 
-/// Writes up to this size are gathered before they are logged when they merge with older bytes: the frame then gets
-/// the very bytes that the log has, even if the program changes them meanwhile.
-const GATHER_BYTES_MAX: usize = 1024;
+/// Writes up to this size are gathered before they are logged when bytes of them go into a frame: it then gets the very
+/// bytes that the log has, even if the program changes them meanwhile. Those of longer ones are read back from the media,
+/// where they were streamed past the processor's caches.
+const GATHER_BYTES_MAX: usize = 4096;
 
 /// How the part under the locks ended.
 pub(crate) enum Written {
@@ -68,7 +69,9 @@ impl<N: Nvm> Client<N> {
         lane.lock_pages(file, offset, total)?;
         let (mut spare, mut merges) = (Spare::default(), false);
         let at = (lane.index(), file.slot);
-        match judge(&self.board, at, (offset, total), &mut spare, &mut merges) {
+        // The next one will most likely go on in the same page.
+        let appends = total as usize <= GATHER_BYTES_MAX && end > row.size_hint.load(Ordering::SeqCst);
+        match judge(&self.board, at, (offset, total, appends), &mut spare, &mut merges) {
             Verdict::Fits => {}
             // An append of the kernel's would go to the end of the file as the kernel knows it.
             Verdict::Apart if place != Place::Append => return Ok(Written::Apart { offset }),

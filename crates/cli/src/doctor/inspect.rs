@@ -19,6 +19,8 @@ use crate::{locate, program, report};
 #[derive(Serialize)]
 pub(super) struct Inspection {
     program: PathBuf,
+    /// Its C library is musl.
+    musl: bool,
     /// Per file: ways around the hooks, in words.
     not_seen: BTreeMap<PathBuf, Vec<String>>,
     /// Files that import syscall(), which most use for harmless calls.
@@ -47,12 +49,14 @@ pub(super) fn inspect(line: &[OsString]) -> anyhow::Result<Inspection> {
         }
     }
     let (status, summary) = run_once(line)?;
-    Ok(Inspection { program: path, not_seen, generic_calls, ended: status.to_string(), summary })
+    let musl = matches!(elf::kind(&path), Ok(Kind::Dynamic(loader)) if program::is_musl(&loader));
+    Ok(Inspection { program: path, musl, not_seen, generic_calls, ended: status.to_string(), summary })
 }
 
 /// The program and the libraries its loader would load, except those whose own calls are hooked or harmless.
 fn loaded_files(path: &Path) -> Vec<PathBuf> {
-    const HOOKED: [&str; 5] = ["libc.so", "ld-linux", "libpthread.so", "libholdfast.so", "linux-vdso.so"];
+    const HOOKED: [&str; 6] =
+        ["libc.so", "ld-linux", "ld-musl", "libpthread.so", "libholdfast.so", "linux-vdso.so"];
     let Ok(Kind::Dynamic(loader)) = elf::kind(path) else { return Vec::new() };
     let listed = Command::new(loader).arg("--list").arg(path).env_remove("LD_PRELOAD").output();
     let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -116,6 +120,10 @@ impl Inspection {
     /// For people.
     pub(super) fn in_words(&self) -> String {
         let mut text = format!("{}\n  the library can be loaded\n", self.program.display());
+        if self.musl {
+            text += "  its C library is musl: what the program calls is absorbed; files that musl writes by itself (streams of stdio, \
+                     dprintf,\n  POSIX AIO) are bypassed, and no file is in state Behind while it runs\n";
+        }
         if self.not_seen.is_empty() && self.generic_calls.is_empty() {
             text += "  no way around libc was found in it or in its libraries\n";
         }

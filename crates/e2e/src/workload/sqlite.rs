@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::cmd::Cmd;
 use crate::crash::{Site, Workload};
-use crate::need;
+use crate::{musl, need};
 
 /// Commits rows one by one and says so after each commit. The second table makes every transaction touch several pages.
 const COMMIT_ROWS: &str = "
@@ -27,18 +27,25 @@ while True:
 pub struct Sqlite {
     journal: &'static str,
     options: &'static [&'static str],
+    /// Built with musl, instead of python3's.
+    musl: bool,
 }
 
 /// With a rollback journal.
-pub const DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[] };
+pub const DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: false };
 /// With a write-ahead log.
-pub const WAL: Sqlite = Sqlite { journal: "WAL", options: &[] };
+pub const WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: false };
 /// With a write-ahead log, behind the fence that needs no privilege.
-pub const WAL_INOTIFY: Sqlite = Sqlite { journal: "WAL", options: &["--fence", "inotify"] };
+pub const WAL_INOTIFY: Sqlite = Sqlite { journal: "WAL", options: &["--fence", "inotify"], musl: false };
+
+/// Linked with musl, with a rollback journal.
+pub const MUSL_DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: true };
+/// Linked with musl, with a write-ahead log.
+pub const MUSL_WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: true };
 
 impl Workload for Sqlite {
     fn name(&self) -> String {
-        format!("sqlite3 {}", self.journal)
+        format!("sqlite3 {}{}", self.journal, if self.musl { " (musl)" } else { "" })
     }
 
     fn prepare(&self, site: &Site) {
@@ -48,6 +55,10 @@ impl Workload for Sqlite {
     }
 
     fn program(&self, site: &Site) -> Vec<String> {
+        if self.musl {
+            let program = musl::rows().to_str().expect("text").to_owned();
+            return vec![program, site.path("app.db"), self.journal.into()];
+        }
         let python = need::tool("python3").to_str().expect("text").to_owned();
         vec![python, "-c".into(), COMMIT_ROWS.into(), site.path("app.db"), self.journal.into()]
     }

@@ -5,7 +5,10 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+#[cfg(shuttle)]
+use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, pieces};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
@@ -17,7 +20,7 @@ use crate::disk::{Disk, DiskFile};
 /// Owner of page locks in the keeper's name; no lane has this number.
 pub(super) const KEEPER_LANE: u32 = KEEPER_ID - 1;
 /// Pages locked and written at once: a writer waits at most for so many.
-const PIECE_PAGES: u64 = 32;
+const PIECE_PAGES: u64 = if cfg!(shuttle) { 1 } else { 32 };
 /// Value of the board's `write_behind` with which new files do not wait.
 pub const BEHIND_AT_ONCE: u32 = 2;
 /// Space that must be left on a file system beyond what the log can hold.
@@ -26,6 +29,10 @@ const FREE_MARGIN_BYTES: u64 = 64 << 20;
 const WRITE_BACK_BYTES: u64 = 4 << 20;
 /// With fewer than one in this many segments free nobody waits for the writers any more.
 const HURRY_FREE_FRACTION: u32 = 4;
+/// A file with less than this part of the pool in the log alone does not crowd it.
+const CROWDED_FRACTION: u64 = 8;
+/// A file that crowded the log is tried in state Behind again after so long: a try costs a log's worth of draining.
+const CROWDED: Duration = Duration::from_secs(5);
 
 /// How fast to drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +48,7 @@ pub enum Pace {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings every byte of a file that comes from a record up to `seq` to the page cache.
     pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<()> {
+        let _draining = file.note_draining();
         let pages = self.pages_to_drain(file, seq);
         if pages.is_empty() {
             return Ok(());
@@ -55,6 +63,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 continue;
             }
             let locked = !on(Canary::DrainStale);
+            #[cfg(shuttle)]
+            let locked = locked && !mutated(Mutation::DrainUnlocked);
             if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
@@ -186,8 +196,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         self.drain(file, u64::MAX, Pace::Shown)?;
-        // A client that died between counting a row and entering it left the count too high.
-        self.board.files()[file.slot as usize].page_rows.clear();
+        // A client that died between counting a row and entering it left the count too high. A drain beside this one may
+        // have taken its last row out, and be about to count that.
+        if !file.is_draining() {
+            self.board.files()[file.slot as usize].page_rows.clear();
+        }
         Ok(())
     }
 
@@ -301,7 +314,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn may_be_behind(&self, file: &ManagedFile<D::File>) -> bool {
         let pool_bytes = self.superblock.layout.pool_bytes;
         let meta = file.meta();
-        let named = meta.may_be_behind && meta.unlinking.is_none() && meta.bypass.is_none() && !meta.rewrite;
+        let crowded = meta.crowded_until.is_some_and(|until| until > Instant::now());
+        let named = meta.may_be_behind
+            && !crowded
+            && meta.unlinking.is_none()
+            && meta.bypass.is_none()
+            && !meta.rewrite;
         drop(meta);
         named
             && self.board.header().write_behind.word.load(Ordering::SeqCst) != 0
@@ -318,15 +336,32 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let row = &self.board.files()[file.slot as usize];
             match row.state() {
                 FileState::Through => self.enter_behind(&file),
-                FileState::Behind
-                    if !self.may_be_behind(&file) && self.board.try_lock_file(file.slot, KEEPER_ID) =>
-                {
-                    // What fails is reported, and tried again in the next round, as is a file that somebody has now.
-                    let _ = self.leave_behind(&file, false);
-                    row.unlock_exclusive(KEEPER_ID);
-                }
+                FileState::Behind if !self.may_be_behind(&file) => self.try_leave_behind(&file),
                 _ => {}
             }
+        }
+    }
+
+    /// Behind -> Through, unless somebody has the file. What fails is reported, and tried again in the next round.
+    fn try_leave_behind(&self, file: &ManagedFile<D::File>) {
+        // First without keeping anybody out: only what is written meanwhile is left for then.
+        let drained =
+            self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error));
+        if drained.is_ok() && self.board.try_lock_file(file.slot, KEEPER_ID) {
+            let _ = self.leave_behind(file, false);
+            self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        }
+    }
+
+    /// Log space is short and nothing in the log is dead: a file of which much is in the log alone is written faster in
+    /// state Through, where its writers bring the bytes to the page cache and the disk has nothing to wait for. It leaves
+    /// state Behind when that is reviewed next, and stays out of it for a while.
+    pub fn note_crowded(&self, file: &ManagedFile<D::File>) {
+        let row = &self.board.files()[file.slot as usize];
+        let pages = self.superblock.layout.pool_bytes / PAGE_BYTES;
+        let much = u64::from(row.page_rows.get()) >= pages / CROWDED_FRACTION;
+        if much {
+            file.meta().crowded_until = Some(Instant::now() + CROWDED);
         }
     }
 }

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
+use holdfast_board::{AtomicU32, AtomicU64};
 use holdfast_cache::Reason;
 
 use super::turn::Turn;
@@ -30,6 +31,8 @@ pub struct ManagedFile<F> {
     pub(crate) fenced: bool,
     /// Taken for a sync and what must be known before the next one.
     pub(super) syncing: Turn,
+    /// Drains under way.
+    draining: AtomicU32,
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
@@ -87,6 +90,8 @@ pub(crate) struct Meta {
     pub bypass: Option<Reason>,
     /// Nothing but the free space of its disk speaks against state Behind.
     pub may_be_behind: bool,
+    /// Until then it stays out of state Behind: the log was too short for what would be in the log alone.
+    pub crowded_until: Option<Instant>,
     pub rewrite: bool,
     /// Failed syncs of clients that are known here.
     pub client_failures: u32,
@@ -100,6 +105,15 @@ pub(crate) struct Meta {
     pub written_natively: bool,
     /// When it may be judged anew whether it can be managed.
     pub judge_at: Instant,
+}
+
+/// A drain under way.
+pub(super) struct Draining<'a>(&'a AtomicU32);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl<F> ManagedFile<F> {
@@ -121,6 +135,7 @@ impl<F> ManagedFile<F> {
             naming: None,
             bypass: None,
             may_be_behind: false,
+            crowded_until: None,
             rewrite: false,
             client_failures: 0,
             failures: 0,
@@ -143,9 +158,21 @@ impl<F> ManagedFile<F> {
             opened: OnceLock::new(),
             fenced,
             syncing: Turn::default(),
+            draining: AtomicU32::default(),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),
         }
+    }
+
+    /// A drain is under way until the result is dropped.
+    pub(super) fn note_draining(&self) -> Draining<'_> {
+        self.draining.fetch_add(1, Ordering::SeqCst);
+        Draining(&self.draining)
+    }
+
+    /// Whether a drain is under way.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst) != 0
     }
 
     pub(crate) fn meta(&self) -> MutexGuard<'_, Meta> {

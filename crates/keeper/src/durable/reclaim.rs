@@ -163,6 +163,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut headers = Vec::with_capacity((layout.segment_bytes / holdfast_board::PAGE_BYTES) as usize);
         scan_headers(&self.nvm, layout, segment, |at, header| {
             // All of them lie anywhere in the table: waiting for one after the other would take most of the time.
+            #[cfg(not(shuttle))]
             self.board.prefetch_page(header.slot, header.file_offset / holdfast_board::PAGE_BYTES);
             headers.push((at, *header));
         });

@@ -1,9 +1,9 @@
 //! One thread at a time, for those that wait for the disk meanwhile: a lock that sleeps as everything on the board does.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{wait, wake};
+use holdfast_board::{AtomicU32, wait, wake};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;

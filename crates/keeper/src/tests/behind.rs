@@ -80,6 +80,13 @@ impl<'a> Program<'a> {
             buffer.truncate(count);
             return buffer;
         }
+        if self.client.leaves_to_kernel(self.place, bytes)
+            && let Some(count) =
+                self.client.read_by_kernel(self.place, || self.file.read_at(&mut buffer, offset).unwrap())
+        {
+            buffer.truncate(count);
+            return buffer;
+        }
         let raw = |buffer: &mut [u8], offset| self.file.read_at(buffer, offset).map_err(errno);
         let none = || -> Result<u64, Errno> { panic!("no cursor is needed") };
         let read = self.client.read(self.place, Place::At(offset), &mut buffer, raw, none, |_| panic!());

@@ -24,6 +24,11 @@ fn read(client: &Client, place: FileRef, file: &std::fs::File, offset: u64, buff
         assert_eq!(count, buffer.len());
         return Answer::Glance;
     }
+    if client.leaves_to_kernel(place, buffer.len())
+        && client.read_by_kernel(place, || file.read_at(buffer, offset).unwrap()).is_some()
+    {
+        return Answer::Kernel;
+    }
     let mut calls = 0;
     let raw = |part: &mut [u8], offset| {
         calls += 1;

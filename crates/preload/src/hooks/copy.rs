@@ -8,9 +8,10 @@ use core::ffi::{c_int, c_uint, c_ulong};
 use holdfast_cache::Reason;
 use libc::{msghdr, off_t, size_t, ssize_t};
 
+use super::streams::original;
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
-use crate::{behind, critical, memory, process};
+use crate::{behind, critical, memory, patch, process};
 
 /// Makes a call that fills `fd` with content from elsewhere around the log.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
@@ -173,18 +174,23 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     }
 }
 
+/// A length in a message as the kernel has it: musl's are half as wide, and what fills them up may be anything.
+fn length_of(word: usize) -> usize {
+    if patch::is_musl() { word & 0xffff_ffff } else { word }
+}
+
 /// Leaves the files of all descriptors in a message to the kernel.
 unsafe fn give_away(message: *const msghdr) {
     // SAFETY: the caller has checked that it is not null; the program says it is a message.
     let message = unsafe { &*message };
-    let (control, bytes) = (message.msg_control.cast::<u8>(), message.msg_controllen);
+    let (control, bytes) = (message.msg_control.cast::<u8>(), length_of(message.msg_controllen));
     let mut at = 0usize;
     while !control.is_null() && at.checked_add(16).is_some_and(|end| end <= bytes) {
         // SAFETY: a control header lies within the buffer: 8 bytes of length, 4 of level, 4 of type.
         let (length, level, kind) = unsafe {
             let header = control.add(at);
             (
-                header.cast::<usize>().read_unaligned(),
+                length_of(header.cast::<usize>().read_unaligned()),
                 header.add(8).cast::<c_int>().read_unaligned(),
                 header.add(12).cast::<c_int>().read_unaligned(),
             )
@@ -209,16 +215,20 @@ unsafe fn give_away(message: *const msghdr) {
 /// `sendmsg`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the program's own call.
-    unsafe {
-        if !message.is_null() && process::client().is_some() {
-            give_away(message);
-        }
-        give(raw::cancellable(
-            libc::SYS_sendmsg,
-            [socket as usize, message as usize, flags as usize, 0, 0, 0],
-        ))
+    if !message.is_null() && process::client().is_some() {
+        // SAFETY: the program's own message.
+        unsafe { give_away(message) };
     }
+    if patch::is_musl() {
+        // Its own puts the widths right.
+        return original!(
+            MUSL_SENDMSG(socket => c_int, message => *const msghdr, flags => c_int) -> ssize_t,
+            else give(-(libc::ENOSYS as isize))
+        );
+    }
+    let arguments = [socket as usize, message as usize, flags as usize, 0, 0, 0];
+    // SAFETY: the program's own call.
+    give(unsafe { raw::cancellable(libc::SYS_sendmsg, arguments) })
 }
 
 /// `sendmmsg`.
@@ -229,14 +239,21 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe {
-        if !messages.is_null() && process::client().is_some() {
-            for index in 0..count.min(1024) as usize {
-                give_away(&raw const (*messages.add(index)).msg_hdr);
-            }
+    if !messages.is_null() && process::client().is_some() {
+        for index in 0..count.min(1024) as usize {
+            // SAFETY: the program's own messages.
+            unsafe { give_away(&raw const (*messages.add(index)).msg_hdr) };
         }
-        let arguments = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
-        give(raw::cancellable(libc::SYS_sendmmsg, arguments)) as c_int
     }
+    if patch::is_musl() {
+        return original!(
+            MUSL_SENDMMSG(
+                socket => c_int, messages => *mut libc::mmsghdr, count => c_uint, flags => c_int
+            ) -> c_int,
+            else give(-(libc::ENOSYS as isize)) as c_int
+        );
+    }
+    let arguments = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
+    // SAFETY: the program's own call.
+    give(unsafe { raw::cancellable(libc::SYS_sendmmsg, arguments) }) as c_int
 }

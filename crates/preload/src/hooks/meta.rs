@@ -9,7 +9,8 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use holdfast_canary::{Canary, on};
 use libc::{size_t, timespec, timeval, utimbuf};
 
-use crate::patch::FCHMODAT;
+use super::streams::original;
+use crate::patch::{self, FCHMODAT};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
 use crate::{behind, descriptions, memory, process};
@@ -43,6 +44,14 @@ fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
     give_int(result)
 }
 
+/// The kernel's answer for descriptors of a path alone, whose file musl reaches by its path in `/proc`.
+const NO_DESCRIPTOR: isize = -(libc::EBADF as isize);
+
+/// What libc returned, as the kernel would.
+fn by_libc(result: c_int) -> isize {
+    if result == -1 { -(raw::errno() as isize) } else { result as isize }
+}
+
 /// `fchmod`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
@@ -50,14 +59,25 @@ pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
         behind::show(fd);
     }
     // SAFETY: touches no memory.
-    change_owner(fd, || unsafe { call!(libc::SYS_fchmod, fd, mode) })
+    change_owner(fd, || match unsafe { call!(libc::SYS_fchmod, fd, mode) } {
+        NO_DESCRIPTOR if patch::is_musl() => {
+            by_libc(original!(MUSL_FCHMOD(fd => c_int, mode => c_uint) -> c_int, else NO_DESCRIPTOR as c_int))
+        }
+        result => result,
+    })
 }
 
 /// `fchown`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchown(fd: c_int, owner: c_uint, group: c_uint) -> c_int {
     // SAFETY: touches no memory.
-    change_owner(fd, || unsafe { call!(libc::SYS_fchown, fd, owner, group) })
+    change_owner(fd, || match unsafe { call!(libc::SYS_fchown, fd, owner, group) } {
+        NO_DESCRIPTOR if patch::is_musl() => by_libc(original!(
+            MUSL_FCHOWN(fd => c_int, owner => c_uint, group => c_uint) -> c_int,
+            else NO_DESCRIPTOR as c_int
+        )),
+        result => result,
+    })
 }
 
 unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_int {
@@ -174,6 +194,13 @@ pub unsafe extern "C-unwind" fn chmod(path: Name, mode: c_uint) -> c_int {
     unsafe { fchmodat(HERE, path, mode, 0) }
 }
 
+/// `lchmod`, which libc makes of its own `fchmodat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn lchmod(path: Name, mode: c_uint) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { fchmodat(HERE, path, mode, libc::AT_SYMLINK_NOFOLLOW) }
+}
+
 /// `fchmodat`: libc does without the kernel's help what older kernels cannot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
@@ -255,8 +282,8 @@ pub unsafe extern "C-unwind" fn utimensat(
     times: *const timespec,
     flags: c_int,
 ) -> c_int {
-    if path.is_null() {
-        // Only the system call takes a null path.
+    if path.is_null() && !patch::is_musl() {
+        // Only the system call takes a null path, and musl.
         return give_int(-(libc::EINVAL as isize));
     }
     // SAFETY: the program's own call.

@@ -5,15 +5,19 @@
 
 mod aio;
 mod copy;
+mod exec;
+mod handlers;
 pub mod limits;
 mod map;
 mod meta;
 mod names;
+mod numbers;
 mod onlookers;
 mod open;
 mod read;
 mod spawn;
 mod stat;
+mod streams;
 mod sync;
 mod syscall;
 mod transfer;
@@ -70,9 +74,9 @@ aliases! {
     open::__open_nocancel(path: Name, flags: c_int, mode: c_uint) -> c_int = __open64_nocancel;
     open::openat(dirfd: c_int, path: Name, flags: c_int, mode: c_uint) -> c_int = openat64;
     open::creat(path: Name, mode: c_uint) -> c_int = creat64;
-    open::close(fd: c_int) -> c_int = __close;
-    open::dup2(old: c_int, new: c_int) -> c_int = __dup2;
-    open::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int = fcntl64, __fcntl, __libc_fcntl64;
+    numbers::close(fd: c_int) -> c_int = __close;
+    numbers::dup2(old: c_int, new: c_int) -> c_int = __dup2;
+    numbers::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int = fcntl64, __fcntl, __libc_fcntl64;
     read::read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t = __read;
     read::pread(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t =
         pread64, __pread64, __libc_pread;
@@ -105,6 +109,16 @@ aliases! {
     copy::sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t = sendfile64;
     copy::sendmmsg(socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int =
         __sendmmsg;
+    streams::fopen(path: Name, mode: Name) -> *mut c_void = fopen64;
+    streams::freopen(path: Name, mode: Name, stream: *mut c_void) -> *mut c_void = freopen64;
+    streams::tmpfile() -> *mut c_void = tmpfile64;
+    streams::mkstemp(template: *mut c_char) -> c_int = mkstemp64;
+    streams::mkostemp(template: *mut c_char, flags: c_int) -> c_int = mkostemp64;
+    streams::mkstemps(template: *mut c_char, suffix: c_int) -> c_int = mkstemps64;
+    streams::mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int = mkostemps64;
+    streams::aio_write(control: *mut c_void) -> c_int = aio_write64;
+    streams::lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int =
+        lio_listio64;
     map::mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
         -> *mut c_void = mmap64;
     signals::sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = __sigaction;
@@ -152,15 +166,15 @@ pub static ENTRIES: &[Entry] = entries! {
     open::__open_nocancel: c"__open_nocancel" c"__open64_nocancel";
     open::openat: c"openat" c"openat64";
     open::creat: c"creat" c"creat64";
-    open::close: c"close" c"__close";
-    open::__close_nocancel: c"__close_nocancel";
-    open::close_range: c"close_range";
-    open::closefrom: c"closefrom";
+    numbers::close: c"close" c"__close";
+    numbers::__close_nocancel: c"__close_nocancel";
+    numbers::close_range: c"close_range";
+    numbers::closefrom: c"closefrom";
     open::open_by_handle_at: c"open_by_handle_at";
-    open::dup: c"dup";
-    open::dup2: c"dup2" c"__dup2";
-    open::dup3: c"dup3";
-    open::fcntl: c"fcntl" c"fcntl64" c"__fcntl" c"__libc_fcntl64";
+    numbers::dup: c"dup";
+    numbers::dup2: c"dup2" c"__dup2";
+    numbers::dup3: c"dup3";
+    numbers::fcntl: c"fcntl" c"fcntl64" c"__fcntl" c"__libc_fcntl64";
     read::read: c"read" c"__read";
     read::__read_nocancel: c"__read_nocancel";
     read::pread: c"pread" c"pread64" c"__pread64" c"__libc_pread";

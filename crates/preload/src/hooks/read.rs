@@ -78,7 +78,11 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
             Spot::Cursor => !client.reads_here(file),
         };
         is_first = false;
-        if !asks_kernel && bytes > 0 && may_read(call.fd) {
+        if !asks_kernel {
+            if bytes == 0 || !may_read(call.fd) {
+                // The kernel says what comes of it.
+                return call.kernel();
+            }
             if !vector.is_writable() {
                 // The kernel fills what there is of it, and must have the newest bytes for that.
                 behind::bring(call.fd);

@@ -10,13 +10,13 @@ use core::ffi::{c_char, c_int, c_void};
 use holdfast_cache::Reason;
 use libc::pid_t;
 
+use super::exec::{Arguments, Program, before_spawn};
+use super::streams;
 use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
 use crate::{descriptions, fds, process, target, tls, unseen};
-
-type Arguments = *const *const c_char;
 
 /// Runs a call that forks. `is_child` tells its result in the child.
 fn forking<R: Copy>(fork: impl FnOnce() -> R, is_child: impl Fn(R) -> bool, failed: impl Fn(R) -> bool) -> R {
@@ -81,12 +81,16 @@ pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_in
     // SAFETY: libc's function of this name has this shape.
     let original: unsafe extern "C" fn(c_int, c_int) -> c_int = unsafe { core::mem::transmute(address) };
     let parent = raw::getpid();
-    forking(
+    let result = forking(
         // SAFETY: the program's own call.
         || unsafe { original(no_chdir, no_close) },
         |_| raw::getpid() != parent,
         |_| raw::getpid() == parent,
-    )
+    );
+    if patch::is_musl() {
+        streams::forget_standard();
+    }
+    result
 }
 
 /// `forkpty`.
@@ -105,7 +109,11 @@ pub unsafe extern "C-unwind" fn forkpty(
     // SAFETY: libc's function of this name has this shape.
     let original: Function = unsafe { core::mem::transmute(address) };
     // SAFETY: the program's own call.
-    forking(|| unsafe { original(terminal, name, settings, size) }, |pid| pid == 0, |pid| pid < 0)
+    let pid = forking(|| unsafe { original(terminal, name, settings, size) }, |pid| pid == 0, |pid| pid < 0);
+    if pid == 0 && patch::is_musl() {
+        streams::forget_standard();
+    }
+    pid
 }
 
 /// `vfork`: the child runs in our memory, on our stack, until it becomes another program. The return address is kept
@@ -155,9 +163,11 @@ fn spawning<R>(spawn: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Defines hooks that mark the thread and call libc's function.
+/// Defines hooks that mark the thread and call libc's function. `before` is what musl, whose child makes its calls unseen,
+/// needs to have done before, and `after` what is done with its result.
 macro_rules! spawns {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:expr, else $missing:expr;)*) => {$(
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:expr, else $missing:expr
+        $(, before($told:ident) $before:stmt)? $(, after $after:expr)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: its child runs in our memory.")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
@@ -168,23 +178,44 @@ macro_rules! spawns {
             type Function = unsafe extern "C" fn($($kind),*) -> $result;
             // SAFETY: libc's function of this name has this shape.
             let original: Function = unsafe { core::mem::transmute(address) };
+            $(
+                let mut $told = Environment::new();
+                $before
+            )?
             // SAFETY: the program's own call.
-            spawning(|| unsafe { original($($argument),*) })
+            let result = spawning(|| unsafe { original($($argument),*) });
+            $(let result = $after(result);)?
+            result
         }
     )*};
 }
 
+/// What comes before musl's `posix_spawn` of a shell.
+fn before_shell(told: &mut Environment) {
+    // SAFETY: there are no arguments to be wrong.
+    unsafe { before_spawn(Program::Shell, core::ptr::null(), core::ptr::null(), told) };
+}
+
 spawns! {
     posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWN, else libc::ENOSYS;
+        arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWN, else libc::ENOSYS,
+        // SAFETY: the program's own call.
+        before(told) let environment = unsafe { before_spawn(Program::At(path), actions, environment, &mut told) };
     posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWNP, else libc::ENOSYS;
-    system(command: *const c_char) -> c_int = patch::SYSTEM, else -1;
+        arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWNP, else libc::ENOSYS,
+        // SAFETY: the program's own call.
+        before(told) let environment = unsafe { before_spawn(Program::Found(path), actions, environment, &mut told) };
+    system(command: *const c_char) -> c_int = patch::SYSTEM, else -1, before(told) before_shell(&mut told);
     popen(command: *const c_char, mode: *const c_char) -> *mut c_void =
-        patch::POPEN, else core::ptr::null_mut();
+        patch::POPEN, else core::ptr::null_mut(), before(told) before_shell(&mut told), after piped;
     _IO_proc_open(stream: *mut c_void, command: *const c_char, mode: *const c_char) -> *mut c_void =
         patch::PROC_OPEN, else core::ptr::null_mut();
-    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int = patch::WORDEXP, else 1;
+    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int =
+        patch::WORDEXP, else 1, before(told) before_shell(&mut told);
+}
+
+fn piped(stream: *mut c_void) -> *mut c_void {
+    if crate::streams::active() && process::client().is_some() { streams::made(stream) } else { stream }
 }
 
 /// `clone`. Has up to seven arguments; those that were not passed are passed on unread.
@@ -254,7 +285,7 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 ///
 /// # Safety
 /// `environment` is the one that the program passes on.
-unsafe fn hand_over(environment: Arguments, told: &mut Environment) -> Arguments {
+pub(super) unsafe fn hand_over(environment: Arguments, told: &mut Environment) -> Arguments {
     // Read only when there is something to tell: the kernel checks its address, we do not.
     // SAFETY: our caller's promise.
     let stays = || unsafe { inherit::will_be_client(environment) };

@@ -6,6 +6,7 @@ use core::ffi::{c_char, c_int, c_uint};
 use holdfast_canary::{Canary, on};
 
 use crate::behind::{self, Known};
+use crate::patch;
 use crate::raw::{call, give_int};
 
 type Name = *const c_char;
@@ -78,7 +79,8 @@ pub unsafe extern "C-unwind" fn lstat(path: Name, stat: *mut libc::stat) -> c_in
 
 /// Whether an old program means the structure that we know.
 fn is_known(version: c_int) -> bool {
-    matches!(version, 0 | 1)
+    // musl has one structure, and does not look at the number.
+    matches!(version, 0 | 1) || patch::is_musl()
 }
 
 /// `__fxstat`: `fstat` of programs built against older libcs.

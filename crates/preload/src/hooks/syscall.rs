@@ -3,7 +3,9 @@
 
 use core::ffi::{c_int, c_long, c_uint};
 
-use super::{aio, copy, limits, map, meta, names, onlookers, open, read, spawn, stat, sync, truncate, write};
+use super::{
+    aio, copy, limits, map, meta, names, numbers, onlookers, open, read, spawn, stat, sync, truncate, write,
+};
 use crate::raw::{self, call};
 use crate::{descriptions, process, signals};
 
@@ -80,12 +82,12 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_open => open::open(a as _, int(b), unsigned(c)),
             libc::SYS_openat => open::openat(int(a), b as _, int(c), unsigned(d)),
             libc::SYS_creat => open::creat(a as _, unsigned(b)),
-            libc::SYS_close => open::close(int(a)),
-            libc::SYS_close_range => open::close_range(unsigned(a), unsigned(b), int(c)),
-            libc::SYS_dup => open::dup(int(a)),
-            libc::SYS_dup2 => open::dup2(int(a), int(b)),
-            libc::SYS_dup3 => open::dup3(int(a), int(b), int(c)),
-            libc::SYS_fcntl => open::fcntl(int(a), int(b), c),
+            libc::SYS_close => numbers::close(int(a)),
+            libc::SYS_close_range => numbers::close_range(unsigned(a), unsigned(b), int(c)),
+            libc::SYS_dup => numbers::dup(int(a)),
+            libc::SYS_dup2 => numbers::dup2(int(a), int(b)),
+            libc::SYS_dup3 => numbers::dup3(int(a), int(b), int(c)),
+            libc::SYS_fcntl => numbers::fcntl(int(a), int(b), c),
             libc::SYS_ftruncate => truncate::ftruncate(int(a), b as _),
             libc::SYS_truncate => truncate::truncate(a as _, b as _),
             libc::SYS_fallocate => truncate::fallocate(int(a), int(b), c as _, d as _),

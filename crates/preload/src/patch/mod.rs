@@ -1,14 +1,14 @@
-//! Getting in front of libc's own calls: its entries are patched, because stdio and others do not use the PLT.
+//! Getting in front of libc's own calls: glibc's entries are patched, because stdio and others do not use the PLT.
 //!
 //! All or nothing: when one function cannot be replaced, none is. Only the constructor calls this, before the
-//! program has threads.
+//! program has threads. musl is never patched: what it does by system calls of its own is [`crate::streams`]' matter.
 #![allow(unsafe_code)] // Looks at libc's variables and writes its code.
 
 mod elf;
 mod trampoline;
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::hooks::{ENTRIES, Entry};
 use crate::raw;
@@ -85,6 +85,40 @@ originals! {
     FCHMODAT = c"fchmodat",
     DLOPEN = c"dlopen",
     DLMOPEN = c"dlmopen",
+    EXECVPE = c"execvpe",
+    FOPEN = c"fopen",
+    FDOPEN = c"fdopen",
+    FREOPEN = c"freopen",
+    FCLOSE = c"fclose",
+    FILENO = c"fileno",
+    TMPFILE = c"tmpfile",
+    PCLOSE = c"pclose",
+    SETMNTENT = c"setmntent",
+    ENDMNTENT = c"endmntent",
+    DPRINTF = c"dprintf",
+    VDPRINTF = c"vdprintf",
+    CLOSEDIR = c"closedir",
+    DIRFD = c"dirfd",
+    LOGIN_TTY = c"login_tty",
+    MKDTEMP = c"mkdtemp",
+    MKSTEMP = c"mkstemp",
+    MKOSTEMP = c"mkostemp",
+    MKSTEMPS = c"mkstemps",
+    MKOSTEMPS = c"mkostemps",
+    AIO_WRITE = c"aio_write",
+    LIO_LISTIO = c"lio_listio",
+    SIGNAL = c"signal",
+    SYSV_SIGNAL = c"__sysv_signal",
+    SIGSET = c"sigset",
+    SIGIGNORE = c"sigignore",
+    SIGINTERRUPT = c"siginterrupt",
+    // Those of musl alone: glibc's entries lead to us.
+    MUSL_CLOSE = c"close",
+    MUSL_FCHMOD = c"fchmod",
+    MUSL_FCHOWN = c"fchown",
+    MUSL_SENDMSG = c"sendmsg",
+    MUSL_SENDMMSG = c"sendmmsg",
+    MUSL_SIGACTION = c"sigaction",
 }
 
 /// liburing's, looked for when used: it may be loaded late.
@@ -94,19 +128,30 @@ pub static IO_URING_QUEUE_INIT_PARAMS: Original = Original::new(c"io_uring_queue
 /// As above.
 pub static IO_URING_QUEUE_INIT_MEM: Original = Original::new(c"io_uring_queue_init_mem");
 
-/// Looks up, ahead of use, what the hooks need from libc.
+/// Looks up, ahead of use, what the hooks need from libc, and which one it is.
 pub fn find_originals() {
     for original in ORIGINALS {
         original.find();
     }
     elf::objects(|name, object| {
-        if is_libc(name) {
-            let flag = object.default_of(c"__libc_single_threaded");
+        let musl = names_musl(name);
+        if musl || is_libc(name) {
+            // musl does not tell whether there is one thread alone; there the calls cost next to nothing.
+            let flag = if musl { Some(0) } else { object.default_of(c"__libc_single_threaded") };
             let set = object.default_of(c"pthread_setcanceltype");
             let test = object.default_of(c"pthread_testcancel");
-            raw::set_cancellation(flag.unwrap_or(0) as *mut u8, set.unwrap_or(0), test.unwrap_or(0));
+            raw::set_cancellation(flag.map(|flag| flag as *mut u8), set.unwrap_or(0), test.unwrap_or(0));
         }
+        IS_MUSL.fetch_or(musl, Ordering::Relaxed);
     });
+}
+
+static IS_MUSL: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program's C library is musl. No, until the constructor has looked.
+#[inline]
+pub fn is_musl() -> bool {
+    IS_MUSL.load(Ordering::Relaxed)
 }
 
 /// Whether the program's C library is glibc.
@@ -118,6 +163,12 @@ pub fn is_glibc() -> bool {
 
 fn is_libc(name: &CStr) -> bool {
     LIBC_NAMES.iter().any(|end| name.to_bytes().ends_with(end))
+}
+
+/// musl is its own loader, and goes by the name under which the program asks for that.
+fn names_musl(name: &CStr) -> bool {
+    let file = name.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    file.starts_with(b"ld-musl-") || file == b"libc.so"
 }
 
 /// Replaces libc's functions by the hooks. False, with nothing replaced, when the system or libc's shape forbids it.

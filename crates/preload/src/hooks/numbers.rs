@@ -1,0 +1,238 @@
+//! Descriptor numbers: closing them, duplicating them, and their flags.
+//!
+//! The table hears of a number's end before the kernel does. Nothing here looks at what files hold.
+#![allow(unsafe_code)] // C entry points.
+
+use core::ffi::{c_int, c_uint};
+
+use holdfast_cache::Reason;
+
+use crate::descriptions::{DSYNC, SYNC};
+use crate::fds;
+use crate::patch::{self, MUSL_CLOSE};
+use crate::raw::{self, call, give_int};
+use crate::{behind, critical, process, streams, target};
+
+const F_SETLEASE: c_int = 1024;
+
+/// Makes a call that closes a number. The number is forgotten before: afterwards it may be another thread's.
+fn closing(fd: c_int, close: impl FnOnce() -> isize) -> c_int {
+    if process::client().is_none() {
+        return give_int(close());
+    }
+    streams::closing(fd);
+    fds::closing(fd);
+    let result = close();
+    fds::closed(fd);
+    give_int(result)
+}
+
+/// `close`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    raw::cancellation_point();
+    closing(fd, || if super::streams::uses_aio() { close_after_aio(fd) } else { raw::close(fd) })
+}
+
+/// musl's own `close` ends what POSIX AIO has under way for the number.
+#[cold]
+fn close_after_aio(fd: c_int) -> isize {
+    let address = MUSL_CLOSE.address();
+    if address == 0 {
+        return raw::close(fd);
+    }
+    // SAFETY: musl's function of this name has this shape; closing touches no memory of ours.
+    let result = unsafe {
+        let original: unsafe extern "C" fn(c_int) -> c_int = core::mem::transmute(address);
+        original(fd)
+    };
+    if result < 0 { -(raw::errno() as isize) } else { 0 }
+}
+
+/// `posix_close`, which musl alone has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_close(fd: c_int, _flags: c_int) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { close(fd) }
+}
+
+/// `close` as stdio uses it: not a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __close_nocancel(fd: c_int) -> c_int {
+    closing(fd, || raw::close(fd))
+}
+
+/// `close_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOSE_RANGE_UNSHARE: c_int = 2;
+    // SAFETY: closing touches no memory.
+    let kernel = || unsafe { call!(libc::SYS_close_range, first, last, flags) };
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        super::spawn::unsharing();
+    }
+    let closes = flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last && process::client().is_some();
+    give_int(if closes { fds::closing_range(first, last, kernel) } else { kernel() })
+}
+
+/// `closefrom`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let first = first.max(0) as c_uint;
+    // SAFETY: closing touches no memory. The kernels we run on (5.9 and later) know the call.
+    let kernel = || unsafe { call!(libc::SYS_close_range, first, c_uint::MAX, 0) };
+    if process::client().is_some() {
+        fds::closing_range(first, c_uint::MAX, kernel)
+    } else {
+        kernel()
+    };
+}
+
+/// Notes that `new` became a duplicate of `old`.
+fn note_copy(old: c_int, new: c_int) {
+    if process::client().is_some() {
+        fds::copy(old, new);
+        if streams::has(new) {
+            streams::give(new);
+        }
+    } else if process::parents_client().is_some() {
+        // Duplicated for the program that this child becomes: it will outlive close-on-exec.
+        target::leave_to_kernel(old, Reason::HandedAway);
+    }
+}
+
+/// `dup`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    let new = unsafe { call!(libc::SYS_dup, old) };
+    if new >= 0 {
+        note_copy(old, new as c_int);
+    }
+    give_int(new)
+}
+
+unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
+    let tracks = old != new && process::client().is_some();
+    if tracks {
+        fds::replacing(new);
+    }
+    // SAFETY: touches no memory.
+    let result = unsafe {
+        match flags {
+            Some(flags) => call!(libc::SYS_dup3, old, new, flags),
+            None => call!(libc::SYS_dup2, old, new),
+        }
+    };
+    if result >= 0 && old != new {
+        note_copy(old, new);
+    } else if tracks {
+        fds::kept(new);
+    }
+    result
+}
+
+/// `dup2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    give_int(unsafe { dup_to(old, new, None) })
+}
+
+/// `dup3`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: touches no memory.
+    give_int(unsafe {
+        match flags & libc::O_CLOEXEC {
+            // musl looks at no other flag.
+            0 if patch::is_musl() && old != new => dup_to(old, new, None),
+            _ => dup_to(old, new, Some(flags)),
+        }
+    })
+}
+
+/// Who gets the signals of a descriptor: a process, or a group below zero.
+fn owner(fd: c_int) -> c_int {
+    const F_GETOWN_EX: c_int = 16;
+    const F_OWNER_PGRP: c_int = 2;
+    let mut kind_and_number = [0 as c_int; 2];
+    // SAFETY: the kernel fills two numbers.
+    let result = unsafe { call!(libc::SYS_fcntl, fd, F_GETOWN_EX, kind_and_number.as_mut_ptr()) };
+    match kind_and_number {
+        _ if result < 0 => give_int(result),
+        [F_OWNER_PGRP, group] => -group,
+        [_, number] => number,
+    }
+}
+
+/// Whether a command is about what the lease fence sets on a description: the lease, and whom the kernel tells of it. Nor does
+/// the keeper write by a description that goes around the page cache. The file leaves the state for which it is leased first.
+fn looks_at_lease(command: c_int, argument: usize) -> bool {
+    const F_GETLEASE: c_int = 1025;
+    const F_SETOWN: c_int = 8;
+    const F_GETSIG: c_int = 11;
+    const F_SETOWN_EX: c_int = 15;
+    const F_GETOWN_EX: c_int = 16;
+    match command {
+        F_SETLEASE | F_GETLEASE | F_SETOWN..=F_GETSIG | F_SETOWN_EX..=F_GETOWN_EX => true,
+        libc::F_SETFL => argument & libc::O_DIRECT as usize != 0,
+        _ => false,
+    }
+}
+
+/// `fcntl`: duplicates, and flags that the kernel does not know of.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
+        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make, and for a
+        // lease that excludes readers it must have none at all.
+        if argument == libc::F_WRLCK as usize {
+            target::let_go(fd);
+        } else {
+            target::leave_to_kernel(fd, Reason::Uncovered);
+        }
+    }
+    if looks_at_lease(command, argument)
+        && process::client().is_some_and(|client| client.writes_behind() && client.announces_opens())
+    {
+        behind::show(fd);
+    }
+    if command == libc::F_NOTIFY {
+        super::onlookers::watching(|| raw::fstat(fd));
+    }
+    // SAFETY: the kernel checks the argument if it is an address.
+    let result = unsafe {
+        if waits {
+            raw::cancellable(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
+        } else {
+            call!(libc::SYS_fcntl, fd, command, argument)
+        }
+    };
+    if command == libc::F_GETOWN && (-4095..0).contains(&result) {
+        // A process group, which this call returns below zero: the other form tells it from an error, as libc does.
+        return owner(fd);
+    }
+    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        note_copy(fd, result as c_int);
+    }
+    if result < 0 || !matches!(command, libc::F_GETFL | libc::F_SETFL) || process::client().is_none() {
+        return give_int(result);
+    }
+    let fds::Row::Described(description) = fds::look(fd) else { return give_int(result) };
+    if command == libc::F_SETFL {
+        description.remove_flags(target::KERNEL_FLAGS);
+        description.add_flags(target::kernel_flags(argument as c_int));
+        critical::section(|| description.locked(|| description.set_cursor(None)));
+        return give_int(result);
+    }
+    let mut flags = result as c_int;
+    if description.flags() & DSYNC != 0 {
+        flags |= libc::O_DSYNC;
+    }
+    if description.flags() & SYNC != 0 {
+        flags |= libc::O_SYNC;
+    }
+    flags
+}
