@@ -224,7 +224,10 @@ impl Keeper {
     /// Between the halves, in the client's place: whether its description is the file's only one. A round trip less, where the
     /// kernel lets us have a look at it.
     fn finds_sole(&self, asked: &Asked, candidate: &Candidate) -> bool {
-        self.borrow(asked, candidate).is_ok_and(|(description, _)| lease::is_only(description.as_fd()))
+        // A fence that only has notices of opens may hear later of one by another client that is going on now, and would take
+        // it for an outsider's once the file has its row.
+        self.kind_of_fence() == Some(FenceKind::Fanotify)
+            && self.borrow(asked, candidate).is_ok_and(|(description, _)| lease::is_only(description.as_fd()))
     }
 
     /// Second half: nobody else may have the file open for writing, but clients that will find its row.
