@@ -272,7 +272,7 @@ mod tests {
         let glibc = b"/lib64/ld-linux-x86-64.so.2\0";
         let Some(at) = bytes.windows(glibc.len()).position(|window| window == glibc) else { return };
         for (loader, status) in
-            [(b"/system/bin/linker64\0\0\0\0\0\0\0\0", 120), (b"/no/such/ld-musl-x86_64.so.1", 126)]
+            [(b"/system/bin/linker64\0\0\0\0\0\0\0\0", 120), (b"/none/ld-musl-x86_64.so.1\0\0\0", 126)]
         {
             bytes[at..at + glibc.len()].copy_from_slice(loader);
             assert_eq!(code(file(dir.path(), "foreign", &bytes, 0o755)), status);

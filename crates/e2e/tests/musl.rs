@@ -230,6 +230,19 @@ fn a_database_of_a_musl_program_is_absorbed_and_its_streams_are_not() {
     assert_eq!((content("guest.data"), content("guest.text")), (data, text));
 }
 
+/// The library leaves `O_SYNC` out of the kernel's open, and does its work in the log: which a stream's writes do not reach.
+#[test]
+fn a_stream_on_a_synchronous_descriptor_stays_synchronous() {
+    let disk = Disk::new(Kind::Ext4);
+    let program = disk.root.join("synced");
+    musl::compile(&program, [source("programs/synced.c")]);
+    for way in ["stream", "dprintf"] {
+        let native = Cmd::new(&program).arg(way).dir(&disk.root).ok().stdout;
+        let held = Pool::new().run(&[]).arg("--").arg(&program).arg(way).dir(&disk.root).ok().stdout;
+        assert_eq!((native.as_str(), held.as_str()), ("synchronous\n", "synchronous\n"), "{way}");
+    }
+}
+
 #[test]
 fn doctor_says_what_is_left_to_the_kernel() {
     let disk = Disk::new(Kind::Ext4);

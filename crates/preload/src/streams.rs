@@ -9,8 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use holdfast_cache::{Client, Origin, Reason};
 
+use crate::descriptions::{DSYNC, SHARED, SYNC};
 use crate::target::{self, Target};
-use crate::{critical, process, raw};
+use crate::{critical, fds, process, raw};
 
 const TRACKED: usize = 65_536;
 /// `stdout` and `stderr` are streams from the start.
@@ -94,6 +95,19 @@ pub fn give(fd: c_int) {
     if !raw::fstat(fd).is_ok_and(|stat| stat.regular) || !may_write(fd) {
         return;
     }
+    leave(client, fd);
+    let fds::Row::Described(description) = fds::look(fd) else { return };
+    // libc moves the cursor and sets flags, too.
+    description.add_flags(SHARED);
+    let flags = description.flags();
+    let is_synced = raw::fcntl(fd, libc::F_GETFL, 0) & libc::O_DSYNC as isize != 0;
+    if flags & DSYNC != 0 && !is_synced {
+        // Nobody else makes its writes durable before they return.
+        target::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
+    }
+}
+
+fn leave(client: &Client, fd: c_int) {
     for _ in 0..target::TRIES {
         match target::of_change(fd) {
             Target::Managed(handle) if client.is_current(handle.file) => {

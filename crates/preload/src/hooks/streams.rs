@@ -334,7 +334,7 @@ unsafe fn reopen(path: Name, mode: Name, stream: Stream) -> Stream {
 
 /// Makes a call that writes out a stream and closes its number.
 fn closing(stream: Stream, close: impl FnOnce() -> c_int) -> c_int {
-    let fd = if stream.is_null() { None } else { number_of(stream) };
+    let fd = if stream.is_null() || process::client().is_none() { None } else { number_of(stream) };
     let Some(fd) = fd else { return close() };
     let result = closing_number(fd, close);
     streams::closed(fd);
