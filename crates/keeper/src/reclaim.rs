@@ -35,8 +35,11 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         let again = is_needed && pass(keeper);
         if !is_needed {
             keeper.reclaim_stuck.store(false, Ordering::SeqCst);
-        } else if !again {
-            keeper.durable.board.gather_loaded(&mut gathered);
+        } else {
+            keeper.durable.drain_frames();
+            if !again {
+                keeper.durable.board.gather_loaded(&mut gathered);
+            }
         }
         if !again {
             wait(bell, seen, IDLE);
