@@ -79,15 +79,14 @@ impl<N: Nvm> Client<N> {
             Verdict::Apart if place != Place::Append => return Ok(Written::Apart { offset }),
             Verdict::Apart | Verdict::Covered => return Ok(Written::Alone),
         }
-        let entry = (file, (offset, total));
-        match total as usize {
-            _ if !merges && !spare.is_used() => self.log_and_enter(lane, entry, parts, None, &mut spare),
+        let (entry, bytes) = ((file, (offset, total)), total as usize);
+        if !merges && !spare.is_used() || bytes > GATHER_BYTES_MAX {
+            self.log_and_enter(lane, entry, parts, None, &mut spare);
+        } else if bytes <= GATHER_FEW_BYTES_MAX {
             // A buffer of zeros costs as much as the copy.
-            0..=GATHER_FEW_BYTES_MAX => {
-                self.log_gathered::<GATHER_FEW_BYTES_MAX>(lane, entry, parts, &mut spare);
-            }
-            0..=GATHER_BYTES_MAX => self.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare),
-            _ => self.log_and_enter(lane, entry, parts, None, &mut spare),
+            self.log_gathered::<GATHER_FEW_BYTES_MAX>(lane, entry, parts, &mut spare);
+        } else {
+            self.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare);
         }
         // After the rows: whoever sees the size finds the bytes below it.
         if row.size_hint.load(Ordering::SeqCst) < end {
