@@ -283,6 +283,38 @@ fn h24_a_program_that_cannot_be_patched_keeps_its_own_syncs() {
     assert_eq!(found, "begin\n0\n1\n2\n3\n4\n5\n", "what was synced is not there");
 }
 
+/// A program that could not be patched was the keeper's client, so the fence let its `fopen` pass: what it wrote to a file of another
+/// client's was undone by recovery.
+#[test]
+fn h24_a_program_that_cannot_be_patched_is_an_outsider_to_the_fence() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let compiled = |source: &str, name: &str| {
+        let program = disk.root.join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        Cmd::new("cc").args(["-O1", "-w", "-o"]).args([&program, &source]).ok();
+        program
+    };
+    let (over, confine) = (
+        compiled("programs/over.c", "over"),
+        compiled("../preload/tests/programs/no_exec_gain.c", "confine"),
+    );
+    let file = disk.root.join("file");
+    let script = "
+import os, subprocess, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+os.write(fd, b'older bytes')
+subprocess.run([sys.argv[2], 'strict', sys.argv[3], sys.argv[1]], check=True)
+os.write(1, b'ack done\\n')
+time.sleep(60)
+";
+    let arguments = ["--", "python3", "-c", script, text(&file), text(&confine), text(&over)];
+    let mut run = Running::start(&pool.run(&[LATE]).args(arguments));
+    run.until("ack done");
+    run.kill_all(&pool);
+    pool.recover(&[]).ok();
+    assert_eq!(std::fs::read_to_string(&file).expect("file"), "NEWER bytes");
+}
+
 /// A volume that others mount, too, failed over to them without the pool.
 #[test]
 fn h25_unknown_file_systems_are_left_alone() {

@@ -107,6 +107,31 @@ fn the_conformance_checks_show_no_difference() {
     tally::say(&format!("conformance of musl programs: {absorbed} writes absorbed"));
 }
 
+/// The programs of the library's own tests, absorbed, and where the keeper is out of reach.
+#[test]
+fn the_librarys_own_programs_show_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    let library = holdfast_e2e::need::holdfast().with_file_name("libholdfast.so");
+    for (name, arguments) in [
+        ("files", vec![]),
+        ("children", vec![]),
+        ("passing", vec![]),
+        ("threads", vec![]),
+        ("random", vec!["1"]),
+    ] {
+        let program = disk.root.join(format!("program-{name}"));
+        musl::compile(&program, [source(&format!("../preload/tests/programs/{name}.c"))]);
+        let fresh = |how: &str| fresh(&disk.root, &format!("{name}-{how}"));
+        let alone = Cmd::new(&program).args(&arguments);
+        let native = alone.clone().dir(fresh("native")).ok().stdout;
+        let outside = alone.env("LD_PRELOAD", &library).env("HOLDFAST_SOCKET", "/dev/null/out-of-reach");
+        assert_eq!(outside.dir(fresh("outside")).ok().stdout, native, "{name}, without a keeper");
+        let pool = Pool::new();
+        let held = pool.run(&[]).arg("--").arg(&program).args(&arguments).dir(fresh("held")).ok().stdout;
+        assert_eq!(held, native, "{name}");
+    }
+}
+
 /// A write that nobody saw, to a file of which the log holds an older one, would be undone by recovery. So what a run left is
 /// compared with what it is after the keeper was killed before anything expired, and the log was replayed.
 #[test]

@@ -255,9 +255,16 @@ shift
         output.told()
     );
 
-    // The library's directory and the socket's under their own paths.
+    // The library alone: it runs as an outsider, and says so.
     let built = holdfast_e2e::need::holdfast();
     let library = built.parent().expect("a directory");
+    std::fs::create_dir_all(root.join(library.strip_prefix("/").expect("absolute"))).expect("directory");
+    let (output, summary) =
+        start(&format!("{mounts}mount --bind {0} \"$1/{0}\"\n{chroot}", library.display()));
+    assert!(output.stderr.contains("is out of reach of this program"), "{}", output.told());
+    assert!(unseen(&summary).iter().any(|(_, why)| why.contains("root directory")), "{summary:#}");
+
+    // The library's directory and the socket's under their own paths.
     for dir in [library, Path::new("/run/holdfast")] {
         std::fs::create_dir_all(root.join(dir.strip_prefix("/").expect("absolute"))).expect("directory");
     }

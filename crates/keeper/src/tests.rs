@@ -24,6 +24,7 @@ use crate::config::{FenceChoice, KeeperConfig};
 
 mod behind;
 mod durable;
+mod lent;
 mod loaded;
 
 struct House {

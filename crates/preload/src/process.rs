@@ -331,6 +331,24 @@ unsafe extern "C" {
     static mut environ: *mut *const c_char;
 }
 
+/// Whether not even the directory of a path is there.
+fn is_out_of_sight(path: &[u8; SOCKET_PATH_BYTES]) -> bool {
+    let mut directory = *path;
+    let Some(end) = directory.iter().rposition(|byte| *byte == b'/') else { return false };
+    directory[end..].fill(0);
+    // SAFETY: the path ends with a zero. F_OK = 0.
+    let result = unsafe { call!(libc::SYS_faccessat, libc::AT_FDCWD, directory.as_ptr(), 0) };
+    end > 0 && raw::check(result) == Err(Errno(libc::ENOENT))
+}
+
+fn say_out_of_reach(shown: &[u8]) {
+    raw::say(&[
+        b"holdfast: the keeper at ",
+        shown,
+        b" is out of reach of this program: its writes go to the disk as usual\n",
+    ]);
+}
+
 unsafe extern "C" fn construct() {
     patch::find_originals();
     // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other thread exists.
@@ -372,6 +390,12 @@ unsafe extern "C" fn construct() {
             ]);
             return;
         }
+        // Another root directory, without the keeper's (its parent has told the keeper): an outsider, as where the library is out
+        // of sight, too. What it inherits was left to the kernel.
+        Err(Errno(libc::ENOENT)) if is_out_of_sight(&path) => {
+            say_out_of_reach(shown);
+            return;
+        }
         // A keeper that ended well takes its socket with it: no record of any file is live, but nobody would make durable
         // what this program writes, which was started to have just that.
         Err(Errno(libc::ENOENT)) => {
@@ -394,11 +418,7 @@ unsafe extern "C" fn construct() {
         }
         // Another user's program, or one without a free descriptor: an outsider, against whom the fences stand.
         Err(_) => {
-            raw::say(&[
-                b"holdfast: the keeper at ",
-                shown,
-                b" is out of reach of this program: its writes go to the disk as usual\n",
-            ]);
+            say_out_of_reach(shown);
             return;
         }
     };

@@ -50,6 +50,8 @@ pub enum Mutation {
     LoadedUnrefreshed,
     /// A drain does not lock the pages it writes (history 21).
     DrainUnlocked,
+    /// The count of a file's rows is cleared though a drain is about to count that its last row has gone.
+    CountClearedAmidDrain,
     /// What the kernel read counts, whatever was entered and drained meanwhile.
     KernelReadUnchecked,
 }

@@ -26,13 +26,13 @@ impl Events<OsFile> for Silent {
 }
 
 /// A keeper without threads, and one file in state Behind.
-struct Bench {
-    durable: Durable<Mapping, OsDisk>,
+pub(super) struct Bench {
+    pub durable: Durable<Mapping, OsDisk>,
     client: Client,
-    file: File,
-    place: FileRef,
+    pub file: File,
+    pub place: FileRef,
     pool: PathBuf,
-    _directory: tempfile::TempDir,
+    pub directory: tempfile::TempDir,
 }
 
 impl Drop for Bench {
@@ -41,9 +41,9 @@ impl Drop for Bench {
     }
 }
 
-const CLIENT: u32 = 5;
+pub(super) const CLIENT: u32 = 5;
 
-fn bench(name: &str) -> Bench {
+pub(super) fn bench(name: &str) -> Bench {
     let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
     let _ = std::fs::remove_file(&pool);
     crate::recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
@@ -67,19 +67,19 @@ fn bench(name: &str) -> Bench {
     assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
     durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
     let client = Client::new(open(), theirs, layout, uuid, CLIENT);
-    Bench { durable, client, file, place: FileRef { slot, generation }, pool, _directory: directory }
+    Bench { durable, client, file, place: FileRef { slot, generation }, pool, directory }
 }
 
 impl Bench {
-    fn managed(&self) -> Arc<ManagedFile<OsFile>> {
+    pub fn managed(&self) -> Arc<ManagedFile<OsFile>> {
         self.durable.file(u64::from(self.place.slot), self.place.generation).unwrap()
     }
 
-    fn state(&self) -> FileState {
+    pub fn state(&self) -> FileState {
         self.durable.board.files()[self.place.slot as usize].state()
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) {
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
         let raw = || -> Result<usize, Errno> { panic!("no system call is needed") };
         let parts = [Bytes::from_slice(bytes)];
         self.client

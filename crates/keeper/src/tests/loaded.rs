@@ -101,7 +101,13 @@ fn without_a_read_cache_the_kernel_reads_what_is_drained() {
     assert_eq!(read(&house.client, place, &file, 10, &mut seen), Answer::Glance, "from the log");
     assert_eq!(seen, [3; 100]);
     house.client.bring_to_kernel(place).unwrap();
-    assert_eq!(read(&house.client, place, &file, 10, &mut seen), Answer::Kernel);
+    // The keeper may be telling the kernel of the write at this very moment, by a page of its own.
+    let asks = || read(&house.client, place, &file, 10, &mut [0; 100]) == Answer::Kernel;
+    let asks_soon = || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        asks()
+    };
+    assert!(asks() || asks_soon());
 }
 
 /// History 21: writers put records of one number across two pages; whoever reads one sees one number, and never an older one

@@ -194,8 +194,12 @@ unsafe fn read_parts(
     flags: c_int,
 ) -> ssize_t {
     let call = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
+    let seen = behind::none_behind();
     if !behind::may_hide() {
-        return give(call.kernel());
+        let read = call.kernel();
+        if offset.is_none() || seen.is_none_or(behind::none_entered) {
+            return give(read);
+        }
     }
     // SAFETY: the program's vector.
     let (Some(spot), Some(parts)) = (Spot::of(number, offset), unsafe { transfer::parts(parts, count) })

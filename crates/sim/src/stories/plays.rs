@@ -181,7 +181,7 @@ pub(super) fn dead_writers(plays: &mut Plays) {
         amid(plays, &written, |at| Amid::KilledAmid(at, 1, Op::Put(A, 20, 40)), &[]);
     }
     // State Behind, over the end of a page: the disk refuses to take one half of it.
-    let refused = [Op::Put(A, 4096, 40), Op::Refuse(A), Op::Write(A, 4086, 30)];
+    let refused = [Op::Put(A, 8192, 10), Op::Put(A, 4096, 40), Op::Refuse(A), Op::Write(A, 4086, 30)];
     amid(plays, &refused, Amid::Killed, &[Step::alone(1, Op::Read(A, 4080, 60))]);
 }
 
@@ -221,10 +221,9 @@ pub(super) fn failed_syncs(plays: &mut Plays) {
         Op::Expire,
     ]));
     // It is about to take it when the keeper, which had no description of the file before, syncs with success.
-    for bytes in [40, 400] {
-        let failing = [Op::Put(A, 0, bytes), Op::Put(B, 0, 40), Op::Rename(B, C), Op::Fail(A), Op::Sync(A)];
-        amid(plays, &failing, |at| Amid::Other(at, 1, Op::Expire), &[]);
-    }
+    let pages = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 12_288, 40)];
+    let failing = [&pages[..], &[Op::Put(B, 0, 40), Op::Rename(B, C), Op::Fail(A), Op::Sync(A)]].concat();
+    amid(plays, &failing, |at| Amid::Other(at, 1, Op::Expire), &[]);
 }
 
 pub(super) fn rebuilt_files(plays: &mut Plays) {
