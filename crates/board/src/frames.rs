@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// Frames looked at before a search is given up.
 const LOOKS: u32 = 64;
-/// Owner of a frame that a row points to; while it is being filled, lane + 1 stands there.
+/// With the number of the row: owner of a frame that a row points to; while it is being filled, lane + 1 stands there.
 const IN_ROW: u32 = 0x8000_0000;
 
 /// All frames.
@@ -49,9 +49,20 @@ impl Frames<'_> {
         })
     }
 
-    /// A row points to the frame now.
-    pub fn keep(&self, frame: u32) {
-        self.owners[frame as usize].store(IN_ROW, Ordering::Relaxed);
+    /// This row points to the frame now.
+    pub fn keep(&self, frame: u32, row: usize) {
+        self.owners[frame as usize].store(IN_ROW | row as u32, Ordering::Relaxed);
+    }
+
+    /// Whether another quarter of the frames was taken since this was last so: the keeper likes to hear of it.
+    pub fn is_milestone(&self, frame: u32) -> bool {
+        (frame as usize).is_multiple_of((self.owners.len() / 4).max(1))
+    }
+
+    /// Numbers of the rows that have frames. Hints: they change all the time.
+    pub fn rows(&self) -> impl Iterator<Item = usize> {
+        let held = self.owners.iter().map(|owner| owner.load(Ordering::Relaxed));
+        held.filter(|held| held & IN_ROW != 0).map(|held| (held & !IN_ROW) as usize)
     }
 
     /// Gives a frame back.
@@ -112,7 +123,8 @@ mod tests {
             other.frames().read(frame, 3999, &mut bytes);
             assert_eq!((bytes[0], bytes[1], bytes[96]), (0, frame as u8 + 1, frame as u8 + 1));
         }
-        board.frames().keep(taken[0]);
+        board.frames().keep(taken[0], 77);
+        assert_eq!(other.frames().rows().collect::<Vec<_>>(), [77]);
         board.frames().free_taken(4);
         let again: Vec<u32> = (0..2).map(|_| other.frames().take(5).unwrap()).collect();
         taken.remove(0);

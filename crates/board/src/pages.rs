@@ -213,17 +213,20 @@ impl<'a> Pages<'a> {
     /// Visits slot, page and oldest seq of all rows, without any lock: what is found may have gone, what was there before
     /// the call and is not found has gone.
     pub fn scan(&self, mut visit: impl FnMut(u32, u64, u64)) {
-        let sets = self.set_count();
-        for (index, held) in self.keys.iter().enumerate() {
-            let key = held.load(Ordering::Acquire);
-            if key == 0 {
-                continue;
+        for index in 0..self.keys.len() {
+            if let Some((slot, page)) = self.page_of(index) {
+                visit(slot, page, self.rows[index].oldest_seq.load(Ordering::Acquire));
             }
-            let slot = (key as u32 & ((1 << SLOT_BITS) - 1)) - 1;
-            let set = (index / WAYS) as u64;
-            let low = (set + sets - home(slot, 0, sets)) % sets;
-            visit(slot, (key >> SLOT_BITS) * sets + low, self.rows[index].oldest_seq.load(Ordering::Acquire));
         }
+    }
+
+    /// Slot and page of the row with this number, without any lock.
+    pub fn page_of(&self, index: usize) -> Option<(u32, u64)> {
+        let key = self.keys.get(index)?.load(Ordering::Acquire);
+        let slot = (key as u32 & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
+        let (set, sets) = ((index / WAYS) as u64, self.set_count());
+        let low = (set + sets - home(slot, 0, sets)) % sets;
+        Some((slot, (key >> SLOT_BITS) * sets + low))
     }
 }
 

@@ -35,8 +35,11 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         let again = is_needed && pass(keeper);
         if !is_needed {
             keeper.reclaim_stuck.store(false, Ordering::SeqCst);
-        } else if !again {
-            keeper.durable.board.gather_loaded(&mut gathered);
+        } else {
+            keeper.durable.drain_frames();
+            if !again {
+                keeper.durable.board.gather_loaded(&mut gathered);
+            }
         }
         if !again {
             wait(bell, seen, IDLE);
@@ -64,7 +67,9 @@ fn pass(keeper: &Keeper) -> bool {
         vain_looks_max: VAIN_LOOKS_MAX,
     };
     let reclaimed = durable.reclaim(effort);
-    let is_stuck = reclaimed.free < total / 4 && reclaimed.free < effort.free_goal;
+    // A pass that found much to free is only slower than the writers are now: the disk would not be faster.
+    let found_little = reclaimed.free < effort.free_goal && reclaimed.freed < VAIN_LOOKS_MAX;
+    let is_stuck = reclaimed.free < total / 4 && found_little;
     if keeper.reclaim_stuck.swap(is_stuck, Ordering::SeqCst) != is_stuck && is_stuck {
         durable.ring_expirer();
     }

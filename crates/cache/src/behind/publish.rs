@@ -63,7 +63,7 @@ pub(super) fn judge(
     spare: &mut Spare,
     merges: &mut bool,
 ) -> Verdict {
-    judge_with(board, slot, range, spare, merges, || board.frames().take(lane))
+    judge_with(board, slot, range, spare, merges, || take(board, lane))
 }
 
 fn judge_with(
@@ -108,6 +108,16 @@ fn judge_with(
     if covered { Verdict::Covered } else { Verdict::Apart }
 }
 
+/// Takes a frame for `lane`. While they are being used up the keeper hears of it, and brings bytes to the page cache.
+fn take(board: &Board, lane: u32) -> Option<u32> {
+    let frames = board.frames();
+    let frame = frames.take(lane)?;
+    if frames.is_milestone(frame) {
+        board.header().ring_expirer();
+    }
+    Some(frame)
+}
+
 /// Enters a durable record that `judge` found to fit, under the same locks.
 pub(super) fn publish(
     board: &Board,
@@ -132,8 +142,8 @@ pub(super) fn publish(
             let content = Content { source, ..in_log };
             let entered = pages.insert(slot, page, content, payload.seq, &file.page_rows);
             debug_assert!(entered, "the set had room");
-            if let Some((_, frame)) = end {
-                frames.keep(frame);
+            if let (Some((_, frame)), Some(row)) = (end, pages.find(slot, page)) {
+                frames.keep(frame, row.index);
             }
             continue;
         };
@@ -169,7 +179,7 @@ pub(super) fn publish(
             pages.extend(row.index, merged, payload.seq);
         }
         if is_new {
-            frames.keep(frame);
+            frames.keep(frame, row.index);
         }
     }
 }
@@ -188,8 +198,10 @@ pub fn finish(
     let (pages, frames) = (board.pages(), board.frames());
     for (page, ..) in pieces(payload.offset, payload.bytes) {
         // A row points to it, though its writer died before it had noted that.
-        if let Some(Source::Frame(frame)) = pages.find(slot, page).map(|row| row.content.source) {
-            frames.keep(frame);
+        if let Some(row) = pages.find(slot, page)
+            && let Source::Frame(frame) = row.content.source
+        {
+            frames.keep(frame, row.index);
         }
     }
     let (mut spare, mut left) = (Spare::default(), frames.taken_by(lane));

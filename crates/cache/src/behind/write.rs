@@ -14,6 +14,8 @@ use crate::lane::{Lane, is_split};
 /// bytes that the log has, even if the program changes them meanwhile. Those of longer ones are read back from the media,
 /// where they were streamed past the processor's caches.
 const GATHER_BYTES_MAX: usize = 4096;
+/// Most of them are short.
+const GATHER_FEW_BYTES_MAX: usize = 512;
 
 /// How the part under the locks ended.
 pub(crate) enum Written {
@@ -77,14 +79,14 @@ impl<N: Nvm> Client<N> {
             Verdict::Apart if place != Place::Append => return Ok(Written::Apart { offset }),
             Verdict::Apart | Verdict::Covered => return Ok(Written::Alone),
         }
-        if (merges || spare.is_used()) && total as usize <= GATHER_BYTES_MAX {
-            let mut gathered = [0u8; GATHER_BYTES_MAX];
-            let copy = &mut gathered[..total as usize];
-            gather(parts, copy);
-            let parts = [Bytes::from_slice(copy)];
-            self.log_and_enter(lane, file, (offset, total), &parts, Some(copy), &mut spare);
+        let (entry, bytes) = ((file, (offset, total)), total as usize);
+        if !merges && !spare.is_used() || bytes > GATHER_BYTES_MAX {
+            self.log_and_enter(lane, entry, parts, None, &mut spare);
+        } else if bytes <= GATHER_FEW_BYTES_MAX {
+            // A buffer of zeros costs as much as the copy.
+            self.log_gathered::<GATHER_FEW_BYTES_MAX>(lane, entry, parts, &mut spare);
         } else {
-            self.log_and_enter(lane, file, (offset, total), parts, None, &mut spare);
+            self.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare);
         }
         // After the rows: whoever sees the size finds the bytes below it.
         if row.size_hint.load(Ordering::SeqCst) < end {
@@ -97,11 +99,26 @@ impl<N: Nvm> Client<N> {
         Ok(Written::Done { offset })
     }
 
+    /// Logs and enters the program's bytes as they are at one moment.
+    #[inline(never)]
+    fn log_gathered<const BYTES_MAX: usize>(
+        &self,
+        lane: &mut Lane<'_, N>,
+        entry: (FileRef, (u64, u64)),
+        parts: &[Bytes<'_>],
+        spare: &mut Spare,
+    ) {
+        let mut gathered = [0u8; BYTES_MAX];
+        let copy = &mut gathered[..entry.1.1 as usize];
+        gather(parts, copy);
+        let parts = [Bytes::from_slice(copy)];
+        self.log_and_enter(lane, entry, &parts, Some(copy), spare);
+    }
+
     fn log_and_enter(
         &self,
         lane: &mut Lane<'_, N>,
-        file: FileRef,
-        (offset, bytes): (u64, u64),
+        (file, (offset, bytes)): (FileRef, (u64, u64)),
         parts: &[Bytes<'_>],
         copy: Option<&[u8]>,
         spare: &mut Spare,

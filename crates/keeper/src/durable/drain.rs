@@ -49,7 +49,41 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings every byte of a file that comes from a record up to `seq` to the page cache.
     pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<()> {
         let _draining = file.note_draining();
-        let pages = self.pages_to_drain(file, seq);
+        self.drain_pages(file, &self.pages_to_drain(file, seq), seq, pace)
+    }
+
+    /// Brings what lies in frames to the page cache once half of them are in use, so that there are always some for what is
+    /// written next: without, a write that joins others goes to the page cache itself. Their records stay.
+    pub fn drain_frames(&self) {
+        let frames = self.board.frames();
+        if frames.is_empty() || frames.rows().count() * 2 < frames.len() {
+            return;
+        }
+        let table = self.board.pages();
+        let mut pages: Vec<_> = frames.rows().filter_map(|row| table.page_of(row)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
+            let slot = of_file[0].0;
+            let row = &self.board.files()[slot as usize];
+            let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
+            let Some(file) = file.filter(|_| row.state() == FileState::Behind) else { continue };
+            let _draining = file.note_draining();
+            let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
+            let _ = self
+                .drain_pages(&file, &pages, u64::MAX, Pace::Full)
+                .inspect_err(|error| self.drain_failed(&file, error));
+        }
+    }
+
+    /// Drains these pages, which are in order.
+    fn drain_pages(
+        &self,
+        file: &ManagedFile<D::File>,
+        pages: &[u64],
+        seq: u64,
+        pace: Pace,
+    ) -> io::Result<()> {
         if pages.is_empty() {
             return Ok(());
         }

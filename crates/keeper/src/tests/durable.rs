@@ -179,6 +179,30 @@ fn a_file_that_crowds_the_log_goes_to_state_through_for_a_while_and_a_small_one_
     assert_eq!(bench.state(), FileState::Behind);
 }
 
+#[test]
+fn frames_are_emptied_before_there_are_none() {
+    // With all frames in rows, appends of a few bytes went to the page cache one by one, at half the speed.
+    let bench = bench("frames");
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    for page in 0..3u64 {
+        for byte in 0..5 {
+            // The file grows: its end is in a frame at once.
+            bench.write(page * 4096 + byte, &[page as u8 + 1]);
+        }
+        bench.durable.drain_frames();
+        let (rows, pages) = (row.page_rows.get(), [1, 0, 1]);
+        assert_eq!(rows, pages[page as usize], "half of the four are in use after the second page");
+    }
+    bench.write(5 * 4096, &page_of(5, 1));
+    bench.durable.drain_frames();
+    assert_eq!(row.page_rows.get(), 2, "what lies in the log stays there");
+    assert_eq!(contents(&bench.file)[4096..], [2; 5]);
+    let log = bench.replayed(6 * 4096);
+    assert!((0..3).all(|page| log[page * 4096..][..6] == [[page as u8 + 1; 5].as_slice(), &[0]].concat()));
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    assert!(contents(&bench.file) == log);
+}
+
 impl Bench {
     fn segments(&self, state: SegmentState) -> usize {
         self.durable.board.segments().iter().filter(|row| row.state() == state).count()
