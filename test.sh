@@ -102,7 +102,7 @@ beside=$(mktemp -d)
     step "tools: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
         -p holdfast-fuzz -p holdfast-guest --target-dir target/canaries \
         --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries
-    step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 300
+    step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
     step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
     step "canaries: every deliberate bug is caught" 400 target/canaries/canaries/holdfast-sim --canaries
     step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
