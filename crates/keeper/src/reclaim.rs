@@ -67,9 +67,7 @@ fn pass(keeper: &Keeper) -> bool {
         vain_looks_max: VAIN_LOOKS_MAX,
     };
     let reclaimed = durable.reclaim(effort);
-    // A pass that found much to free is only slower than the writers are now: the disk would not be faster.
-    let found_little = reclaimed.free < effort.free_goal && reclaimed.freed < VAIN_LOOKS_MAX;
-    let is_stuck = reclaimed.free < total / 4 && found_little;
+    let is_stuck = reclaimed.free < total / 4 && reclaimed.free < effort.free_goal;
     if keeper.reclaim_stuck.swap(is_stuck, Ordering::SeqCst) != is_stuck && is_stuck {
         durable.ring_expirer();
     }
