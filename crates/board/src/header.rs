@@ -81,8 +81,7 @@ pub struct Header {
     pub request_wake: Switch,
     /// Forks announced by parents whose children have not said hello yet.
     pub forks_pending: Switch,
-    /// Nanoseconds the disk takes to free a segment, while space is short and nothing else frees any, or 0; set by the keeper.
-    /// Writers throttle by it.
+    /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
     pub throttle_ns: Counter,
     /// 1 while files may be in state Behind; set by the keeper.
     pub write_behind: Switch,

@@ -184,13 +184,9 @@ impl<N: Nvm> Lane<'_, N> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
         let freed = &header.segments_freed.word;
-        let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
-        let pace_ns = header.throttle_ns.get();
-        if pace_ns > 0 {
-            let pause_ns = pause_ns(pace_ns, rows.iter().filter(is_free).count(), rows.len());
-            if pause_ns > 0 {
-                self.stalled(|| pause(Duration::from_nanos(pause_ns * count as u64)));
-            }
+        let throttle_ns = header.throttle_ns.get();
+        if throttle_ns > 0 {
+            self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
         }
         let mut fell_short = false;
         let mut shortage = (0, 0);
@@ -198,6 +194,7 @@ impl<N: Nvm> Lane<'_, N> {
             let seen = freed.load(Ordering::SeqCst);
             // After the first try nothing is taken that would have to be given back: two that wait for several
             // segments each would wake one another without end.
+            let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
             if !fell_short || rows.iter().filter(is_free).take(count).count() == count {
                 for (segment, row) in rows.iter().enumerate() {
                     if self.more_count == count {
@@ -518,14 +515,6 @@ impl<N: Nvm> Drop for Lane<'_, N> {
     }
 }
 
-/// How long a writer waits before it takes a segment, while segments become free at the pace of a disk: from half of the log
-/// on, the longer the less is left, and four times as long as the disk takes at the end. So it comes down to the disk's pace
-/// in small steps, with as much of the log free as it may fill until what is being synced is free.
-fn pause_ns(pace_ns: u64, free: usize, segments: usize) -> u64 {
-    let low = (segments / 2).max(1);
-    4 * pace_ns * low.saturating_sub(free) as u64 / low as u64
-}
-
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -534,18 +523,4 @@ fn now_ns() -> u64 {
 /// Seconds since 1970 from the kernel's coarse clock, which also stamps files: no system call.
 fn now_s() -> u32 {
     rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec as u32
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use super::pause_ns;
-
-    #[test]
-    fn a_writer_comes_down_to_the_pace_of_the_disk_before_the_log_is_full() {
-        assert_eq!(pause_ns(1000, 32, 32), 0);
-        assert_eq!(pause_ns(1000, 16, 32), 0);
-        assert_eq!(pause_ns(1000, 12, 32), 1000);
-        assert_eq!(pause_ns(1000, 0, 32), 4000);
-        assert_eq!(pause_ns(1000, 0, 1), 4000);
-    }
 }

@@ -19,8 +19,6 @@ const OPEN_FILE: Duration = Duration::from_secs(60);
 /// Writers are slowed down once fewer than one in this many segments are free.
 const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
-/// What a disk may take for a segment before writers stop to wait for it in advance.
-const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// How often it is seen whether files may be in state Behind, while something is dirty.
 const REVIEW: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
@@ -134,10 +132,7 @@ impl Expirer<'_> {
                 _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
                 Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
-                _ if is_stuck && dirty.is_behind => {
-                    durable.note_crowded(&file);
-                    due.insert(file.slot, self.oldest_batch());
-                }
+                _ if is_stuck && dirty.is_behind => _ = due.insert(file.slot, self.oldest_batch()),
                 Due::At(at) => next = next.min(at),
             }
         }
@@ -150,25 +145,16 @@ impl Expirer<'_> {
         let durable = &self.keeper.durable;
         let layout = &durable.superblock.layout;
         let half = u64::from(layout.segment_count) / 2;
+        // Not measured yet: a disk is taken for a slow one.
+        let segment_ns =
+            if self.segment_ns == 0 { layout.segment_bytes * FIRST_NS_PER_BYTE } else { self.segment_ns };
         let batch = match self.keeper.config.batch_bytes_max {
-            0 => BATCH.as_nanos() as u64 / self.segment_ns().max(1),
+            0 => BATCH.as_nanos() as u64 / segment_ns.max(1),
             bytes => bytes / layout.segment_bytes,
         };
         durable
             .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)
             .unwrap_or(u64::MAX)
-    }
-
-    /// Whether log space becomes free by the disk alone.
-    fn is_for_space(&self) -> bool {
-        self.keeper.reclaim_stuck.load(Ordering::SeqCst)
-            || self.keeper.durable.board.header().behind_files.census.get() == 0
-    }
-
-    /// What a segment's worth of log takes to come to disk. Not measured yet: a disk is taken for a slow one.
-    fn segment_ns(&self) -> u64 {
-        let layout = &self.keeper.durable.superblock.layout;
-        if self.segment_ns == 0 { layout.segment_bytes * FIRST_NS_PER_BYTE } else { self.segment_ns }
     }
 
     fn anything_dirty(&self) -> bool {
@@ -244,17 +230,14 @@ impl Expirer<'_> {
     fn cycle(&mut self, round: Round) -> bool {
         let durable = &self.keeper.durable;
         let begun = Instant::now();
-        let (sealed_before, free_before) = self.count_segments();
-        // Writers are as fast as memory: they would have used up what is left long before this round is over.
-        if self.is_for_space() {
-            self.throttle(free_before);
-        }
+        let (sealed_before, _) = self.count_segments();
         let clean = match &round {
             Round::All => durable.expire_all(),
             Round::Some(due) => durable.expire_due(&|file| due.get(&file.slot).copied(), Pace::Gentle),
         };
         // One that was about a few files says nothing to who waits for space.
-        let was_for_space = self.is_for_space();
+        let was_for_space = self.keeper.reclaim_stuck.load(Ordering::SeqCst)
+            || durable.board.header().behind_files.census.get() == 0;
         if matches!(round, Round::Some(_)) && was_for_space {
             durable.board.header().rounds.add(1);
         }
@@ -273,7 +256,7 @@ impl Expirer<'_> {
         if free * THROTTLE_FREE_FRACTION >= u64::from(durable.superblock.layout.segment_count) {
             self.keeper.reclaim_stuck.store(false, Ordering::SeqCst);
         }
-        self.throttle(if was_for_space { free } else { u64::from(u32::MAX) });
+        self.throttle(free);
         if !clean {
             // The disk refused: do not hammer it.
             std::thread::sleep(Duration::from_millis(200));
@@ -281,11 +264,12 @@ impl Expirer<'_> {
         clean
     }
 
-    /// Tells writers the pace at which log space becomes free, while that is the disk's and less than half of it is free.
+    /// The fewer segments are free, the closer a writer's pace comes to that of the disk.
     fn throttle(&self, free: u64) {
-        let total = u64::from(self.keeper.durable.superblock.layout.segment_count);
-        let ns = if free * 2 >= total { 0 } else { self.segment_ns().min(PAUSE_MAX.as_nanos() as u64) };
-        self.keeper.durable.board.header().throttle_ns.set(ns);
+        let low = u64::from(self.keeper.durable.superblock.layout.segment_count) / THROTTLE_FREE_FRACTION;
+        let ns = if free >= low { 0 } else { self.segment_ns * (low - free) / low.max(1) };
+        let word = &self.keeper.durable.board.header().throttle_ns;
+        word.set(ns.min(50_000_000));
     }
 }
 

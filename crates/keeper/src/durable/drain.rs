@@ -5,7 +5,6 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
@@ -29,10 +28,6 @@ const FREE_MARGIN_BYTES: u64 = 64 << 20;
 const WRITE_BACK_BYTES: u64 = 4 << 20;
 /// With fewer than one in this many segments free nobody waits for the writers any more.
 const HURRY_FREE_FRACTION: u32 = 4;
-/// A file with less than this part of the pool in the log alone does not crowd it.
-const CROWDED_FRACTION: u64 = 8;
-/// A file that crowded the log is tried in state Behind again after so long: a try costs a log's worth of draining.
-const CROWDED: Duration = Duration::from_secs(5);
 
 /// How fast to drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -351,12 +346,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn may_be_behind(&self, file: &ManagedFile<D::File>) -> bool {
         let pool_bytes = self.superblock.layout.pool_bytes;
         let meta = file.meta();
-        let crowded = meta.crowded_until.is_some_and(|until| until > Instant::now());
-        let named = meta.may_be_behind
-            && !crowded
-            && meta.unlinking.is_none()
-            && meta.bypass.is_none()
-            && !meta.rewrite;
+        let named = meta.may_be_behind && meta.unlinking.is_none() && meta.bypass.is_none() && !meta.rewrite;
         drop(meta);
         named
             && self.board.header().write_behind.word.load(Ordering::SeqCst) != 0
@@ -373,32 +363,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let row = &self.board.files()[file.slot as usize];
             match row.state() {
                 FileState::Through => self.enter_behind(&file),
-                FileState::Behind if !self.may_be_behind(&file) => self.try_leave_behind(&file),
+                FileState::Behind
+                    if !self.may_be_behind(&file) && self.board.try_lock_file(file.slot, KEEPER_ID) =>
+                {
+                    // What fails is reported, and tried again in the next round, as is a file that somebody has now.
+                    let _ = self.leave_behind(&file, false);
+                    row.unlock_exclusive(KEEPER_ID);
+                }
                 _ => {}
             }
-        }
-    }
-
-    /// Behind -> Through, unless somebody has the file. What fails is reported, and tried again in the next round.
-    fn try_leave_behind(&self, file: &ManagedFile<D::File>) {
-        // First without keeping anybody out: only what is written meanwhile is left for then.
-        let drained =
-            self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error));
-        if drained.is_ok() && self.board.try_lock_file(file.slot, KEEPER_ID) {
-            let _ = self.leave_behind(file, false);
-            self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
-        }
-    }
-
-    /// Log space is short and nothing in the log is dead: a file of which much is in the log alone is written faster in
-    /// state Through, where its writers bring the bytes to the page cache and the disk has nothing to wait for. It leaves
-    /// state Behind when that is reviewed next, and stays out of it for a while.
-    pub fn note_crowded(&self, file: &ManagedFile<D::File>) {
-        let row = &self.board.files()[file.slot as usize];
-        let pages = self.superblock.layout.pool_bytes / PAGE_BYTES;
-        let much = u64::from(row.page_rows.get()) >= pages / CROWDED_FRACTION;
-        if much {
-            file.meta().crowded_until = Some(Instant::now() + CROWDED);
         }
     }
 }

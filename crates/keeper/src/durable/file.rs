@@ -90,8 +90,6 @@ pub(crate) struct Meta {
     pub bypass: Option<Reason>,
     /// Nothing but the free space of its disk speaks against state Behind.
     pub may_be_behind: bool,
-    /// Until then it stays out of state Behind: the log was too short for what would be in the log alone.
-    pub crowded_until: Option<Instant>,
     pub rewrite: bool,
     /// Failed syncs of clients that are known here.
     pub client_failures: u32,
@@ -135,7 +133,6 @@ impl<F> ManagedFile<F> {
             naming: None,
             bypass: None,
             may_be_behind: false,
-            crowded_until: None,
             rewrite: false,
             client_failures: 0,
             failures: 0,

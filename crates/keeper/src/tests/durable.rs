@@ -159,27 +159,6 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
 }
 
 #[test]
-fn a_file_that_crowds_the_log_goes_to_state_through_for_a_while_and_a_small_one_does_not() {
-    // In state Behind a log that is too short for a file's live records stalls its writers for as long as the disk takes.
-    let bench = bench("crowded");
-    let review = |pages: std::ops::Range<u64>| {
-        pages.for_each(|page| bench.write(page * 4096, &page_of(page, 1)));
-        bench.durable.note_crowded(&bench.managed());
-        bench.durable.review_behind();
-        bench.state()
-    };
-    assert_eq!(review(0..2000), FileState::Behind);
-    assert_eq!(review(2000..2048), FileState::Through);
-    assert!(contents(&bench.file) == (0..2048).flat_map(|page| page_of(page, 1)).collect::<Vec<_>>());
-    bench.durable.review_behind();
-    assert_eq!(bench.state(), FileState::Through);
-    let now = std::time::Instant::now();
-    assert!(bench.managed().meta().crowded_until.replace(now).is_some_and(|until| until > now));
-    bench.durable.review_behind();
-    assert_eq!(bench.state(), FileState::Behind);
-}
-
-#[test]
 fn frames_are_emptied_before_there_are_none() {
     // With all frames in rows, appends of a few bytes went to the page cache one by one, at half the speed.
     let bench = bench("frames");
