@@ -39,18 +39,19 @@ fi
 summary=()
 failed=0
 
-# Seconds of processor time that the commands so far have used.
-processor_seconds() {
+# Seconds of processor time that the commands so far have used, into `used`: a subshell would tell its own.
+count_processors() {
     times >"$log.times"
-    awk 'NR == 2 { split($1, user, /[ms]/); split($2, system, /[ms]/)
-        printf "%d", (user[1] + system[1]) * 60 + user[2] + system[2] }' "$log.times"
+    used=$(awk 'NR == 2 { split($1, user, /[ms]/); split($2, kernel, /[ms]/)
+        printf "%d", (user[1] + kernel[1]) * 60 + user[2] + kernel[2] }' "$log.times")
 }
 
 # step NAME SECONDS COMMAND...: runs it, shows what it says, notes how it ended and what it took.
 step() {
-    local name=$1 limit=$2 started=$SECONDS used status tests took
+    local name=$1 limit=$2 started=$SECONDS used before status tests took
     shift 2
-    used=$(processor_seconds)
+    count_processors
+    before=$used
     echo "== $name"
     timeout --kill-after=20 "$limit" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
@@ -58,7 +59,8 @@ step() {
     grep -o 'tally: .*' "$log" >>"$tally"
     tests=$(awk '/^test result:/ { passed += $4; failed += $6 }
         END { if (passed + failed) printf ", %d tests passed, %d failed", passed, failed }' "$log")
-    took="$((SECONDS - started)) s, $(($(processor_seconds) - used)) s of processors$tests"
+    count_processors
+    took="$((SECONDS - started)) s, $((used - before)) s of processors$tests"
     if [ "$status" -eq 0 ]; then
         summary+=("ok      $name ($took)")
         while read -r line; do
@@ -91,9 +93,10 @@ if ! cargo deny --version >/dev/null 2>&1; then
     step "installing cargo-deny" 900 cargo install --locked --quiet cargo-deny
 fi
 step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses bans sources
-step "each crate's own tests" 600 \
-    cargo test --workspace --exclude holdfast-e2e --exclude holdfast-model --no-fail-fast
-# The end-to-end tests wait more than they compute: what only computes runs beside them, and is shown when it is done.
+own="--workspace --exclude holdfast-e2e --exclude holdfast-model"
+# shellcheck disable=SC2086
+step "each crate's own tests: build" 600 cargo test $own --no-run
+# Most tests wait more than they compute: what only computes runs beside them, and is shown when it is done.
 beside=$(mktemp -d)
 (
     summary=() failed=0 log=$beside/step
@@ -109,7 +112,10 @@ beside=$(mktemp -d)
     printf '%s\n' "${summary[@]}" >"$beside/summary"
     exit "$failed"
 ) >"$beside/told" 2>&1 &
+beside_pid=$!
 
+# shellcheck disable=SC2086
+step "each crate's own tests" 600 cargo test $own --no-fail-fast
 # These need the build with deliberate bugs, or the machine to themselves.
 later="histories forgetful kills power_cuts"
 for suite in crates/e2e/tests/*.rs; do
@@ -117,7 +123,7 @@ for suite in crates/e2e/tests/*.rs; do
     case " $later " in *" $name "*) continue ;; esac
     step "end to end: $name" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
 done
-wait $! || failed=1
+wait $beside_pid || failed=1
 cat "$beside/told"
 while IFS= read -r line; do summary+=("$line"); done <"$beside/summary"
 rm -rf "$beside"

@@ -178,7 +178,7 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
         stop.store(true, Ordering::SeqCst);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
-    assert!(glances.load(Ordering::SeqCst) > 10_000, "{glances:?} reads were glances");
+    assert!(glances.load(Ordering::SeqCst) > 100, "{glances:?} reads were glances");
     house.client.leave_behind(place, true).unwrap();
     assert_eq!(contents(&file).len() as u64, at(RECORDS - 1) + BYTES as u64);
 }
