@@ -22,10 +22,6 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, moment};
 
 /// Frames of a set: their tags fill one cache line.
 pub(crate) const LOADED_WAYS: usize = 8;
-/// Frames in a huge page.
-pub(crate) const HUGE_FRAMES: usize = 512;
-/// Every so many frames there is one whose use says that its neighbours are used, too.
-const SAMPLE_FRAMES: usize = HUGE_FRAMES / 4;
 /// Pages of larger files than this many pages are not loaded.
 const PAGES_MAX: u64 = 1 << 44;
 
@@ -108,30 +104,12 @@ impl Loaded<'_> {
         }
     }
 
-    /// Where a frame lies. Neighbouring pages have neighbouring sets: their frames lie side by side, one way of all sets
-    /// after the other, or they would share few of the processor's address translations.
-    fn place(&self, frame: u32) -> usize {
-        let (set, way) = (frame as usize / LOADED_WAYS, frame as usize % LOADED_WAYS);
-        way * self.hands.len() + set
-    }
-
-    /// Whether some of the frames that would fill a huge page are in use, as far as four of them tell.
-    pub(crate) fn fills_huge_page(&self, number: usize) -> bool {
-        (number * HUGE_FRAMES..(number + 1) * HUGE_FRAMES).step_by(SAMPLE_FRAMES).any(|place| {
-            let (way, set) = (place / self.hands.len(), place % self.hands.len());
-            self.tags[set * LOADED_WAYS + way].load(Ordering::Relaxed) != 0
-        })
-    }
-
-    /// Whether the frame is one of those that tell whether a huge page would be used: the keeper likes to hear of it
-    /// ([`crate::Board::gather_loaded`]).
-    pub fn is_sample(&self, taken: &TakenFrame) -> bool {
-        self.place(taken.frame).is_multiple_of(SAMPLE_FRAMES)
-    }
-
     fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
         assert!((frame as usize) < self.tags.len() && at as usize + bytes <= PAGE_BYTES as usize);
-        let place = self.place(frame);
+        // Neighbouring pages have neighbouring sets: their frames lie side by side, one way of all sets after the other, or
+        // they would share few of the processor's address translations.
+        let (set, way) = (frame as usize / LOADED_WAYS, frame as usize % LOADED_WAYS);
+        let place = way * self.hands.len() + set;
         // SAFETY: frames lie behind `base`, as many as there are tags, within the board's mapping; `place` is one of them,
         // since there are as many tags as ways of all sets.
         unsafe { self.base.as_ptr().add(place * PAGE_BYTES as usize + at as usize) }

@@ -13,7 +13,7 @@ use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
-use crate::loaded::{HUGE_FRAMES, LOADED_WAYS, Loaded};
+use crate::loaded::{LOADED_WAYS, Loaded};
 use crate::locks::{PAGE_BYTES, home};
 use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
@@ -32,7 +32,6 @@ const _: () = assert!(size_of::<Header>() <= 4096);
 
 /// The unit that one entry of the processor's translation cache covers at best.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-const _: () = assert!(HUGE_FRAMES * PAGE_BYTES as usize == HUGE_PAGE_BYTES);
 const MADV_COLLAPSE: libc::c_int = 25;
 
 struct Offsets {
@@ -45,22 +44,19 @@ struct Offsets {
     keys: usize,
     pages: usize,
     changes: usize,
-    tags: usize,
-    hands: usize,
     owners: usize,
     frames: usize,
+    tags: usize,
+    hands: usize,
     loaded: usize,
     end: usize,
 }
 
 impl Plan {
     fn offsets(&self) -> Offsets {
-        let mut end = 4096usize;
+        let mut end = 4096;
         let mut table = |count: u32, size: usize| {
-            // A large table of frames begins where a huge page may.
-            let is_large = size == PAGE_BYTES as usize && count as usize >= HUGE_FRAMES;
-            let start = if is_large { end.next_multiple_of(HUGE_PAGE_BYTES) } else { end };
-            end = start;
+            let start = end;
             end += (count as usize * size).next_multiple_of(4096);
             start
         };
@@ -75,10 +71,10 @@ impl Plan {
             changes: table(self.lock_count, 8),
             keys: table(self.lock_count * WAYS as u32, 8),
             pages: table(self.lock_count * WAYS as u32, size_of::<PageRow>()),
-            tags: table(self.loaded_count, 8),
-            hands: table(self.loaded_count / LOADED_WAYS as u32, 4),
             owners: table(self.frame_count, 4),
             frames: table(self.frame_count, PAGE_BYTES as usize),
+            tags: table(self.loaded_count, 8),
+            hands: table(self.loaded_count / LOADED_WAYS as u32, 4),
             loaded: table(self.loaded_count, PAGE_BYTES as usize),
             end,
         }
@@ -162,38 +158,21 @@ impl Board {
         self.tables.offsets.end
     }
 
-    /// Puts what a write to a random page touches (locks, counts of changes, page rows, tags of loaded pages) into huge
-    /// pages, for all processes: in small ones such a write misses the processor's translation cache four times. The memory
-    /// is taken at once. Advice: nothing depends on its success, and it may be given while others use the board.
+    /// Puts what a write to a random page touches (locks, counts of changes, page rows) into huge pages, for all
+    /// processes: in small ones such a write misses the processor's translation cache four times. The memory is taken at
+    /// once. Advice: nothing depends on its success, and it may be given while others use the board.
     pub fn use_huge_pages(&self) {
         let Offsets { locks, owners, end, .. } = self.tables.offsets;
         let first = locks / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         for at in (first..owners).step_by(HUGE_PAGE_BYTES).filter(|at| at + HUGE_PAGE_BYTES <= end) {
-            self.gather(at);
+            // SAFETY: within the mapping and aligned for a word; everything in it may be read as an atomic. What is not
+            // there at all the kernel would not gather.
+            unsafe { self.tables.base.add(at).cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed);
+            // SAFETY: a range of the mapping; the advice leaves its contents as they are. rustix has no name for it.
+            unsafe {
+                libc::madvise(self.tables.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE)
+            };
         }
-    }
-
-    /// Puts frames of loaded pages into huge pages, [`HUGE_FRAMES`] neighbours at a time, once some of them are in use.
-    /// `gathered` remembers which are. For the rest see [`Board::use_huge_pages`].
-    pub fn gather_loaded(&self, gathered: &mut Vec<bool>) {
-        let loaded = self.loaded();
-        gathered.resize(loaded.len() / HUGE_FRAMES, false);
-        for (number, gathered) in gathered.iter_mut().enumerate() {
-            if !*gathered && loaded.fills_huge_page(number) {
-                self.gather(self.tables.offsets.loaded + number * HUGE_PAGE_BYTES);
-                *gathered = true;
-            }
-        }
-    }
-
-    /// Has the kernel hold a huge page's worth of the board, `at` bytes from its start, in one.
-    fn gather(&self, at: usize) {
-        assert!(at.is_multiple_of(HUGE_PAGE_BYTES) && at + HUGE_PAGE_BYTES <= self.tables.offsets.end);
-        // SAFETY: within the mapping (checked) and aligned for a word; everything there may be read as an atomic. What is
-        // not there at all the kernel would not gather.
-        unsafe { self.tables.base.add(at).cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed);
-        // SAFETY: a range of the mapping (checked); the advice leaves its contents as they are. rustix has no name for it.
-        unsafe { libc::madvise(self.tables.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
     }
 
     /// Has the processor fetch what the board says of a page, which is about to be needed.

@@ -24,7 +24,6 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     if header.write_behind.word.load(Ordering::SeqCst) != 0 {
         keeper.durable.board.use_huge_pages();
     }
-    let mut gathered = Vec::new();
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
@@ -37,9 +36,6 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
             keeper.reclaim_stuck.store(false, Ordering::SeqCst);
         } else {
             keeper.durable.drain_frames();
-            if !again {
-                keeper.durable.board.gather_loaded(&mut gathered);
-            }
         }
         if !again {
             wait(bell, seen, IDLE);

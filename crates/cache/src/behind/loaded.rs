@@ -67,11 +67,7 @@ impl<N: Nvm> Client<N> {
                 // A reader without the lock may have found the page here before it was evicted: the frame has had another
                 // since.
                 self.board.stamps().note(file.slot, page);
-                let is_sample = loaded.is_sample(&taken);
                 loaded.keep(taken);
-                if is_sample {
-                    self.board.header().ring_expirer();
-                }
                 Ok(true)
             }
             Err(errno) => {
