@@ -12,7 +12,7 @@ const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
 
 fn crew(synced: bool) -> Crew {
     let seed = holdfast_e2e::random::Random::new("crew").next_u64() | 1;
-    Crew { seed, processes: 2, threads: 2, operations: 1_000_000, synced }
+    Crew { seed, processes: 2, threads: 2, operations: 1_000_000, synced, disk_may_fail: true }
 }
 
 fn survives_on_all(workload: &dyn Workload) {

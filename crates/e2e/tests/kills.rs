@@ -30,6 +30,7 @@ fn crew(choice: u64) -> Box<dyn Workload> {
         threads: 1 + choice / 9 % 3,
         operations,
         synced: false,
+        disk_may_fail: false,
     })
 }
 

@@ -28,6 +28,7 @@ fn storm(name: &str, disk: &Disk, rounds: u64) {
                 threads: 1 + choice / 10 % 3,
                 operations: 1_000_000,
                 synced: false,
+                disk_may_fail: true,
             }),
         };
         storm.cut_power(&*workload);

@@ -31,6 +31,9 @@ pub struct Crew {
     pub operations: u64,
     /// Whether each operation is synced before it is noted, which a run without Holdfast needs to be durable.
     pub synced: bool,
+    /// Whether the disk may fail under the running writers, before they are killed: the kernel then takes only the first pages
+    /// of a write, and tells its program so, which cannot note it any more.
+    pub disk_may_fail: bool,
 }
 
 /// What a writer does.
@@ -52,6 +55,23 @@ pub enum Operation {
         /// The record.
         bytes: Vec<u8>,
     },
+}
+
+impl Operation {
+    /// What a write that ends short may have written: its bytes up to the end of one of its pages.
+    fn short_forms(&self) -> impl Iterator<Item = Self> + '_ {
+        const PAGE_BYTES: u64 = 4096;
+        let (file, offset, bytes) = match self {
+            Self::Write { file, offset, bytes } => (*file, *offset, bytes.as_slice()),
+            Self::Append { .. } => (0, 0, &[][..]),
+        };
+        let ends = (offset / PAGE_BYTES + 1..).map(move |page| page * PAGE_BYTES - offset);
+        ends.take_while(move |end| *end < bytes.len() as u64).map(move |end| Self::Write {
+            file,
+            offset,
+            bytes: bytes[..end as usize].to_vec(),
+        })
+    }
 }
 
 /// The operations of one writer, in order.
@@ -155,12 +175,23 @@ impl Crew {
         let mut operations = Operations::new(self.seed, writer);
         operations.by_ref().take(done as usize).for_each(|operation| model.perform(operation));
         let Err(before) = model.compare(files, &found) else { return Ok(()) };
-        model.perform(operations.next().expect("they never end"));
+        let next = operations.next().expect("they never end");
+        if self.disk_may_fail
+            && next.short_forms().any(|short| {
+                let mut model = model.clone();
+                model.perform(short);
+                model.compare(files, &found).is_ok()
+            })
+        {
+            return Ok(());
+        }
+        model.perform(next);
         model.compare(files, &found).map_err(|after| format!("{before}; with the next one {after}"))
     }
 }
 
 /// What the operations of one writer make.
+#[derive(Clone)]
 struct Model {
     writer: u64,
     done: u64,
@@ -288,7 +319,7 @@ mod tests {
     use super::*;
 
     fn crew() -> Crew {
-        Crew { seed: 7, processes: 1, threads: 2, operations: 40, synced: false }
+        Crew { seed: 7, processes: 1, threads: 2, operations: 40, synced: false, disk_may_fail: false }
     }
 
     /// Does the operations of all writers natively, in turns.
