@@ -55,7 +55,8 @@ fn main() -> ExitCode {
         Some(Part::Disk { arguments }) => holdfast_forgetful::program(&arguments),
         Some(Part::Writers { arguments }) => writers::run(&["writers"], &arguments),
         Some(Part::Judge { dir, seed, processes, threads, noted }) => {
-            let crew = Crew { seed, processes, threads, operations: u64::MAX, synced: false };
+            let (operations, synced, disk_may_fail) = (u64::MAX, false, false);
+            let crew = Crew { seed, processes, threads, operations, synced, disk_may_fail };
             judge(&crew, Path::new(&dir), &noted)
         }
         None => match rounds::run(&arguments.kernel, arguments.cuts, arguments.seed) {
