@@ -392,7 +392,8 @@ CHECK(a_child_made_in_a_thread_while_others_write, 20) {
     static int fd, stop;
     fd = T(open("a", O_WRONLY | O_CREAT, 0644));
     void *writer(void *at) {
-        while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST)) pwrite(fd, "0123456789", 10, (long)at);
+        do pwrite(fd, "0123456789", 10, (long)at);
+        while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST));
         return NULL;
     }
     pthread_t thread[2];
