@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use holdfast_canary::Canary;
-use holdfast_sim::check::{Counts, Effort};
+use holdfast_sim::check::Effort;
 use holdfast_sim::run::{Failure, Only, Shared, Worker};
 use holdfast_sim::stories::{STORIES, Story};
 use serde::{Deserialize, Serialize};
@@ -47,8 +47,7 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
         .map(|index| {
             let failures = sender.clone();
             std::thread::spawn(move || {
-                let counts = Counts::default();
-                let mut worker = Worker { index, of: ROUNDS, effort, shared, failures, counts };
+                let mut worker = Worker::new(effort, shared, failures).part(index, ROUNDS);
                 if index == 1 {
                     // The known histories against whose rule this is.
                     (worker.index, worker.of) = (0, 1);

@@ -8,6 +8,7 @@ use holdfast_pool::Superblock;
 
 use crate::disk::{DiskState, Left, SimDisk};
 use crate::history::Behind;
+use crate::known::{Digest, Known};
 use crate::machine::{Machine, Service};
 use crate::model::{Model, Tree};
 use crate::nvm::{Keep, NvmState, SimNvm};
@@ -31,6 +32,8 @@ pub struct Counts {
     pub images: u64,
     /// Of them, those that a crash inside recovery left.
     pub images_inside_recovery: u64,
+    /// Of the images, those that had come up before, and were judged by what recovery made of them then.
+    pub images_known: u64,
     /// Runs of recovery.
     pub recoveries: u64,
     /// Of the images, those in which somebody changed a file before recovery.
@@ -48,6 +51,7 @@ impl Counts {
         self.crash_points += other.crash_points;
         self.images += other.images;
         self.images_inside_recovery += other.images_inside_recovery;
+        self.images_known += other.images_known;
         self.recoveries += other.recoveries;
         self.tampered += other.tampered;
         self.afterlives += other.afterlives;
@@ -87,6 +91,8 @@ pub struct Effort {
 pub struct Checker<'a> {
     /// The pool's superblock.
     pub superblock: &'a Superblock,
+    /// What recovery makes of images of this pool; `None`: every one is recovered.
+    pub known: Option<&'a mut Known>,
     /// How thoroughly.
     pub effort: Effort,
     /// Whether files are in state Behind when the pool is served again.
@@ -125,16 +131,17 @@ impl Checker<'_> {
         }
     }
 
-    /// Draws one image of a snapshot and checks it.
-    pub fn check(&mut self, snapshot: &Snapshot, image: usize, seed: &[u64]) -> Result<Outcome, Violation> {
+    /// Draws one image of a snapshot and checks it. Gives what recovery left, unless that was known before and not `needed`.
+    pub fn check(
+        &mut self,
+        snapshot: &Snapshot,
+        image: usize,
+        seed: &[u64],
+        needed: bool,
+    ) -> Result<Option<Outcome>, Violation> {
         let mut random = Random::of(&[seed, &[image as u64]].concat());
         let (keep, left) = choose(snapshot.nvm.pending(), image, &mut random);
         let nvm = snapshot.nvm.crash(keep, &mut random);
-        let mut trail = vec![
-            format!("crash before or after: {:?}", snapshot.kind),
-            format!("NVM keeps {keep:?}: {}", snapshot.nvm.difference(&nvm)),
-            format!("disk keeps {left:?}: {}", SimDisk::new(snapshot.disk.clone()).describe()),
-        ];
         let mut disk = snapshot.disk.crash(left, LATER_S, &mut random);
         let tampered = if random.one_in(self.effort.tamper_one_in) {
             self.counts.tampered += 1;
@@ -142,17 +149,39 @@ impl Checker<'_> {
         } else {
             None
         };
-        if let Some((name, _)) = &tampered {
-            trail.push(format!("somebody changes {}", String::from_utf8_lossy(name)));
-        }
         let depth = if random.one_in(self.effort.inside_one_in) { 2 } else { 0 };
         let with_afterlife = tampered.is_none() && random.one_in(self.effort.afterlife_one_in);
         let image = Image { nvm, disk, tampered };
+        if depth == 0 && !with_afterlife && !needed && self.knows(&image, &snapshot.model, None) {
+            self.counts.images += 1;
+            self.counts.images_known += 1;
+            return Ok(None);
+        }
+        let mut trail = vec![
+            format!("crash before or after: {:?}", snapshot.kind),
+            format!("NVM keeps {keep:?}: {}", snapshot.nvm.difference(&image.nvm)),
+            format!("disk keeps {left:?}: {}", SimDisk::new(snapshot.disk.clone()).describe()),
+        ];
+        if let Some((name, _)) = &image.tampered {
+            trail.push(format!("somebody changes {}", String::from_utf8_lossy(name)));
+        }
         let result = self.recover(&image, &snapshot.model, depth, &mut random, &mut trail)?;
         if with_afterlife && result.recovered.set_aside_slots.is_empty() {
             self.afterlife(&result, &mut random, &mut trail)?;
         }
-        Ok(result)
+        Ok(Some(result))
+    }
+
+    /// Whether it is known what recovery makes of an image, and that is right: of the first one, which a second follows; or of
+    /// the second, which must leave the files that the first has left.
+    fn knows(&self, image: &Image, model: &Model, first: Option<&Tree>) -> bool {
+        let Some(known) = &self.known else { return false };
+        let Some(fate) = known.get(image.digest()) else { return false };
+        let as_before = match first {
+            None => fate.twice,
+            Some(found) => *fate.found == *found,
+        };
+        as_before && image.is_right(model, &fate.found, fate.keeps_back).is_ok()
     }
 
     fn run(&mut self, image: &Image, trail: &[String]) -> Result<(Outcome, Report, Tree), Violation> {
@@ -184,24 +213,31 @@ impl Checker<'_> {
         let outcome = self.run(image, trail);
         let inside = stage::recorded();
         let (result, report, found) = outcome?;
-        self.judge(image, model, &report, &found, trail)?;
+        judge(image, model, &report, &found, trail)?;
         // Recovering again, after a power cut right behind the first time, gives the same files.
         let again = Image {
             nvm: result.nvm.crash(Keep::None, random),
             disk: result.disk.crash(Left::Synced, 1, random),
             tampered: image.tampered.clone(),
         };
-        trail.push("recovery runs a second time".to_owned());
-        let (_, report, second) = self.run(&again, trail)?;
-        self.judge(&again, model, &report, &second, trail)?;
-        if second != found {
-            return Err(violation(trail, "recovering twice gives other files".to_owned()));
+        if !self.knows(&again, model, Some(&found)) {
+            trail.push("recovery runs a second time".to_owned());
+            let (_, report, second) = self.run(&again, trail)?;
+            judge(&again, model, &report, &second, trail)?;
+            if second != found {
+                return Err(violation(trail, "recovering twice gives other files".to_owned()));
+            }
+            trail.pop();
+            self.note(&again, &report, &found, false);
         }
-        trail.pop();
+        self.note(image, &report, &found, true);
         for snapshot in inside {
             if !random.one_in(3) {
                 continue;
             }
+            // Its own numbers: whether it is known changes nothing for the next.
+            let random = &mut Random::new(random.draw());
+            let length = trail.len();
             let (keep, left) = choose(snapshot.nvm.pending(), random.below(8), random);
             let nvm = snapshot.nvm.crash(keep, random);
             trail.push(format!(
@@ -220,48 +256,22 @@ impl Checker<'_> {
                 );
             }
             self.counts.images_inside_recovery += 1;
-            let length = trail.len();
-            self.recover(&Image { nvm, disk, tampered }, model, depth - 1, random, trail)?;
-            trail.truncate(length - 1);
+            let image = Image { nvm, disk, tampered };
+            if depth == 1 && self.knows(&image, model, None) {
+                self.counts.images += 1;
+                self.counts.images_known += 1;
+            } else {
+                self.recover(&image, model, depth - 1, random, trail)?;
+            }
+            trail.truncate(length);
         }
         Ok(result)
     }
 
-    fn judge(
-        &self,
-        image: &Image,
-        model: &Model,
-        report: &Report,
-        found: &Tree,
-        trail: &[String],
-    ) -> Result<(), Violation> {
-        if !report.damaged.is_empty() {
-            return Err(violation(trail, format!("recovery calls the pool damaged: {:?}", report.damaged)));
+    fn note(&mut self, image: &Image, report: &Report, found: &Tree, twice: bool) {
+        if let Some(known) = &mut self.known {
+            known.note(image.digest(), found, report.files.iter().any(is_wrongly_kept), twice);
         }
-        let exempt = image.tampered.as_ref().map(|(name, _)| &name[..]);
-        if let Some((name, bytes)) = &image.tampered
-            && found.get(name) != Some(bytes)
-        {
-            return Err(violation(
-                trail,
-                format!("{}: recovery changed what somebody else wrote", String::from_utf8_lossy(name)),
-            ));
-        }
-        model.check(found, exempt).map_err(|wrong| {
-            let rows: Vec<String> = report
-                .files
-                .iter()
-                .map(|row| format!("{}: {} ({} records; {})", row.path, row.outcome, row.records, row.reason))
-                .collect();
-            violation(trail, format!("{wrong}; recovery says: {rows:?}"))
-        })?;
-        if exempt.is_none()
-            && !model.has_conflict()
-            && let Some(row) = report.files.iter().find(|row| is_wrongly_kept(row))
-        {
-            return Err(violation(trail, format!("{} is {}: {}", row.path, row.outcome, row.reason)));
-        }
-        Ok(())
     }
 
     /// Serves programs from a recovered pool, crashes, and recovers again.
@@ -321,6 +331,52 @@ fn is_wrongly_kept(row: &FileReport) -> bool {
     matches!(&row.outcome[..], "set aside" | "failed")
         && !row.reason.starts_with("another file stands")
         && !row.reason.starts_with("an earlier recovery")
+}
+
+impl Image {
+    fn digest(&self) -> Digest {
+        let mut digest = self.disk.digest();
+        self.nvm.digest().halves().iter().for_each(|&half| digest.add(half));
+        digest
+    }
+
+    /// Whether recovery may leave these files of it.
+    fn is_right(&self, model: &Model, found: &Tree, keeps_back: bool) -> Result<(), String> {
+        let exempt = self.tampered.as_ref().map(|(name, _)| &name[..]);
+        if let Some((name, bytes)) = &self.tampered
+            && found.get(name) != Some(bytes)
+        {
+            return Err(format!(
+                "{}: recovery changed what somebody else wrote",
+                String::from_utf8_lossy(name)
+            ));
+        }
+        model.check(found, exempt)?;
+        if exempt.is_none() && !model.has_conflict() && keeps_back {
+            return Err("a file is kept back without need".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn judge(
+    image: &Image,
+    model: &Model,
+    report: &Report,
+    found: &Tree,
+    trail: &[String],
+) -> Result<(), Violation> {
+    if !report.damaged.is_empty() {
+        return Err(violation(trail, format!("recovery calls the pool damaged: {:?}", report.damaged)));
+    }
+    image.is_right(model, found, report.files.iter().any(is_wrongly_kept)).map_err(|wrong| {
+        let rows: Vec<String> = report
+            .files
+            .iter()
+            .map(|row| format!("{}: {} ({} records; {})", row.path, row.outcome, row.records, row.reason))
+            .collect();
+        violation(trail, format!("{wrong}; recovery says: {rows:?}"))
+    })
 }
 
 fn violation(trail: &[String], what: String) -> Violation {

@@ -13,6 +13,7 @@ pub mod check;
 pub mod disk;
 pub mod explore;
 pub mod history;
+pub mod known;
 pub mod machine;
 pub mod model;
 pub mod nvm;

@@ -199,8 +199,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
                 let failures = sender.clone();
                 let (shared, effort) = (&shared, args.effort());
                 scope.spawn(move || {
-                    let counts = Counts::default();
-                    let mut worker = Worker { index, of: threads, effort, shared, failures, counts };
+                    let mut worker = Worker::new(effort, shared, failures).part(index, threads);
                     let done = args.work(&mut worker);
                     (done, worker.counts)
                 })

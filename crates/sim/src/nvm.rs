@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_media::{Bytes, Nvm};
 
+use crate::known::Digest;
 use crate::random::Random;
 use crate::stage;
 
@@ -17,13 +18,13 @@ const WORD_BYTES: usize = 8;
 
 type Page = [u8; PAGE_BYTES];
 
-/// Bytes in pages that copies share.
+/// Bytes in pages that copies share, and what they come to.
 #[derive(Clone)]
-struct Pages(Vec<Option<Arc<Page>>>);
+struct Pages(Vec<Option<Arc<Page>>>, Digest);
 
 impl Pages {
     fn new(bytes: u64) -> Self {
-        Self(vec![None; (bytes as usize).div_ceil(PAGE_BYTES)])
+        Self(vec![None; (bytes as usize).div_ceil(PAGE_BYTES)], Digest::default())
     }
 
     fn word(&self, offset: usize) -> u64 {
@@ -39,6 +40,7 @@ impl Pages {
     }
 
     fn set_word(&mut self, offset: usize, word: u64) {
+        self.1.replace(offset as u64, self.word(offset), word);
         let page = self.0[offset / PAGE_BYTES].get_or_insert_with(|| Arc::new([0; PAGE_BYTES]));
         let at = offset % PAGE_BYTES;
         Arc::make_mut(page)[at..at + WORD_BYTES].copy_from_slice(&word.to_le_bytes());
@@ -105,6 +107,11 @@ impl NvmState {
             pending: Vec::new(),
             version: 0,
         }
+    }
+
+    /// What is durable, in a few bits.
+    pub fn digest(&self) -> Digest {
+        self.durable.1
     }
 
     /// How many stores are pending.

@@ -1,6 +1,7 @@
 //! Running many histories on several threads, and one history again.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -8,6 +9,7 @@ use std::time::Instant;
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
 use crate::explore::{Spread, exhaustive, seeded, spread};
 use crate::history::History;
+use crate::known::Known;
 use crate::random::Random;
 
 thread_local! {
@@ -77,6 +79,20 @@ pub struct Worker<'a> {
     pub failures: Sender<Failure>,
     /// Counted so far.
     pub counts: Counts,
+    /// What recovery makes of images, by the shape of the pool.
+    pub known: BTreeMap<(u32, u32, u64), Known>,
+}
+
+impl<'a> Worker<'a> {
+    /// A thread that has all to itself.
+    pub fn new(effort: Effort, shared: &'a Shared, failures: Sender<Failure>) -> Self {
+        Self { index: 0, of: 1, effort, shared, failures, counts: Counts::default(), known: BTreeMap::new() }
+    }
+
+    /// One of several threads.
+    pub fn part(self, index: u64, of: u64) -> Self {
+        Self { index, of, ..self }
+    }
 }
 
 impl Worker<'_> {
@@ -135,19 +151,25 @@ impl Worker<'_> {
         let seed = history.seed();
         let superblock = history.superblock();
         let (effort, behind) = (self.effort, history.behind);
-        let mut checker = Checker { superblock: &superblock, effort, behind, counts: Counts::default() };
-        for (crash, snapshot) in played.snapshots.iter().enumerate().filter(|(crash, _)| only.crash(*crash)) {
+        // What was printed is played again as it was, with everything that is drawn for it.
+        let mut known = (only == Only::ALL).then(|| self.known.remove(&history.pool).unwrap_or_default());
+        let counts = Counts::default();
+        let mut checker = Checker { superblock: &superblock, known: known.as_mut(), effort, behind, counts };
+        'points: for (crash, snapshot) in
+            played.snapshots.iter().enumerate().filter(|(crash, _)| only.crash(*crash))
+        {
             checker.counts.crash_points += 1;
             for image in (0..checker.images_of(snapshot)).filter(|image| only.image(*image)) {
-                if let Err(violation) = checker.check(snapshot, image, &[seed, crash as u64]) {
+                if let Err(violation) = checker.check(snapshot, image, &[seed, crash as u64], false) {
                     let replay = format!("{} --crash {crash} --image {image}", replay());
                     self.fail(history, replay, violation);
-                    self.add(&checker.counts);
-                    return;
+                    break 'points;
                 }
             }
         }
-        self.add(&checker.counts);
+        let counts = checker.counts;
+        self.add(&counts);
+        self.known.extend(known.map(|known| (history.pool, known)));
     }
 
     fn add(&mut self, counts: &Counts) {
@@ -191,7 +213,8 @@ impl Worker<'_> {
             }
             let effort = Effort { images: 3, ..self.effort };
             let behind = history.behind;
-            let mut checker = Checker { superblock: &superblock, effort, behind, counts: Counts::default() };
+            let mut checker =
+                Checker { superblock: &superblock, known: None, effort, behind, counts: Counts::default() };
             let last = played.snapshots.len().saturating_sub(1);
             let chosen = last.saturating_sub(random.below(last + 1) / 4);
             for (index, snapshot) in played.snapshots.iter().enumerate() {
@@ -201,8 +224,8 @@ impl Worker<'_> {
                     if !(goes_on || only.crash(crash) && only.image(image)) {
                         continue;
                     }
-                    match checker.check(snapshot, image, &[seed, crash as u64]) {
-                        Ok(outcome) if goes_on => next = Some(outcome),
+                    match checker.check(snapshot, image, &[seed, crash as u64], goes_on) {
+                        Ok(outcome) if goes_on => next = outcome,
                         Ok(_) => {}
                         Err(violation) => {
                             fail(self, crash, image, violation);

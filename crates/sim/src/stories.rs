@@ -205,8 +205,7 @@ impl Story {
     pub fn play(&self) -> (Counts, Option<Failure>) {
         let shared = Shared::default();
         let (failures, heard) = channel();
-        let mut worker =
-            Worker { index: 0, of: 1, effort: EFFORT, shared: &shared, failures, counts: Counts::default() };
+        let mut worker = Worker::new(EFFORT, &shared, failures);
         for history in self.histories() {
             let Some(from) = first_of_interest(&history) else { continue };
             worker.check(&history, from, Only::ALL);
@@ -237,8 +236,13 @@ fn first_of_interest(history: &History) -> Option<usize> {
 
 fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) -> Option<Failure> {
     let superblock = first.superblock();
-    let mut checker =
-        Checker { superblock: &superblock, effort: EFFORT, behind: None, counts: Counts::default() };
+    let mut checker = Checker {
+        superblock: &superblock,
+        known: None,
+        effort: EFFORT,
+        behind: None,
+        counts: Counts::default(),
+    };
     let failed = |violation: Violation, history: &History| Failure {
         violation,
         history: format!("{first}then, after a crash and recovery, {history}"),
@@ -246,14 +250,15 @@ fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) ->
     };
     let played = first.play_all();
     let last = played.snapshots.last().expect("something happened");
-    let outcome = match checker.check(last, 0, &[first.seed()]) {
-        Ok(outcome) => outcome,
+    let outcome = match checker.check(last, 0, &[first.seed()], true) {
+        Ok(outcome) => outcome.expect("what was asked for"),
         Err(violation) => return Some(failed(violation, second)),
     };
     let played = second.play_after(&outcome, superblock);
     let checked = played.snapshots.iter().enumerate().try_for_each(|(crash, snapshot)| {
-        (0..checker.images_of(snapshot))
-            .try_for_each(|image| checker.check(snapshot, image, &[second.seed(), crash as u64]).map(|_| ()))
+        (0..checker.images_of(snapshot)).try_for_each(|image| {
+            checker.check(snapshot, image, &[second.seed(), crash as u64], false).map(|_| ())
+        })
     });
     worker.counts.add(&checker.counts);
     worker.counts.histories += 2;

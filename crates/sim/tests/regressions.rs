@@ -15,7 +15,7 @@ fn run(work: impl FnOnce(&mut Worker<'_>)) -> Counts {
     let shared = Shared::default();
     let (failures, heard) = channel();
     let effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 8, tamper_one_in: 8 };
-    let mut worker = Worker { index: 0, of: 1, effort, shared: &shared, failures, counts: Counts::default() };
+    let mut worker = Worker::new(effort, &shared, failures);
     work(&mut worker);
     let counts = worker.counts;
     drop(worker);

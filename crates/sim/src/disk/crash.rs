@@ -3,6 +3,7 @@
 use super::content::Content;
 use super::names::NameChange;
 use super::{DiskState, Journal};
+use crate::known::Digest;
 use crate::random::Random;
 
 /// How much of what was not synced a power cut leaves.
@@ -68,6 +69,42 @@ impl DiskState {
         next.random = Random::new(random.draw());
         next.version = 0;
         next
+    }
+
+    /// Everything that recovery can see of a file system after a power cut, in a few bits: inodes by their names, not by their
+    /// places in the table, which nobody outside learns.
+    pub fn digest(&self) -> Digest {
+        let mut digest = Digest::default();
+        for number in [self.ordering as u64, self.now_unix_s, self.next_number, self.next_generation.into()] {
+            digest.add(number);
+        }
+        digest.add(self.free_numbers.len() as u64);
+        self.free_numbers.iter().for_each(|&number| digest.add(number));
+        self.digest_of(super::ROOT, &mut digest);
+        digest
+    }
+
+    fn digest_of(&self, id: u32, digest: &mut Digest) {
+        let inode = self.inode(id);
+        debug_assert!(inode.cached == inode.durable && inode.entries == inode.durable_entries);
+        let super::Ownership { mode, owner, group } = inode.ownership;
+        for number in [inode.number, inode.links, inode.ctime_unix_s as u64, inode.born_unix_s as u64] {
+            digest.add(number);
+        }
+        for number in [inode.generation, mode, owner, group, u32::from(inode.is_directory)] {
+            digest.add(number.into());
+        }
+        digest.add(inode.durable.size);
+        for block in &inode.durable.blocks {
+            // A hole reads as zeros.
+            let zeros = [0; super::BLOCK_BYTES];
+            digest.add_bytes(block.as_deref().unwrap_or(&zeros));
+        }
+        digest.add(inode.entries.len() as u64);
+        for (name, &entry) in &inode.entries {
+            digest.add_bytes(name);
+            self.digest_of(entry, digest);
+        }
     }
 
     /// Somebody changes a file some time after the mount: its bytes, or another file in its place. Gives its name and
