@@ -48,5 +48,5 @@ pub use stamps::{Stamp, Stamps};
 pub use sync::model;
 #[cfg(not(shuttle))]
 pub use sync::simulate_sleep;
-pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, wait, wake};
+pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, spins, wait, wake};
 pub use takeover::DeadLane;

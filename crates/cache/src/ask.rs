@@ -7,7 +7,9 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, wait, wake};
+use holdfast_board::{
+    Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, spins, wait, wake,
+};
 
 use crate::client::Errno;
 
@@ -248,7 +250,7 @@ pub(crate) fn ask(
         return Err(Errno::ENAMETOOLONG);
     }
     let cell = post(board, client, ask, args, path).ok_or(Errno::EIO)?;
-    for _ in 0..SPINS {
+    for _ in 0..spins(SPINS) {
         if cell.state() == RequestState::Done {
             break;
         }

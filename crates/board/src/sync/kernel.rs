@@ -25,6 +25,11 @@ fn is_simulated() -> bool {
     SIMULATED.get().is_some_and(|sleep| sleep())
 }
 
+/// How often to look at something before sleeping: not at all where threads are simulated, for none runs meanwhile.
+pub fn spins(times: u32) -> u32 {
+    if SIMULATED.get().is_some() { 0 } else { times }
+}
+
 /// Sleeps while `word` holds `seen`, at most for `timeout`; may return early for any reason.
 pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
     if is_simulated() {

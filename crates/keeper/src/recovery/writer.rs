@@ -57,15 +57,19 @@ impl<'a, F: DiskFile> Writer<'a, F> {
     ) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
-            if self.filled == self.buffer.len() || self.offset + self.filled as u64 != offset + done {
+            if self.filled == WRITE_BYTES_MAX || self.offset + self.filled as u64 != offset + done {
                 self.flush()?;
                 self.offset = offset + done;
-                self.buffer.resize(WRITE_BYTES_MAX, 0);
             }
-            let room = &mut self.buffer[self.filled..];
-            let step = room.len().min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
-            read(done, &mut room[..step]);
-            self.filled += step;
+            let step =
+                (WRITE_BYTES_MAX - self.filled).min(usize::try_from(bytes - done).unwrap_or(usize::MAX));
+            let end = self.filled + step;
+            if self.buffer.len() < end {
+                // No larger than what comes: many files have a few bytes.
+                self.buffer.resize(end, 0);
+            }
+            read(done, &mut self.buffer[self.filled..end]);
+            self.filled = end;
             done += step as u64;
         }
         Ok(())
