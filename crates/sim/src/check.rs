@@ -152,7 +152,7 @@ impl Checker<'_> {
         let depth = if random.one_in(self.effort.inside_one_in) { 2 } else { 0 };
         let with_afterlife = tampered.is_none() && random.one_in(self.effort.afterlife_one_in);
         let image = Image { nvm, disk, tampered };
-        if depth == 0 && !with_afterlife && !needed && self.knows(&image, &snapshot.model, None) {
+        if !needed && self.knows(&image, &snapshot.model, None) {
             self.counts.images += 1;
             self.counts.images_known += 1;
             return Ok(None);
@@ -257,7 +257,7 @@ impl Checker<'_> {
             }
             self.counts.images_inside_recovery += 1;
             let image = Image { nvm, disk, tampered };
-            if depth == 1 && self.knows(&image, model, None) {
+            if self.knows(&image, model, None) {
                 self.counts.images += 1;
                 self.counts.images_known += 1;
             } else {

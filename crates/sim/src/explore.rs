@@ -180,8 +180,8 @@ fn step(op: Op) -> Step {
 }
 
 /// Visits all possible sequences of `length` operations, up to exchanging the files.
-fn sequences(alphabet: &[Op], length: usize, visit: &mut dyn FnMut(&[Op])) {
-    fn grow(alphabet: &[Op], length: usize, so_far: &mut Vec<Op>, visit: &mut dyn FnMut(&[Op])) {
+fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn FnMut(&[Op])) {
+    fn grow(alphabet: &[Op], length: usize, whole: bool, so_far: &mut Vec<Op>, visit: &mut dyn FnMut(&[Op])) {
         if so_far.len() == length {
             return visit(so_far);
         }
@@ -191,18 +191,29 @@ fn sequences(alphabet: &[Op], length: usize, visit: &mut dyn FnMut(&[Op])) {
             if first && !matches!(op, Op::Put(A, ..) | Op::Create(A)) {
                 continue;
             }
-            // Two rounds of the keeper, or syncs, in a row are one.
-            if matches!(op, Op::Expire | Op::Clean(_) | Op::SyncDirectory) && so_far.last() == Some(op) {
+            if !whole && so_far.last().is_some_and(|last| changes_nothing(*last, *op)) {
                 continue;
             }
             so_far.push(*op);
             if follow(so_far).is_some() {
-                grow(alphabet, length, so_far, visit);
+                grow(alphabet, length, whole, so_far, visit);
             }
             so_far.pop();
         }
     }
-    grow(alphabet, length, &mut Vec::new(), visit);
+    grow(alphabet, length, whole, &mut Vec::new(), visit);
+}
+
+/// Whether `op` right behind `last` leaves everything as it was: two rounds of the keeper, or syncs of the directory, in a row
+/// are one; and after a round, a drain or a truncation a file has no page row that a drain would take out.
+fn changes_nothing(last: Op, op: Op) -> bool {
+    match op {
+        Op::Expire | Op::Clean(_) | Op::SyncDirectory => last == op,
+        Op::Drain(name) => {
+            last == Op::Expire || last == op || matches!(last, Op::Truncate(cut, _) if cut == name)
+        }
+        _ => false,
+    }
 }
 
 /// A history of a set, before its interruptions are spread out.
@@ -215,6 +226,8 @@ struct Setting<'a> {
     core: &'a [Op],
     /// All operations.
     all: &'a [Op],
+    /// Behind steps that change nothing, too.
+    whole: bool,
 }
 
 impl Setting<'_> {
@@ -231,21 +244,21 @@ impl Setting<'_> {
             self.each(visit, steps, spread);
         }
         for length in 1..=operations.min(3) {
-            sequences(self.all, length, &mut |steps| self.each(visit, steps, Spread::None));
+            sequences(self.all, length, self.whole, &mut |steps| self.each(visit, steps, Spread::None));
         }
         for length in 0..=2usize.min(operations.saturating_sub(2)) {
             let mut prefixes = Vec::new();
             if length == 0 {
                 prefixes.push(Vec::new());
             } else {
-                sequences(self.core, length, &mut |steps| prefixes.push(steps.to_vec()));
+                sequences(self.core, length, self.whole, &mut |steps| prefixes.push(steps.to_vec()));
             }
             for prefix in &prefixes {
                 self.interrupted(prefix, visit);
             }
         }
         for length in 4..=operations {
-            sequences(self.core, length, &mut |steps| self.each(visit, steps, Spread::None));
+            sequences(self.core, length, self.whole, &mut |steps| self.each(visit, steps, Spread::None));
         }
     }
 
@@ -271,14 +284,15 @@ impl Setting<'_> {
     }
 }
 
-/// Visits all histories of the sets in which sequences have up to `operations` operations.
-pub fn exhaustive(operations: usize, visit: &mut dyn FnMut(Seedling)) {
+/// Visits all histories of the sets in which sequences have up to `operations` operations; those that go on behind a step that
+/// changes nothing only if the `whole` is asked for.
+pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
     let through = [(Journal::Ordered, None), (Journal::Lagging, None)];
-    Setting { machines: &through, core: &CORE, all: &ALL }.visit(operations, visit);
+    Setting { machines: &through, core: &CORE, all: &ALL, whole }.visit(operations, visit);
     let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind)));
     // What is the same in both states is tried with what only one has, not with itself once more.
     let all = [&ALL[..], &ALL_BEHIND[..]].concat();
-    Setting { machines: &behind, core: &CORE_BEHIND, all: &all }.visit(operations, visit);
+    Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole }.visit(operations, visit);
 }
 
 /// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make

@@ -21,7 +21,7 @@ pub const TINY: (u32, u32, u64) = (4, 8, 512);
 const DISK_SEED: u64 = 2;
 
 /// How files get into state Behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Behind {
     /// New ones are in it from the start; else they wait for the first round of expiry.
     pub at_once: bool,

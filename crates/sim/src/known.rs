@@ -8,8 +8,9 @@
 //! compares the tree with what *this* crash point's history promised, so a promise that is broken is found whoever recovered the
 //! image first. Whatever does not pass that way is recovered once more as if nothing were known, and fails as it always did.
 //!
-//! Only images are noted on which everything went well twice. Images that are drawn to be crashed again inside recovery, or to
-//! serve programs afterwards, are never taken from here. The hash has 128 bits of everything recovery can see: the words of the
+//! Only images are noted on which everything went well twice. Whether an image is crashed again inside recovery, or serves
+//! programs afterwards, is drawn when it comes up first: every image that there is has the same chance of it, however many crash
+//! points leave it. The hash has 128 bits of everything recovery can see: the words of the
 //! media that differ from zero, and of the disk every name with its inode, bytes and times, the numbers that new inodes would
 //! get, and the clock. What it leaves out are names for one thing that recovery never learns (the index of an inode in the
 //! simulator's table).

@@ -8,9 +8,12 @@ use std::time::Instant;
 
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
 use crate::explore::{Spread, exhaustive, seeded, spread};
-use crate::history::History;
+use crate::history::{Behind, History};
 use crate::known::Known;
 use crate::random::Random;
+
+/// Histories that a thread takes at a time: those next to each other have most images in common.
+const NEIGHBOURS: u64 = 16;
 
 thread_local! {
     static PLAYING: RefCell<String> = const { RefCell::new(String::new()) };
@@ -67,7 +70,7 @@ pub struct Shared {
 
 /// A thread's part of a run.
 pub struct Worker<'a> {
-    /// Which histories are this thread's: every `of`th, from `index` on.
+    /// Which histories are this thread's: a few in every `of` times as many, from `index` on.
     pub index: u64,
     /// How many threads there are.
     pub of: u64,
@@ -79,14 +82,32 @@ pub struct Worker<'a> {
     pub failures: Sender<Failure>,
     /// Counted so far.
     pub counts: Counts,
-    /// What recovery makes of images, by the shape of the pool.
-    pub known: BTreeMap<(u32, u32, u64), Known>,
+    /// What recovery makes of images, by what else matters for them.
+    pub known: BTreeMap<Shape, Known>,
+    /// Nothing is left out: every image is recovered wherever it comes up, and histories go on behind steps that change nothing.
+    pub whole: bool,
+}
+
+/// Pools whose images may be compared, and how they are served afterwards.
+type Shape = ((u32, u32, u64), Option<Behind>);
+
+fn shape(history: &History) -> Shape {
+    (history.pool, history.behind)
 }
 
 impl<'a> Worker<'a> {
     /// A thread that has all to itself.
     pub fn new(effort: Effort, shared: &'a Shared, failures: Sender<Failure>) -> Self {
-        Self { index: 0, of: 1, effort, shared, failures, counts: Counts::default(), known: BTreeMap::new() }
+        Self {
+            index: 0,
+            of: 1,
+            effort,
+            shared,
+            failures,
+            counts: Counts::default(),
+            known: BTreeMap::new(),
+            whole: false,
+        }
     }
 
     /// One of several threads.
@@ -103,9 +124,9 @@ impl Worker<'_> {
     /// Plays this thread's part of the exhaustive sets; returns whether it is complete.
     pub fn exhaustive(&mut self, operations: usize) -> bool {
         let mut number = 0;
-        exhaustive(operations, &mut |(history, how)| {
+        exhaustive(operations, self.whole, &mut |(history, how)| {
             number += 1;
-            if number % self.of != self.index || self.stopped() {
+            if number / NEIGHBOURS % self.of != self.index || self.stopped() {
                 return;
             }
             if how == Spread::None {
@@ -151,8 +172,7 @@ impl Worker<'_> {
         let seed = history.seed();
         let superblock = history.superblock();
         let (effort, behind) = (self.effort, history.behind);
-        // What was printed is played again as it was, with everything that is drawn for it.
-        let mut known = (only == Only::ALL).then(|| self.known.remove(&history.pool).unwrap_or_default());
+        let mut known = self.take_known(history, only);
         let counts = Counts::default();
         let mut checker = Checker { superblock: &superblock, known: known.as_mut(), effort, behind, counts };
         'points: for (crash, snapshot) in
@@ -169,7 +189,13 @@ impl Worker<'_> {
         }
         let counts = checker.counts;
         self.add(&counts);
-        self.known.extend(known.map(|known| (history.pool, known)));
+        self.known.extend(known.map(|known| (shape(history), known)));
+    }
+
+    /// What is known of images of a history. What was printed is played again as it was, with everything that is drawn for it.
+    fn take_known(&mut self, history: &History, only: Only) -> Option<Known> {
+        let shares = only == Only::ALL && !self.whole;
+        shares.then(|| self.known.remove(&shape(history)).unwrap_or_default())
     }
 
     fn add(&mut self, counts: &Counts) {
@@ -213,8 +239,10 @@ impl Worker<'_> {
             }
             let effort = Effort { images: 3, ..self.effort };
             let behind = history.behind;
+            let mut known = self.take_known(&history, only);
+            let counts = Counts::default();
             let mut checker =
-                Checker { superblock: &superblock, known: None, effort, behind, counts: Counts::default() };
+                Checker { superblock: &superblock, known: known.as_mut(), effort, behind, counts };
             let last = played.snapshots.len().saturating_sub(1);
             let chosen = last.saturating_sub(random.below(last + 1) / 4);
             for (index, snapshot) in played.snapshots.iter().enumerate() {
@@ -228,8 +256,9 @@ impl Worker<'_> {
                         Ok(outcome) if goes_on => next = outcome,
                         Ok(_) => {}
                         Err(violation) => {
+                            let counts = checker.counts;
                             fail(self, crash, image, violation);
-                            self.add(&checker.counts);
+                            self.add(&counts);
                             return;
                         }
                     }
@@ -237,7 +266,9 @@ impl Worker<'_> {
             }
             checker.counts.crash_points += played.snapshots.len() as u64;
             number += played.snapshots.len();
-            self.add(&checker.counts);
+            let counts = checker.counts;
+            self.add(&counts);
+            self.known.extend(known.map(|known| (shape(&history), known)));
             if next.is_none() {
                 break;
             }
