@@ -68,6 +68,10 @@ canaries! {
         ExpireBeforeSync, "2", "records expire before the sync that covers them begins";
         SettledAfterSync, "2", "S is computed after the sync instead of before";
         SyncErrorIgnored, "4", "a failed sync expires the records all the same";
+        PartTakenForWhole, "2", "a round that brought only older records to the file expires the newer ones with them";
+        FramesTakenForSync, "2", "emptying the frames counts as a sync";
+        TellUnlocked, "1", "telling the kernel of a size does not lock the page it brings there";
+        LentNoticeForgotten, "4", "a sync on a lent description that succeeded behind a client's failed one counts";
         SyncsTogether, "4", "two syncs of a file at once: one takes the kernel's notice of the failure, the other succeeds";
         NoRewrite, "4", "a failed sync orders no rewrite from the log";
         ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";

@@ -95,6 +95,8 @@ pub struct Checker<'a> {
     pub known: Option<&'a mut Known>,
     /// How thoroughly.
     pub effort: Effort,
+    /// What is known is recovered all the same, and compared.
+    pub doubts: bool,
     /// Whether files are in state Behind when the pool is served again.
     pub behind: Option<Behind>,
     /// Counted so far.
@@ -174,9 +176,14 @@ impl Checker<'_> {
 
     /// Whether it is known what recovery makes of an image, and that is right: of the first one, which a second follows; or of
     /// the second, which must leave the files that the first has left.
-    fn knows(&self, image: &Image, model: &Model, first: Option<&Tree>) -> bool {
+    fn knows(&mut self, image: &Image, model: &Model, first: Option<&Tree>) -> bool {
         let Some(known) = &self.known else { return false };
-        let Some(fate) = known.get(image.digest()) else { return false };
+        let Some(fate) = known.get(image.digest()).cloned() else { return false };
+        if self.doubts {
+            let (_, report, found) = self.run(image, &[]).expect("a recovery like the one before");
+            assert!(report.damaged.is_empty() && found == *fate.found, "two recoveries of one image differ");
+            assert_eq!(report.files.iter().any(is_wrongly_kept), fate.keeps_back);
+        }
         let as_before = match first {
             None => fate.twice,
             Some(found) => *fate.found == *found,

@@ -52,7 +52,7 @@ pub const CORE_BEHIND: [Op; 10] = [
 ];
 
 /// All operations, on the first file where one is enough.
-pub const ALL: [Op; 28] = [
+pub const ALL: [Op; 30] = [
     Op::Put(A, 0, 40),
     Op::Put(B, 0, 40),
     Op::Put(A, 300, 500),
@@ -81,11 +81,13 @@ pub const ALL: [Op; 28] = [
     Op::Fail(A),
     Op::Outsider(A, false),
     Op::Outsider(A, true),
+    Op::Part,
+    Op::Release,
 ];
 
 /// What else happens to files in state Behind: writes that join, cover and pass by what only the log has, over the end of a
 /// page, and everything that brings them to the page cache.
-pub const ALL_BEHIND: [Op; 15] = [
+pub const ALL_BEHIND: [Op; 20] = [
     Op::Clean(u32::MAX),
     Op::Put(A, 30, 20),
     Op::Put(A, 90, 20),
@@ -101,6 +103,11 @@ pub const ALL_BEHIND: [Op; 15] = [
     Op::Refuse(A),
     Op::Space(false),
     Op::Space(true),
+    Op::Frames,
+    Op::Tell(A),
+    Op::Lend(A),
+    Op::Break(A, false),
+    Op::Break(A, true),
 ];
 
 /// How file systems order names and how files get into state Behind, in the sets for that state.
@@ -110,7 +117,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 7] = [
+const DIRECTED: [(&[Op], Spread); 9] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // Segments that stay live because a sync fails, and somebody who wants space.
@@ -122,6 +129,13 @@ const DIRECTED: [(&[Op], Spread); 7] = [
         &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
         Spread::None,
     ),
+    // The same on a description that both have: the keeper's sync succeeds beside the client's that failed.
+    (
+        &[Op::Lend(A), Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A)],
+        Spread::Other(1, Op::Expire),
+    ),
+    // A writer of the page whose size the keeper is telling the kernel.
+    (&[Op::Put(A, 30, 20), Op::Put(A, 0, 40), Op::Tell(A)], Spread::Other(1, Op::Put(A, 0, 40))),
     // Two writers of the same bytes; neither makes the file longer.
     (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
     // A watched directory, and a new file in it that has no record yet.
@@ -144,12 +158,12 @@ pub enum Spread {
 }
 
 /// The names that exist after some operations, and whether `a` or `b` was named first.
-fn follow(operations: &[Op]) -> Option<[bool; 2]> {
+pub fn follow(operations: &[Op]) -> Option<[bool; 2]> {
     let mut there = [false; 2];
     let at = |name: &Name| usize::from(*name == B);
     for op in operations {
         match op {
-            Op::Put(name, ..) => there[at(name)] = true,
+            Op::Put(name, ..) | Op::Lend(name) => there[at(name)] = true,
             Op::Create(name) if !there[at(name)] => there[at(name)] = true,
             Op::Create(_) => return None,
             Op::Rename(from, to) => {
@@ -175,12 +189,14 @@ fn follow(operations: &[Op]) -> Option<[bool; 2]> {
     Some(there)
 }
 
-fn step(op: Op) -> Step {
+/// The step of a sequence that an operation is: thread 1 works on `b`.
+pub fn step(op: Op) -> Step {
     Step::alone(u8::from(op.name() == Some(B)), op)
 }
 
-/// Visits all possible sequences of `length` operations, up to exchanging the files.
-fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn FnMut(&[Op])) {
+/// Visits all possible sequences of `length` operations, up to exchanging the files; those that go on behind a step that
+/// changes nothing only if the `whole` is asked for.
+pub fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn FnMut(&[Op])) {
     fn grow(alphabet: &[Op], length: usize, whole: bool, so_far: &mut Vec<Op>, visit: &mut dyn FnMut(&[Op])) {
         if so_far.len() == length {
             return visit(so_far);
@@ -188,7 +204,7 @@ fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn FnMut(
         for op in alphabet {
             // Before there is a file nothing happens, and the first one is `a`.
             let first = so_far.is_empty();
-            if first && !matches!(op, Op::Put(A, ..) | Op::Create(A)) {
+            if first && !matches!(op, Op::Put(A, ..) | Op::Create(A) | Op::Lend(A)) {
                 continue;
             }
             if !whole && so_far.last().is_some_and(|last| changes_nothing(*last, *op)) {
@@ -206,7 +222,7 @@ fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn FnMut(
 
 /// Whether `op` right behind `last` leaves everything as it was: two rounds of the keeper, or syncs of the directory, in a row
 /// are one; and after a round, a drain or a truncation a file has no page row that a drain would take out.
-fn changes_nothing(last: Op, op: Op) -> bool {
+pub fn changes_nothing(last: Op, op: Op) -> bool {
     match op {
         Op::Expire | Op::Clean(_) | Op::SyncDirectory => last == op,
         Op::Drain(name) => {
@@ -264,10 +280,15 @@ impl Setting<'_> {
 
     /// Each operation after a prefix, interrupted and killed.
     fn interrupted(&self, prefix: &[Op], visit: &mut dyn FnMut(Seedling)) {
-        let pauses = |op: &&Op| op.is_clients() || matches!(op, Op::Expire | Op::Drain(_) | Op::Show(_));
+        let pauses = |op: &&Op| {
+            op.is_clients()
+                || rounds(op)
+                || matches!(op, Op::Drain(_) | Op::Show(_) | Op::Frames | Op::Tell(_))
+        };
         for op in self.all.iter().filter(pauses) {
             let steps = [prefix, &[*op]].concat();
-            if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A)) || follow(&steps).is_none()
+            if prefix.is_empty() && !matches!(op, Op::Put(A, ..) | Op::Create(A) | Op::Lend(A))
+                || follow(&steps).is_none()
             {
                 continue;
             }
@@ -295,6 +316,11 @@ pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling
     Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole }.visit(operations, visit);
 }
 
+/// Whether it is one of the keeper's rounds.
+fn rounds(op: &Op) -> bool {
+    matches!(op, Op::Expire | Op::Part)
+}
+
 /// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make
 /// beside its rounds), and not two changes of names, whose order against each other only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
@@ -304,8 +330,8 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
-    let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_));
-    let beside = op.is_clients() || other.is_clients() || drains(op) && *other == Op::Expire || drains(other);
+    let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_) | Op::Frames | Op::Tell(_));
+    let beside = op.is_clients() || other.is_clients() || drains(op) && rounds(other) || drains(other);
     beside && !(names(op) && names(other))
 }
 
@@ -391,6 +417,7 @@ fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
         21 => Op::Punch(name, at, small),
         22 => Op::Expire,
         23..=24 => Op::Clean(u32::MAX),
+        25 => [Op::Frames, Op::Tell(name), Op::Part, Op::Release][random.below(4)],
         _ => draw(random, names, segment_bytes),
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Parts {
     pub handles: BTreeMap<FileIndex, Handle>,
     /// What each thread has under way.
     pub under_way: [Option<program::UnderWay>; 2],
+    /// Inodes of files whose programs lend their descriptions when they are registered.
+    pub lends: Vec<u32>,
     /// Files without a name, whose descriptors are closed when the step is over.
     pub closing: Vec<FileIndex>,
     /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
@@ -195,6 +197,7 @@ impl Machine {
             durable: Rc::new(durable),
             handles: BTreeMap::new(),
             under_way: [None; 2],
+            lends: Vec::new(),
             closing: Vec::new(),
             keeps_ghost: false,
             ghost: None,
@@ -330,12 +333,14 @@ fn answer(cell: &RequestCell) -> Result<[u64; 2], Errno> {
 }
 
 fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Result<[u64; 2], Errno> {
-    let (key, path) = parts(|parts| {
+    let (key, path, lent) = parts(|parts| {
         let handle = parts.handles.values().find(|handle| handle.file.id == inode);
         let key = handle.map(|handle| handle.file.key());
+        let lends = parts.lends.contains(&inode);
+        let lent = handle.filter(|_| lends).and_then(|handle| handle.file.try_clone().ok());
         let state = parts.disk.state();
         let path = state.path_of(inode);
-        (key, path)
+        (key, path, lent)
     });
     let ((dev, ino), Some(path)) = (key.ok_or(Errno::EOPNOTSUPP)?, path) else {
         return Err(Errno::EOPNOTSUPP);
@@ -358,7 +363,11 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
     let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
     let newcomer =
         Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false, bypass: None };
-    let held = if created { Held::Path(description) } else { Held::Open(description) };
+    let held = match lent {
+        Some(lent) => Held::Lent(description, Arc::new(lent)),
+        None if created => Held::Path(description),
+        None => Held::Open(description),
+    };
     durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
     if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0
         && let Some(file) = durable.file(place.0.into(), place.1)

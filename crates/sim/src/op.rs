@@ -60,6 +60,18 @@ pub enum Op {
     Show(Name),
     /// The keeper brings bytes of the file to the page cache, and does not sync it.
     Drain(Name),
+    /// The keeper empties the frames of page rows, if half of them are in use.
+    Frames,
+    /// The keeper tells the kernel of the file's size and that it was written, by a drain of a page or two.
+    Tell(Name),
+    /// The keeper's round at the gentle pace, of all records but the newest one.
+    Part,
+    /// The keeper gives back what removed files hold, and syncs no file.
+    Release,
+    /// A program creates a file, if there is none, and lends the keeper its description, the only one.
+    Lend(Name),
+    /// Somebody waits to open a file whose description is lent, with the flag to write.
+    Break(Name, bool),
     /// The next write of the keeper to the file fails.
     Refuse(Name),
     /// The keeper gives back segments whose records are covered by newer ones, and copies live records of up to so many bytes
@@ -93,6 +105,11 @@ impl Op {
                 | Self::Outsider(..)
                 | Self::Show(_)
                 | Self::Drain(_)
+                | Self::Frames
+                | Self::Tell(_)
+                | Self::Part
+                | Self::Release
+                | Self::Break(..)
                 | Self::Refuse(_)
                 | Self::Space(_)
                 | Self::Clean(_)
@@ -125,8 +142,18 @@ impl Op {
             | Self::Leave(name, _)
             | Self::Show(name)
             | Self::Drain(name)
+            | Self::Tell(name)
+            | Self::Lend(name)
+            | Self::Break(name, _)
             | Self::Refuse(name) => Some(name),
-            Self::Expire | Self::SyncDirectory | Self::Space(_) | Self::Haunt(..) | Self::Clean(_) => None,
+            Self::Frames
+            | Self::Part
+            | Self::Release
+            | Self::Expire
+            | Self::SyncDirectory
+            | Self::Space(_)
+            | Self::Haunt(..)
+            | Self::Clean(_) => None,
         }
     }
 }
@@ -195,6 +222,13 @@ impl fmt::Display for Op {
             Self::Leave(a, Leave::ForGood) => write!(f, "leave({}) to the page cache for good", c(a)),
             Self::Show(a) => write!(f, "outsider reads({})", c(a)),
             Self::Drain(a) => write!(f, "drain({})", c(a)),
+            Self::Frames => write!(f, "drain frames"),
+            Self::Tell(a) => write!(f, "tell of {}", c(a)),
+            Self::Part => write!(f, "expire all but the newest record, gently"),
+            Self::Release => write!(f, "release what was removed"),
+            Self::Lend(a) => write!(f, "lend({})", c(a)),
+            Self::Break(a, false) => write!(f, "outsider breaks the lease of {} to read", c(a)),
+            Self::Break(a, true) => write!(f, "outsider breaks the lease of {} to write", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
             Self::Clean(bytes) => write!(f, "clean, copying up to {bytes} bytes"),
             Self::Haunt(at, bytes) => write!(f, "write(a file without a name, at {at}, {bytes})"),

@@ -16,8 +16,8 @@ mod bytes;
 mod keeper;
 mod naming;
 
-use bytes::{around, create, haunt, leave, read, resize, sync, write};
-use keeper::{bypass, clean, drain, fail, outsider, refuse, retire, show};
+use bytes::{around, create, haunt, leave, lend, read, resize, sync, write};
+use keeper::{break_lease, bypass, clean, drain, fail, outsider, part, refuse, retire, show, tell};
 use naming::{rename, sync_directory, unlink};
 
 const ENOSPC: Errno = Errno(28);
@@ -32,7 +32,7 @@ fn file_at(name: Name) -> Option<FileIndex> {
 pub(crate) fn is_possible(op: Op) -> bool {
     match op {
         Op::Create(name) => file_at(name).is_none(),
-        Op::Put(..) => true,
+        Op::Put(..) | Op::Lend(_) => true,
         _ => op.name().is_none_or(|name| file_at(name).is_some()),
     }
 }
@@ -76,6 +76,12 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Leave(name, how) => leave(thread, name, how),
         Op::Show(name) => show(name),
         Op::Drain(name) => drain(name),
+        Op::Frames => durable().drain_frames(),
+        Op::Tell(name) => tell(name),
+        Op::Part => part(),
+        Op::Release => durable().release_removed(),
+        Op::Lend(name) => lend(thread, name),
+        Op::Break(name, writes) => break_lease(name, writes),
         Op::Refuse(name) => refuse(name),
         Op::Space(fits) => {
             parts(|parts| parts.disk.state().free_bytes = if fits { u64::MAX } else { 0 });

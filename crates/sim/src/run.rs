@@ -86,6 +86,8 @@ pub struct Worker<'a> {
     pub known: BTreeMap<Shape, Known>,
     /// Nothing is left out: every image is recovered wherever it comes up, and histories go on behind steps that change nothing.
     pub whole: bool,
+    /// What is known of an image is compared with what recovery makes of it this time.
+    pub doubts: bool,
 }
 
 /// Pools whose images may be compared, and how they are served afterwards.
@@ -107,6 +109,7 @@ impl<'a> Worker<'a> {
             counts: Counts::default(),
             known: BTreeMap::new(),
             whole: false,
+            doubts: false,
         }
     }
 
@@ -171,10 +174,11 @@ impl Worker<'_> {
         }
         let seed = history.seed();
         let superblock = history.superblock();
-        let (effort, behind) = (self.effort, history.behind);
+        let (effort, behind, doubts) = (self.effort, history.behind, self.doubts);
         let mut known = self.take_known(history, only);
         let counts = Counts::default();
-        let mut checker = Checker { superblock: &superblock, known: known.as_mut(), effort, behind, counts };
+        let mut checker =
+            Checker { superblock: &superblock, known: known.as_mut(), doubts, effort, behind, counts };
         'points: for (crash, snapshot) in
             played.snapshots.iter().enumerate().filter(|(crash, _)| only.crash(*crash))
         {
@@ -238,11 +242,11 @@ impl Worker<'_> {
                 return fail(self, number, 0, Violation { what, trail: crate::machine::trouble() });
             }
             let effort = Effort { images: 3, ..self.effort };
-            let behind = history.behind;
+            let (behind, doubts) = (history.behind, self.doubts);
             let mut known = self.take_known(&history, only);
             let counts = Counts::default();
             let mut checker =
-                Checker { superblock: &superblock, known: known.as_mut(), effort, behind, counts };
+                Checker { superblock: &superblock, known: known.as_mut(), doubts, effort, behind, counts };
             let last = played.snapshots.len().saturating_sub(1);
             let chosen = last.saturating_sub(random.below(last + 1) / 4);
             for (index, snapshot) in played.snapshots.iter().enumerate() {

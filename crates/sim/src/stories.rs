@@ -239,6 +239,7 @@ fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) ->
     let mut checker = Checker {
         superblock: &superblock,
         known: None,
+        doubts: false,
         effort: EFFORT,
         behind: None,
         counts: Counts::default(),

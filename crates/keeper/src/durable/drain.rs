@@ -13,6 +13,7 @@ use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
+use super::settle::Synced;
 use super::{Durable, KEEPER_ID, ManagedFile};
 use crate::disk::{Disk, DiskFile};
 
@@ -68,6 +69,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let _ = self
                 .drain_pages(&file, &pages, u64::MAX, Pace::Full)
                 .inspect_err(|error| self.drain_failed(&file, error));
+            if on(Canary::FramesTakenForSync) {
+                self.expire(&file, Synced::of(self.board.settled_seq(slot)));
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use holdfast_board::pause;
 use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 
@@ -62,7 +63,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let abandoned = file.meta().syncs_abandoned;
         let mut under_way = row.syncs_under_way.load(Ordering::SeqCst);
         while under_way > abandoned && Instant::now() < until {
-            std::thread::sleep(LOOK_AGAIN);
+            pause(LOOK_AGAIN);
             under_way = row.syncs_under_way.load(Ordering::SeqCst);
         }
         let mut meta = file.meta();

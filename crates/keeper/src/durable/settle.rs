@@ -37,6 +37,13 @@ pub struct Synced {
     unlogged: u64,
 }
 
+impl Synced {
+    /// Records up to a seq, and nothing else.
+    pub(super) fn of(settled: u64) -> Self {
+        Self { settled, unlogged: 0 }
+    }
+}
+
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A description of a managed file that can be written to, for repair; the fence is told that it is ours.
     pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
@@ -153,9 +160,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.expire(file, Synced { settled, unlogged });
         }
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
-        let settled = if on(Canary::SettledAfterSync) { self.board.settled_seq(file.slot) } else { settled };
+        let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != u64::MAX;
+        let settled = if all { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
-        if description.is_lent() && self.may_have_told_others(file) {
+        let told =
+            !on(Canary::LentNoticeForgotten) && description.is_lent() && self.may_have_told_others(file);
+        if told {
             file.meta().rewrite = true;
             return Ok(None);
         }

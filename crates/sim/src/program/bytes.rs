@@ -25,6 +25,17 @@ pub(super) fn create(name: Name) {
     stage::point(Kind::Raw);
 }
 
+/// Has the file registered with its program's own description, where it has no place in the board yet.
+pub(super) fn lend(thread: u8, name: Name) {
+    if file_at(name).is_none() {
+        create(name);
+    }
+    let Some(index) = file_at(name) else { return };
+    let inode = with_handle(index, |handle| handle.file.id);
+    parts(|parts| parts.lends.push(inode));
+    let _ = managed(thread, index);
+}
+
 pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u32) {
     let Some(index) = file_at(name) else { return };
     let data = payload(bytes);

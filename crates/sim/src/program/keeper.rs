@@ -62,6 +62,14 @@ pub(super) fn outsider(name: Name, late: bool) {
             return;
         }
     }
+    write_from_outside(index);
+    if let Some(file) = &file {
+        durable.outsider_left(file);
+    }
+}
+
+/// An outsider writes to a file and syncs it.
+fn write_from_outside(index: FileIndex) {
     let bytes = payload(20);
     let effect = Effect::Write { offset: 5, bytes: bytes.clone() };
     let id = model(|model| model.begin(index, effect.clone()));
@@ -73,9 +81,6 @@ pub(super) fn outsider(name: Name, late: bool) {
         model(|model| model.synced(index, states));
     }
     stage::point(Kind::Raw);
-    if let Some(file) = &file {
-        durable.outsider_left(file);
-    }
 }
 
 /// The file as the keeper knows it.
@@ -103,6 +108,38 @@ pub(super) fn drain(name: Name) {
         let durable = durable();
         let settled = durable.board.settled_seq(file.slot);
         let _ = durable.drain(&file, settled, Pace::Gentle);
+    }
+}
+
+/// The keeper has the kernel know that a file was written.
+pub(super) fn tell(name: Name) {
+    if let Some(file) = file_at(name).and_then(managed_file) {
+        let _ = durable().tell(&file);
+    }
+}
+
+/// A round for want of space: the oldest records of each file, as fast as its writers let it.
+pub(super) fn part() {
+    let durable = durable();
+    durable.expire_due(&|file| Some(durable.board.settled_seq(file.slot).saturating_sub(1)), Pace::Gentle);
+    durable.note_round();
+}
+
+/// Somebody opens a file whose description is lent, and is let in.
+pub(super) fn break_lease(name: Name, writes: bool) {
+    let Some(index) = file_at(name) else { return };
+    let Some(file) = managed_file(index) else { return };
+    let durable = durable();
+    // As the keeper: a sync that fails orders a rewrite, after which the next one may succeed.
+    let done = durable.lease_breaks(&file, || writes).or_else(|_| durable.lease_breaks(&file, || writes));
+    if let Ok(left) = done {
+        if !left {
+            super::look_at(name, Some(index), |index| with_handle(index, |handle| handle.file.bytes()));
+        }
+        if left {
+            write_from_outside(index);
+            durable.outsider_left(&file);
+        }
     }
 }
 
