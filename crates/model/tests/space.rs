@@ -123,14 +123,14 @@ fn a_segment_given_back_wakes_who_waits_for_it() {
     explore(schedules(2500), || {
         let house = House::new(BUFFERED, 2, 3);
         let late = [1, 2].map(|segment| &house.board.segments()[segment]);
-        late.map(|row| row.set_state(SegmentState::Pinned));
+        late.iter().for_each(|row| row.set_state(SegmentState::Pinned));
         let writer = |id: u32, bytes| {
             let house = house.clone();
             spawn(move || house.write(&house.client(id), u64::from(id) * 8192, id as u8, bytes).unwrap())
         };
         let (two, one) = (writer(1, GROUP), writer(2, FULL));
         one.join().unwrap();
-        late.map(|row| row.set_state(SegmentState::Free));
+        late.iter().for_each(|row| row.set_state(SegmentState::Free));
         house.board.header().announce_free_segments();
         two.join().unwrap();
         check_idle(&house.board);

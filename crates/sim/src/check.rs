@@ -26,6 +26,8 @@ const ALL_COMBINATIONS_MAX: usize = 3;
 pub struct Counts {
     /// Histories played.
     pub histories: u64,
+    /// Of them, those of the exhaustive sets.
+    pub histories_of_sets: u64,
     /// Moments at which the power failed.
     pub crash_points: u64,
     /// Images of NVM and disk that were recovered and checked.
@@ -48,6 +50,7 @@ impl Counts {
     /// Adds what another thread counted.
     pub fn add(&mut self, other: &Self) {
         self.histories += other.histories;
+        self.histories_of_sets += other.histories_of_sets;
         self.crash_points += other.crash_points;
         self.images += other.images;
         self.images_inside_recovery += other.images_inside_recovery;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
 use crate::disk::{DiskState, Journal, Left};
-use crate::machine::{Machine, Service, blank_pool, epoch_unix_s};
+use crate::machine::{Machine, Service, blank_pool, now_unix_s};
 use crate::nvm::Keep;
 use crate::op::{Op, Step};
 use crate::random::Random;
@@ -73,7 +73,7 @@ impl History {
     /// Plays it from an empty machine; snapshots are taken from step `from` on.
     pub fn play(&self, from: usize) -> Played {
         let (nvm, superblock) = blank_pool(&self.layout());
-        let disk = DiskState::new(self.journal, epoch_unix_s(), DISK_SEED);
+        let disk = DiskState::new(self.journal, now_unix_s(), DISK_SEED);
         let service = Service {
             counter_start: 1,
             pinned_segments: Vec::new(),

@@ -92,10 +92,10 @@ impl Events<SimFile> for Listener {
     }
 }
 
-/// Seconds since 1970 when this process began, which is what the simulated clocks begin with: records carry real times.
-pub fn epoch_unix_s() -> u64 {
-    static EPOCH: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *EPOCH.get_or_init(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()))
+/// Seconds since 1970, which is what the simulated clock of a history begins with: records carry real times, and what somebody
+/// changes between a crash and recovery must be newer than they are, however long the simulator has been running.
+pub fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
 fn rig_of(layout: Layout, frames: u32) -> &'static Rig {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Parser;
 use holdfast_sim::check::{Counts, Effort};
+use holdfast_sim::explore;
 use holdfast_sim::history::History;
 use holdfast_sim::run::{Failure, Only, Shared, Worker};
 
@@ -128,7 +129,7 @@ impl Args {
         }
         if let Some(seed) = self.seed {
             if self.print {
-                println!("{}", serde_json::to_string(&holdfast_sim::explore::seeded(seed))?);
+                println!("{}", serde_json::to_string(&explore::seeded(seed))?);
                 return Ok((false, 0));
             }
             worker.seed(seed, only);
@@ -289,7 +290,16 @@ fn tell(args: &Args, summary: &Summary) -> anyhow::Result<()> {
     );
     if let Some(operations) = summary.exhaustive_operations {
         match args.slice {
-            (_, 1) => println!("exhaustive sets complete for sequences of up to {operations} operations"),
+            (_, 1) => {
+                let left_out = if args.whole { 0 } else { explore::left_out(operations) };
+                let run = counts.histories_of_sets;
+                println!(
+                    "exhaustive sets complete for sequences of up to {operations} operations on two files and two threads: \
+                     {run} histories run, which stand for {} ({left_out} with steps that change nothing, all with files and \
+                     threads exchanged)",
+                    2 * (run + left_out)
+                );
+            }
             (i, n) => {
                 println!("part {i} of {n} of the exhaustive sets of up to {operations} operations complete")
             }

@@ -148,6 +148,7 @@ impl Worker<'_> {
 
     /// Plays a short history and checks the crash points of its last step.
     pub fn short(&mut self, history: &History) {
+        self.counts.histories_of_sets += 1;
         self.check(history, history.steps.len() - 1, Only::ALL);
     }
 
