@@ -87,6 +87,8 @@ pub struct Header {
     pub write_behind: Switch,
     /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
     pub behind_files: Roll,
+    /// 1 once a file was in that state: the kernel may show times of the keeper's own changes.
+    pub times_kept: Switch,
     pub(crate) names: [NamesRow; NAMES_ROWS],
     /// 1 when clients announce opens before they make them; set by the keeper.
     pub announces_opens: Switch,

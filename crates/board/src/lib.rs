@@ -28,6 +28,7 @@ mod stamps;
 mod sync;
 mod table;
 mod takeover;
+mod times;
 
 pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
@@ -50,3 +51,4 @@ pub use sync::model;
 pub use sync::simulate_sleep;
 pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, wait, wake};
 pub use takeover::DeadLane;
+pub use times::{Account, Changes, FileTime, Times, TimesRow};

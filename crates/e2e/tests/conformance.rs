@@ -67,20 +67,8 @@ fn themes() -> (BTreeMap<String, u64>, usize) {
     (themes, count)
 }
 
-/// Bytes of state Behind reach the kernel later, some ten milliseconds after a write to begin with, which is then the time of
-/// the file's last change (docs/interposition.md): checks that look at it twice after a write.
-const LATER: [&str; 4] = [
-    "metadata the_drain_leaves_the_times,",
-    "metadata empty_writes_leave_the_times,",
-    "metadata failed_calls_leave_the_times,",
-    "metadata syncs_and_closes_leave_the_times,",
-];
-
 fn must_agree(place: &str, native: &str, held: &str) {
-    let mut found = differences(native, held);
-    if place.contains(BEHIND) {
-        found.retain(|found| !LATER.iter().any(|check| found.starts_with(check)));
-    }
+    let found = differences(native, held);
     let shown = found.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
     assert!(found.is_empty(), "{place}: {} checks differ\n{shown}", found.len());
 }
@@ -213,7 +201,8 @@ fn ext4_in_state_behind_shows_no_difference() {
 fn xfs_in_state_behind_shows_no_difference() {
     let disk = Disk::new(Kind::Xfs);
     // What the file system has a say in; the rest is the same as on ext4.
-    let wanted = |theme: &str| ["copies", "mapping", "sizing", "writing"].contains(&theme) || asked_for();
+    let wanted =
+        |theme: &str| ["copies", "mapping", "metadata", "sizing", "writing"].contains(&theme) || asked_for();
     let modes: &[(&str, &[&str])] = &[(BEHIND, &["--write-behind=at-once"])];
     themes_where(wanted, &disk.root, "xfs", modes, ABSORBED_BEHIND);
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use holdfast_board::{FileTime, Times};
 use holdfast_pool::{Identity, Ownership};
 
 mod fsync;
@@ -109,6 +110,17 @@ pub trait Disk {
 pub trait DiskFile: Sized + Send + Sync + 'static {
     /// What the file system says of it.
     fn stat(&self) -> io::Result<Stat>;
+
+    /// The times that a write moves; `None` where time stands still.
+    fn times(&self) -> io::Result<Option<Times>> {
+        Ok(None)
+    }
+
+    /// Sets the time of modification, and no other; that of change moves.
+    fn set_modified(&self, modified: FileTime) -> io::Result<()> {
+        let _ = modified;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Whether its last name is gone.
     fn is_removed(&self) -> bool {

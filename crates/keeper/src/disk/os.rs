@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use holdfast_board::{FileTime, Times};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, Ownership};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, fallocate, mkdirat, openat,
-    openat2, renameat_with, unlinkat,
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT,
+    fallocate, futimens, mkdirat, openat, openat2, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -241,6 +242,21 @@ impl DiskFile for OsFile {
             ctime_unix_s: meta.ctime(),
             born_unix_s: born.map(|born| born.as_secs() as i64),
         })
+    }
+
+    fn times(&self) -> io::Result<Option<Times>> {
+        let stat = rustix::fs::fstat(&self.file)?;
+        Ok(Some(Times {
+            modified: FileTime::new(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed: FileTime::new(stat.st_ctime, stat.st_ctime_nsec as i64),
+        }))
+    }
+
+    fn set_modified(&self, modified: FileTime) -> io::Result<()> {
+        let Some((tv_sec, tv_nsec)) = modified.parts() else { return Ok(()) };
+        let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let last_modification = Timespec { tv_sec, tv_nsec };
+        Ok(futimens(&self.file, &Timestamps { last_access, last_modification })?)
     }
 
     /// A file system that was shut down tells nothing of its files any more; then the kernel's own table of names does.

@@ -33,6 +33,8 @@ pub struct ManagedFile<F> {
     pub(super) syncing: Turn,
     /// Drains under way.
     draining: AtomicU32,
+    /// Held while we change the file and tell the board's row of its times.
+    pub(super) times: Mutex<()>,
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
@@ -156,6 +158,7 @@ impl<F> ManagedFile<F> {
             fenced,
             syncing: Turn::default(),
             draining: AtomicU32::default(),
+            times: Mutex::new(()),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),
         }
