@@ -34,7 +34,7 @@ pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
 pub use files::{FileRow, FileState, NO_SIZE};
 pub use frames::Frames;
-pub use header::{Counter, Header, KEEPER_DIED, Switch};
+pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};

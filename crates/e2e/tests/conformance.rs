@@ -172,9 +172,14 @@ fn both_fences() -> &'static [Mode; 2] {
     &[("fanotify", &[]), ("exclusive", &["--exclusive"])]
 }
 
-/// All of `both_fences` for who runs everything (`HOLDFAST_TEST_ALL`): the fences are the same on all file systems.
+/// All of `both_fences` for who runs everything: the fences are the same on all file systems.
 fn some(modes: &'static [Mode]) -> &'static [Mode] {
-    if std::env::var_os("HOLDFAST_TEST_ALL").is_some() { both_fences() } else { modes }
+    if runs_everything() { both_fences() } else { modes }
+}
+
+/// `HOLDFAST_TEST_ALL` is set.
+fn runs_everything() -> bool {
+    std::env::var_os("HOLDFAST_TEST_ALL").is_some()
 }
 
 #[test]
@@ -195,6 +200,17 @@ fn ext4_in_state_behind_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);
     let modes: &[(&str, &[&str])] = &[(BEHIND, &["--write-behind=at-once", "--exclusive"])];
     all_themes(&disk.root, "ext4", modes, ABSORBED_BEHIND);
+}
+
+/// Of a file with one description its program's own is leased; of others this fence only has notices of opens.
+#[test]
+fn ext4_behind_leases_shows_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    let modes: &[(&str, &[&str])] = &[("leases", &["--fence", "lease", "--write-behind=at-once"])];
+    // What a lease can be seen by; the rest with everything.
+    let themes = ["copies", "descriptors", "locks", "metadata", "names", "opening", "signals"];
+    let wanted = |theme: &str| runs_everything() || asked_for() || themes.contains(&theme);
+    themes_where(wanted, &disk.root, "ext4", modes, 50);
 }
 
 #[test]

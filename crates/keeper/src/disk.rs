@@ -174,6 +174,9 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// Another handle on the same description.
     fn try_clone(&self) -> io::Result<Self>;
 
+    /// Gives back a lease of ours on it, whoever else still has a hand on it.
+    fn give_back(&self) {}
+
     /// Has the disk begin with a range. Only a hint: it consumes no error.
     fn begin_write_back(&self, range: &Range<u64>);
 

@@ -310,7 +310,8 @@ impl Keeper {
     /// The asker's description with a lease on it, under the fence that is about those.
     fn lend(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
         let fence = self.notes.fence.get().filter(|fence| fence.kind() == FenceKind::Lease)?;
-        if self.config.write_behind == WriteBehind::Off {
+        // It may have been forbidden since.
+        if self.durable.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let (description, meta) = self

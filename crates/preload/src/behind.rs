@@ -95,7 +95,8 @@ pub fn bring_all() -> Result<(), Errno> {
 
 /// As `bring`, and keeps the file out of state Behind for good: somebody goes on reading it where we do not see it.
 pub fn show(fd: c_int) {
-    if let Some(client) = process::client().filter(|client| client.writes_behind())
+    // What was leased for the state stays so when no file may enter it any more.
+    if let Some(client) = process::client().filter(|client| client.writes_behind() || client.leases_files())
         && let Some(file) = absorbed(client, fd).or_else(|| shown(client, raw::fstat(fd).ok()?))
     {
         let _ = critical::section(|| client.leave_behind(file, true));

@@ -253,6 +253,16 @@ pub struct Announced {
     in_row: bool,
 }
 
+/// Has the keeper give back a lease on what `stat` describes, which is about to be opened once more.
+pub fn end_lease(client: &Client, stat: &raw::Stat) {
+    if stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        // Fails only when the keeper is dead or the disk refuses; then the open waits for the lease to be broken.
+        let _ = critical::section(|| client.leave_behind(seen.file, true));
+    }
+}
+
 /// Announces the open that is about to be made of what `stat` describes.
 pub fn announce_open(client: &Client, stat: &raw::Stat, flags: c_int) -> Option<Announced> {
     if !stat.regular {

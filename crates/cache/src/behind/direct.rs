@@ -37,7 +37,7 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn leave_behind(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        let (state, on) = (self.row(file).state(), self.writes_behind());
+        let (state, on) = (self.row(file).state(), self.writes_behind() || self.leases_files());
         // One in state Through may be about to enter the other.
         if !self.is_current(file) || !(state == FileState::Behind || for_good && on && state.is_absorbed()) {
             return Ok(());

@@ -11,6 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_board::{FileTime, Times};
@@ -174,8 +175,6 @@ enum Whose {
     Ours,
     /// A program's, which may append.
     Lent,
-    /// A program's with our lease on it, which is given back with it.
-    Leased,
 }
 
 /// A descriptor.
@@ -183,19 +182,19 @@ enum Whose {
 pub struct OsFile {
     file: File,
     whose: Whose,
+    /// It has our lease on it, which is given back with it at the latest.
+    leased: AtomicBool,
 }
 
 impl From<File> for OsFile {
     fn from(file: File) -> Self {
-        Self { file, whose: Whose::Ours }
+        Self { file, whose: Whose::Ours, leased: AtomicBool::new(false) }
     }
 }
 
 impl Drop for OsFile {
     fn drop(&mut self) {
-        if self.whose == Whose::Leased {
-            crate::lease::give_back(self.file.as_fd());
-        }
+        self.give_back();
     }
 }
 
@@ -214,7 +213,7 @@ impl AsFd for OsFile {
 impl OsFile {
     /// A program's own description, on which we have a lease.
     pub(crate) fn leased(file: File) -> Self {
-        Self { file, whose: Whose::Leased }
+        Self { file, whose: Whose::Lent, leased: AtomicBool::new(true) }
     }
 
     /// What the lease on it says.
@@ -360,8 +359,14 @@ impl DiskFile for OsFile {
 
     fn try_clone(&self) -> io::Result<Self> {
         // The lease is the first one's to give back.
-        let whose = if self.whose == Whose::Ours { Whose::Ours } else { Whose::Lent };
-        Ok(Self { file: self.file.try_clone()?, whose })
+        Ok(Self { file: self.file.try_clone()?, whose: self.whose, leased: AtomicBool::new(false) })
+    }
+
+    fn give_back(&self) {
+        // Once: the next lease on it may be its program's.
+        if self.leased.swap(false, Ordering::SeqCst) {
+            crate::lease::give_back(self.file.as_fd());
+        }
     }
 
     fn begin_write_back(&self, range: &Range<u64>) {

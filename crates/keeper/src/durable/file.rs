@@ -205,7 +205,8 @@ impl<F: DiskFile> ManagedFile<F> {
     /// Gives the program's description back, and the lease with it: who waits to open the file goes on.
     pub(crate) fn give_back(&self) {
         let lent = locked(&self.lent).take();
-        drop(lent);
+        // A drain that finds nothing any more may have it for a moment longer.
+        lent.inspect(|lent| lent.give_back());
     }
 
     /// The program's description, if it is lent, else our own, opened now if need be. `opens` tells the fence that an open is
