@@ -168,6 +168,24 @@ fn has_quota(dev: u64) -> bool {
     quota
 }
 
+/// Whether an ext4 has a journal, as far as the kernel tells.
+fn has_journal(dev: u64, uuid: [u8; 16]) -> bool {
+    type Known = Vec<((u64, [u8; 16]), bool)>;
+    static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+    let mut known = locked(&KNOWN);
+    if let Some(&(_, journal)) = known.iter().find(|(whose, _)| *whose == (dev, uuid)) {
+        return journal;
+    }
+    let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let task = std::fs::read_link(device).and_then(|device| {
+        let name = device.file_name().unwrap_or_default().to_owned();
+        std::fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task"))
+    });
+    let journal = task.is_ok_and(|task| task.trim().parse::<u32>().is_ok());
+    known.push(((dev, uuid), journal));
+    journal
+}
+
 /// Whose description a descriptor is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
@@ -354,7 +372,11 @@ impl DiskFile for OsFile {
     }
 
     fn orders_names(&self) -> bool {
-        matches!(identity::file_system(self), Ok((_, FsKind::Ext4 | FsKind::Xfs)))
+        match identity::file_system(self) {
+            Ok((_, FsKind::Xfs)) => true,
+            Ok((uuid, FsKind::Ext4)) => self.file.metadata().is_ok_and(|meta| has_journal(meta.dev(), uuid)),
+            _ => false,
+        }
     }
 
     fn try_clone(&self) -> io::Result<Self> {

@@ -67,8 +67,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// Whether a sync of a file covered its only name, which was made before: the journals of ext4 and xfs cover all of them, and
-    /// ext4 without a journal that of a new file.
+    /// Whether a sync of a file covered its only name, which was made before: the journals of ext4 and xfs cover all of them.
     fn syncs_its_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let opens = &self.board.files()[file.slot as usize].client_opens;
         Ok(file.description(opens)?.orders_names())
