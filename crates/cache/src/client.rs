@@ -60,6 +60,8 @@ pub enum Origin {
     Unknown = 3,
     /// The C library writes through it where we do not see it: never managed.
     Libc = 4,
+    /// Its process writes by io_uring or libaio, where we do not see it: never managed.
+    AsyncIo = 5,
 }
 
 /// Where a write goes.

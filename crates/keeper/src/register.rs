@@ -461,6 +461,7 @@ fn never_managed(origin: u64) -> Option<Reason> {
     match origin {
         _ if origin == Origin::Unknown as u64 => Some(Reason::UnknownOrigin),
         _ if origin == Origin::Libc as u64 => Some(Reason::Libc),
+        _ if origin == Origin::AsyncIo as u64 => Some(Reason::AsyncIo),
         _ => None,
     }
 }

@@ -407,7 +407,11 @@ fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<Fi
         Some(seen) => Some(seen.file),
         // The keeper must hear of it, or another open of the file could be managed beside this one.
         None => {
-            let origin = if reason == Reason::Libc { Origin::Libc } else { Origin::Unknown };
+            let origin = match reason {
+                Reason::Libc => Origin::Libc,
+                Reason::AsyncIo => Origin::AsyncIo,
+                _ => Origin::Unknown,
+            };
             // A place, if somebody else's registration came in between.
             client.register(fd, origin, || false)?
         }
