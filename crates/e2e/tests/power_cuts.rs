@@ -53,7 +53,7 @@ fn xfs_survives_shutdowns() {
 
 #[test]
 fn ext4_survives_on_a_forgetful_disk() {
-    storm("power cuts of ext4", &Disk::forgetful(Kind::Ext4), 60);
+    storm("power cuts of ext4", &Disk::forgetful(Kind::Ext4), 50);
 }
 
 /// A file's sync brings no names to this disk but perhaps its own.
@@ -65,10 +65,10 @@ fn ext4_without_a_journal_survives_on_a_forgetful_disk() {
 
 #[test]
 fn xfs_survives_on_a_forgetful_disk() {
-    storm("power cuts of xfs", &Disk::forgetful(Kind::Xfs), 60);
+    storm("power cuts of xfs", &Disk::forgetful(Kind::Xfs), 50);
 }
 
 #[test]
 fn btrfs_survives_on_a_forgetful_disk() {
-    storm("power cuts of btrfs", &Disk::forgetful(Kind::Btrfs), 60);
+    storm("power cuts of btrfs", &Disk::forgetful(Kind::Btrfs), 50);
 }
