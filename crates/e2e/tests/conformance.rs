@@ -208,7 +208,7 @@ fn ext4_behind_leases_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);
     let modes: &[(&str, &[&str])] = &[("leases", &["--fence", "lease", "--write-behind=at-once"])];
     // What a lease can be seen by; the rest with everything.
-    let themes = ["copies", "locks", "opening"];
+    let themes = ["locks", "opening"];
     let wanted = |theme: &str| runs_everything() || asked_for() || themes.contains(&theme);
     themes_where(wanted, &disk.root, "ext4", modes, 50);
 }
