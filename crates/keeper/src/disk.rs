@@ -111,9 +111,12 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// What the file system says of it.
     fn stat(&self) -> io::Result<Stat>;
 
-    /// The times that a write moves; `None` where time stands still.
-    fn times(&self) -> io::Result<Option<Times>> {
-        Ok(None)
+    /// Whether files have times; on simulated disks time stands still.
+    const HAS_TIMES: bool = false;
+
+    /// The times that a write moves.
+    fn times(&self) -> io::Result<Times> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Sets the time of modification, and no other; that of change moves.

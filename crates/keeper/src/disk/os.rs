@@ -261,12 +261,14 @@ impl DiskFile for OsFile {
         })
     }
 
-    fn times(&self) -> io::Result<Option<Times>> {
+    const HAS_TIMES: bool = true;
+
+    fn times(&self) -> io::Result<Times> {
         let stat = rustix::fs::fstat(&self.file)?;
-        Ok(Some(Times {
+        Ok(Times {
             modified: FileTime::new(stat.st_mtime, stat.st_mtime_nsec as i64),
             changed: FileTime::new(stat.st_ctime, stat.st_ctime_nsec as i64),
-        }))
+        })
     }
 
     fn set_modified(&self, modified: FileTime) -> io::Result<()> {

@@ -24,9 +24,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Has the board keep a file's times, before it enters state Behind.
     pub(super) fn keep_times(&self, file: &ManagedFile<D::File>) {
+        if !D::File::HAS_TIMES {
+            return;
+        }
         let _alone = locked(&file.times);
         let now = self.board.files()[file.slot as usize].changes();
-        if let Ok(Some(kernel)) = file.held().times() {
+        if let Ok(kernel) = file.held().times() {
             let row = &self.board.times()[file.slot as usize];
             row.begin(file.generation, self.times_shown(file, kernel, now), now);
             row.end(kernel);
@@ -41,14 +44,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         target: &D::File,
         change: impl FnOnce(Times) -> R,
     ) -> R {
+        if !D::File::HAS_TIMES {
+            return change(Times::default());
+        }
         let _alone = locked(&file.times);
         let now = self.board.files()[file.slot as usize].changes();
-        let Ok(Some(kernel)) = target.times() else { return change(Times::default()) };
+        let Ok(kernel) = target.times() else { return change(Times::default()) };
         let shown = self.times_shown(file, kernel, now);
         let row = &self.board.times()[file.slot as usize];
         row.begin(file.generation, shown, now);
         let done = change(shown);
-        row.end(target.times().ok().flatten().unwrap_or_default());
+        row.end(target.times().unwrap_or_default());
         done
     }
 
@@ -60,6 +66,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         target: Option<D::File>,
         writers: Writers,
     ) -> io::Result<()> {
+        if !D::File::HAS_TIMES {
+            return Ok(());
+        }
         let account = self.board.times()[file.slot as usize].look(file.generation);
         if account.is_none_or(|account| account.owes().is_none()) || on(Canary::TimesKept) {
             return Ok(());
