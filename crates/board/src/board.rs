@@ -19,6 +19,7 @@ use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::stamps::Stamps;
 use crate::sync::{pause, spin_loop};
+use crate::times::TimesRow;
 
 const LANES_MAX: u32 = 64;
 /// Page locks, and sets of page rows, at least and at most.
@@ -124,6 +125,12 @@ impl Board {
         self.tables.files()
     }
 
+    /// The times of files, by slot.
+    #[inline]
+    pub fn times(&self) -> &[TimesRow] {
+        self.tables.times()
+    }
+
     /// All segment rows.
     #[inline]
     pub fn segments(&self) -> &[SegmentRow] {
@@ -192,6 +199,12 @@ impl Board {
             row.unlock_exclusive(who);
         }
         all_out
+    }
+
+    /// Has whoever wants the file for itself wait, without waiting for its writers. False when somebody has it. Ends with
+    /// [`FileRow::unlock_exclusive`].
+    pub fn try_claim_file(&self, slot: u32, who: u32) -> bool {
+        self.files()[slot as usize].try_lock_exclusive(who)
     }
 
     /// Waits until no lane has an operation on `slot` under way.

@@ -5,6 +5,7 @@ use core::time::Duration;
 use crate::census::Census;
 use crate::locks::{WAITERS, lock_word, unlock_word};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
+use crate::times::Changes;
 
 /// `size_hint` when nothing is known.
 pub const NO_SIZE: u64 = u64::MAX;
@@ -74,7 +75,7 @@ pub struct FileRow {
     /// cursor lock, or has the file exclusively. Every use is verified, since processes outside may append; in state Behind
     /// it is what counts, since the kernel's size lags.
     pub size_hint: AtomicU64,
-    /// State Behind: when it was written last, in nanoseconds since 1970; 0 while the kernel's time is right.
+    /// When it was written last in state Behind, in nanoseconds since 1970; 0: not since a program set its times.
     pub written_ns: AtomicU64,
     /// State Behind: the page that was written last.
     pub written_page: AtomicU64,
@@ -182,6 +183,14 @@ impl FileRow {
     #[inline]
     pub fn is_blank(&self) -> bool {
         self.recorded.load(Ordering::SeqCst) == 0
+    }
+
+    /// What tells changes of its times; to be asked before the kernel is: what changes afterwards is then seen as a change.
+    pub fn changes(&self) -> Changes {
+        Changes {
+            unlogged: self.unlogged.load(Ordering::SeqCst),
+            written_ns: self.written_ns.load(Ordering::SeqCst),
+        }
     }
 
     /// Notes a change that the log does not hold.

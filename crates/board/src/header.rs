@@ -10,6 +10,9 @@ use crate::shown::Shown;
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
 pub const KEEPER_DIED: u32 = 0x4000_0000;
 
+/// Value of `announces_opens` with which an open of a managed file waits for the keeper, which may have it leased.
+pub const LEASES_FILES: u32 = 2;
+
 /// A counter alone in its cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -87,8 +90,10 @@ pub struct Header {
     pub write_behind: Switch,
     /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
     pub behind_files: Roll,
+    /// 1 once a file was in that state: the kernel may show times of the keeper's own changes.
+    pub times_kept: Switch,
     pub(crate) names: [NamesRow; NAMES_ROWS],
-    /// 1 when clients announce opens before they make them; set by the keeper.
+    /// Not 0 when clients announce opens before they make them, [`LEASES_FILES`] when files are leased besides; set by the keeper.
     pub announces_opens: Switch,
     opens: [OpensRow; OPENS_ROWS],
     /// Files that must stay out of state Behind.

@@ -19,9 +19,10 @@ use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::times::TimesRow;
 
 /// Names the layout: a keeper and a library whose rows differ must not share a board.
-const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD3")
+const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD4")
     ^ (size_of::<Header>() as u64)
     ^ ((size_of::<LaneRow>() as u64) << 12)
     ^ ((size_of::<FileRow>() as u64) << 24)
@@ -37,6 +38,7 @@ const MADV_COLLAPSE: libc::c_int = 25;
 struct Offsets {
     lanes: usize,
     files: usize,
+    times: usize,
     segments: usize,
     locks: usize,
     buckets: usize,
@@ -63,6 +65,7 @@ impl Plan {
         Offsets {
             lanes: table(self.lane_count, size_of::<LaneRow>()),
             files: table(self.slot_count, size_of::<FileRow>()),
+            times: table(self.slot_count, size_of::<TimesRow>()),
             segments: table(self.segment_count, size_of::<SegmentRow>()),
             buckets: table(self.bucket_count, 4),
             requests: table(self.request_count, size_of::<RequestCell>()),
@@ -232,6 +235,11 @@ impl Tables {
     #[inline]
     pub(crate) fn files(&self) -> &[FileRow] {
         self.table(self.offsets.files, self.plan.slot_count)
+    }
+
+    #[inline]
+    pub(crate) fn times(&self) -> &[TimesRow] {
+        self.table(self.offsets.times, self.plan.slot_count)
     }
 
     #[inline]

@@ -15,11 +15,13 @@ use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::times::TimesRow;
 
 struct Rows {
     header: Header,
     lanes: Vec<LaneRow>,
     files: Vec<FileRow>,
+    times: Vec<TimesRow>,
     segments: Vec<SegmentRow>,
     locks: Vec<AtomicU32>,
     buckets: Vec<AtomicU32>,
@@ -71,6 +73,7 @@ impl Board {
             header: Header::default(),
             lanes: rows(plan.lane_count),
             files: rows(plan.slot_count),
+            times: rows(plan.slot_count),
             segments: rows(plan.segment_count),
             locks: rows(plan.lock_count),
             buckets: rows(plan.bucket_count),
@@ -105,6 +108,10 @@ impl Tables {
 
     pub(crate) fn files(&self) -> &[FileRow] {
         &self.0.files
+    }
+
+    pub(crate) fn times(&self) -> &[TimesRow] {
+        &self.0.times
     }
 
     pub(crate) fn segments(&self) -> &[SegmentRow] {

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
-use holdfast_board::{Board, FileRow, FileState, NamesRow};
+use holdfast_board::{Board, FileRow, FileState, LEASES_FILES, NamesRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::Layout;
@@ -60,6 +60,8 @@ pub enum Origin {
     Unknown = 3,
     /// The C library writes through it where we do not see it: never managed.
     Libc = 4,
+    /// Its process writes by io_uring or libaio, where we do not see it: never managed.
+    AsyncIo = 5,
 }
 
 /// Where a write goes.
@@ -206,6 +208,12 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn announces_opens(&self) -> bool {
         self.board.header().announces_opens.word.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether descriptions of the program's may be leased.
+    #[inline]
+    pub fn leases_files(&self) -> bool {
+        self.board.header().announces_opens.word.load(Ordering::Relaxed) == LEASES_FILES
     }
 
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether

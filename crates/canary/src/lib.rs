@@ -134,6 +134,8 @@ canaries! {
         AnyFileSystem, "history 25", "files of all file systems are managed";
         TimesUndrained, "history 26", "times are set while bytes wait to be drained";
         SizeUntold, "history 26", "stat tells the page cache's size";
+        TimesUntold, "history 26", "stat tells when the keeper brought the bytes";
+        TimesKept, "history 26", "a drained file keeps the time of its drain";
         LinksFollowed, "history 27", "recovery follows symbolic links";
         IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";

@@ -67,20 +67,8 @@ fn themes() -> (BTreeMap<String, u64>, usize) {
     (themes, count)
 }
 
-/// Bytes of state Behind reach the kernel later, some ten milliseconds after a write to begin with, which is then the time of
-/// the file's last change (docs/interposition.md): checks that look at it twice after a write.
-const LATER: [&str; 4] = [
-    "metadata the_drain_leaves_the_times,",
-    "metadata empty_writes_leave_the_times,",
-    "metadata failed_calls_leave_the_times,",
-    "metadata syncs_and_closes_leave_the_times,",
-];
-
 fn must_agree(place: &str, native: &str, held: &str) {
-    let mut found = differences(native, held);
-    if place.contains(BEHIND) {
-        found.retain(|found| !LATER.iter().any(|check| found.starts_with(check)));
-    }
+    let found = differences(native, held);
     let shown = found.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join("\n");
     assert!(found.is_empty(), "{place}: {} checks differ\n{shown}", found.len());
 }
@@ -184,9 +172,14 @@ fn both_fences() -> &'static [Mode; 2] {
     &[("fanotify", &[]), ("exclusive", &["--exclusive"])]
 }
 
-/// All of `both_fences` for who runs everything (`HOLDFAST_TEST_ALL`): the fences are the same on all file systems.
+/// All of `both_fences` for who runs everything: the fences are the same on all file systems.
 fn some(modes: &'static [Mode]) -> &'static [Mode] {
-    if std::env::var_os("HOLDFAST_TEST_ALL").is_some() { both_fences() } else { modes }
+    if runs_everything() { both_fences() } else { modes }
+}
+
+/// `HOLDFAST_TEST_ALL` is set.
+fn runs_everything() -> bool {
+    std::env::var_os("HOLDFAST_TEST_ALL").is_some()
 }
 
 #[test]
@@ -209,11 +202,23 @@ fn ext4_in_state_behind_shows_no_difference() {
     all_themes(&disk.root, "ext4", modes, ABSORBED_BEHIND);
 }
 
+/// Of a file with one description its program's own is leased; of others this fence only has notices of opens.
+#[test]
+fn ext4_behind_leases_shows_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    let modes: &[(&str, &[&str])] = &[("leases", &["--fence", "lease", "--write-behind=at-once"])];
+    // What a lease can be seen by; the rest with everything.
+    let themes = ["locks", "opening"];
+    let wanted = |theme: &str| runs_everything() || asked_for() || themes.contains(&theme);
+    themes_where(wanted, &disk.root, "ext4", modes, 50);
+}
+
 #[test]
 fn xfs_in_state_behind_shows_no_difference() {
     let disk = Disk::new(Kind::Xfs);
     // What the file system has a say in; the rest is the same as on ext4.
-    let wanted = |theme: &str| ["copies", "mapping", "sizing", "writing"].contains(&theme) || asked_for();
+    let wanted =
+        |theme: &str| ["copies", "mapping", "metadata", "sizing", "writing"].contains(&theme) || asked_for();
     let modes: &[(&str, &[&str])] = &[(BEHIND, &["--write-behind=at-once"])];
     themes_where(wanted, &disk.root, "xfs", modes, ABSORBED_BEHIND);
 }

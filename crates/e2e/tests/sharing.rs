@@ -180,3 +180,25 @@ fn a_file_that_was_left_to_the_kernel_is_managed_when_it_is_opened_anew() {
         assert_eq!(&bytes[100..105], b"again");
     }
 }
+
+/// A keeper looked by itself whether a file was opened by one only, before the notice of another client's open had come, which then
+/// passed for an outsider's: the file was left to the kernel. Only where opens wait for the keeper may it do so; else the
+/// client takes the lease that tells, which is in its own calls.
+#[test]
+fn who_hears_late_of_opens_leaves_the_look_at_them_to_the_client() {
+    let script = "import os, sys\nos.write(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), b'x' * 100)";
+    let disk = Disk::new(Kind::Ext4);
+    for (fence, looks) in [("inotify", true), ("fanotify", false)] {
+        let (file, trace) = (disk.root.join(fence), disk.root.join(format!("trace-{fence}")));
+        let (file, trace) = (file.to_str().expect("text"), trace.to_str().expect("text"));
+        let strace = need::tool("strace");
+        let strace = strace.to_str().expect("text");
+        let traced = [strace, "-f", "-e", "trace=fcntl", "-o", trace, "python3", "-c", script, file];
+        let (output, summary) = Pool::new().run_summarised(&["--fence", fence], &traced);
+        output.ok();
+        assert!(report::number(&summary, "writes_absorbed") >= 1, "{fence}: {}", states(&summary));
+        let calls = std::fs::read_to_string(trace).expect("trace");
+        let leases: Vec<&str> = calls.lines().filter(|line| line.contains("F_SETLEASE, F_WRLCK")).collect();
+        assert_eq!(!leases.is_empty(), looks, "{fence}: {leases:#?}");
+    }
+}

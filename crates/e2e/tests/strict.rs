@@ -197,3 +197,34 @@ fn a_quota_refuses_the_write_itself() {
         assert!(report::number(&summary, "writes_absorbed") > 10, "{name}: {summary:#}");
     }
 }
+
+/// What a program writes by io_uring or libaio is not seen. Its files are the kernel's from then on, in either state, and it
+/// is said so; nothing of them is lost or torn.
+#[test]
+fn asynchronous_writes_are_right_and_named() {
+    let disk = Disk::new(Kind::Ext4);
+    let fio = need::tool("fio").to_str().expect("text").to_owned();
+    for engine in ["io_uring", "libaio"] {
+        for mode in ["off", "at-once"] {
+            let name = format!("{engine}-{mode}");
+            let job = format!(
+                "cd {} && {fio} --name=a --filename={name} --rw=randwrite --bs=4k --size=1M --fsync=8 \
+                 --verify=crc32c --verify_state_save=0 --randseed=7",
+                disk.root.display()
+            );
+            let line = format!("{job} --ioengine={engine} --iodepth=8 --do_verify=1 --output=/dev/null");
+            // Written before by the same program in the usual way: records that could be laid over what follows.
+            let line = format!(
+                "{job} --ioengine=psync --do_verify=0 --verify_pattern=7 --output=/dev/null && {line}"
+            );
+            let mode = format!("--write-behind={mode}");
+            let (held, summary) = Pool::new().run_summarised(&[&mode], &["sh", "-c", &line]);
+            held.ok();
+            assert!(report::flag(&summary, "drained"), "{name}");
+            assert!(report::number(&summary, "writes_absorbed") >= 256, "{name}: {summary:#}");
+            let unseen = report::find(&summary, "programs_unseen").unwrap_or_default().to_string();
+            assert!(unseen.contains("fio") && unseen.contains("io_uring or libaio"), "{name}: {unseen}");
+            Cmd::new("sh").args(["-c", &format!("{job} --ioengine=psync --verify_only=1")]).ok();
+        }
+    }
+}

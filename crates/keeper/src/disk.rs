@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use holdfast_board::{FileTime, Times};
 use holdfast_pool::{Identity, Ownership};
 
 mod fsync;
@@ -110,6 +111,20 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// What the file system says of it.
     fn stat(&self) -> io::Result<Stat>;
 
+    /// Whether files have times; on simulated disks time stands still.
+    const HAS_TIMES: bool = false;
+
+    /// The times that a write moves.
+    fn times(&self) -> io::Result<Times> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Sets the time of modification, and no other; that of change moves.
+    fn set_modified(&self, modified: FileTime) -> io::Result<()> {
+        let _ = modified;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Whether its last name is gone.
     fn is_removed(&self) -> bool {
         self.stat().is_ok_and(|stat| stat.links == 0)
@@ -161,6 +176,9 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
 
     /// Another handle on the same description.
     fn try_clone(&self) -> io::Result<Self>;
+
+    /// Gives back a lease of ours on it, whoever else still has a hand on it.
+    fn give_back(&self) {}
 
     /// Has the disk begin with a range. Only a hint: it consumes no error.
     fn begin_write_back(&self, range: &Range<u64>);

@@ -32,6 +32,7 @@ mod rewrite;
 mod settle;
 mod slots;
 mod tell;
+mod times;
 mod turn;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};

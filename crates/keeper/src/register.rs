@@ -310,7 +310,8 @@ impl Keeper {
     /// The asker's description with a lease on it, under the fence that is about those.
     fn lend(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
         let fence = self.notes.fence.get().filter(|fence| fence.kind() == FenceKind::Lease)?;
-        if self.config.write_behind == WriteBehind::Off {
+        // It may have been forbidden since.
+        if self.durable.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let (description, meta) = self
@@ -460,6 +461,7 @@ fn never_managed(origin: u64) -> Option<Reason> {
     match origin {
         _ if origin == Origin::Unknown as u64 => Some(Reason::UnknownOrigin),
         _ if origin == Origin::Libc as u64 => Some(Reason::Libc),
+        _ if origin == Origin::AsyncIo as u64 => Some(Reason::AsyncIo),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Board, KEEPER_DIED, PAGE_BYTES, Plan, SegmentState, wake};
+use holdfast_board::{Board, KEEPER_DIED, LEASES_FILES, PAGE_BYTES, Plan, SegmentState, wake};
 use holdfast_media::{Delay, Mapping, OpenMode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -16,7 +16,7 @@ use crate::config::{FenceChoice, KeeperConfig, WriteBehind};
 use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, locked};
 use crate::events::EventLoop;
-use crate::fence::Fence;
+use crate::fence::{Fence, FenceKind};
 use crate::keeper::{Keeper, Notes};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
@@ -159,7 +159,10 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
         let fence = Fence::start(keeper.config.fence, Arc::new(Gate(Arc::clone(keeper))))
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
-        let announces = u32::from(fence.kind().only_notices());
+        let announces = match fence.kind() {
+            FenceKind::Lease => LEASES_FILES,
+            kind => u32::from(kind.only_notices()),
+        };
         keeper.durable.board.header().announces_opens.word.store(announces, Ordering::SeqCst);
         let _ = keeper.notes.fence.set(fence);
     }

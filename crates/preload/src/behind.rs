@@ -5,7 +5,8 @@
 
 use core::ffi::{c_char, c_int};
 
-use holdfast_board::Seen;
+use holdfast_board::{Seen, Times};
+use holdfast_cache::behind::Look;
 use holdfast_cache::{Client, Errno, FileRef};
 
 use crate::descriptions::State;
@@ -94,7 +95,8 @@ pub fn bring_all() -> Result<(), Errno> {
 
 /// As `bring`, and keeps the file out of state Behind for good: somebody goes on reading it where we do not see it.
 pub fn show(fd: c_int) {
-    if let Some(client) = process::client().filter(|client| client.writes_behind())
+    // What was leased for the state stays so when no file may enter it any more.
+    if let Some(client) = process::client().filter(|client| client.writes_behind() || client.leases_files())
         && let Some(file) = absorbed(client, fd).or_else(|| shown(client, raw::fstat(fd).ok()?))
     {
         let _ = critical::section(|| client.leave_behind(file, true));
@@ -110,25 +112,10 @@ fn shown(client: &Client, stat: raw::Stat) -> Option<FileRef> {
     client.find(stat.dev, stat.ino).map(|seen| seen.file)
 }
 
-/// [`bring`] for the file of a name.
-///
-/// # Safety
-/// `path` is the program's, as for any call of the kernel's.
-pub unsafe fn bring_path(dirfd: c_int, path: *const c_char, flags: c_int) {
-    if let Some(client) = process::client().filter(|client| client.may_hide_bytes())
-        // SAFETY: the program's path.
-        && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
-        && stat.regular
-        && let Some(seen) = client.find(stat.dev, stat.ino)
-    {
-        let _ = critical::section(|| client.bring_to_kernel(seen.file));
-    }
-}
-
 /// [`show`] for the file of a name.
 ///
 /// # Safety
-/// As for [`bring_path`].
+/// `path` is the program's, as for any call of the kernel's.
 pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
     if let Some(client) = process::client().filter(|client| client.writes_behind())
         // SAFETY: the program's path.
@@ -139,30 +126,68 @@ pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
     }
 }
 
-/// What is known of a file that the kernel has just been asked about.
-pub enum Known {
-    /// No more than the kernel knows.
-    Nothing,
-    /// Nothing any more, perhaps: the kernel may have answered before the newest bytes came to it. It is to be asked again.
-    Less,
-    /// Size, and time of the last write in nanoseconds.
-    More(u64, u64),
-}
-
 /// Whether some file's newest bytes may be hidden from the kernel: to be asked before the kernel is.
 #[inline]
 pub fn may_hide() -> bool {
     process::client().is_some_and(Client::may_hide_bytes)
 }
 
-/// What is known of a file; `might`: what [`may_hide`] said before the kernel was asked.
-pub fn look(might: bool, dev: u64, ino: u64) -> Known {
-    let Some(client) = process::client().filter(|client| might || client.may_hide_bytes()) else {
+/// What is known of a file that the kernel has just been asked about.
+pub enum Known {
+    /// No more than the kernel knows.
+    Nothing,
+    /// It is to be asked again: it may have answered before or after what was found here.
+    Perhaps(Look),
+    /// More, for a file of which it says this.
+    More(Look),
+}
+
+/// What is known of a file of which the kernel has just said `times`; `before`: what was found here before it was asked.
+#[inline]
+pub fn look(dev: u64, ino: u64, times: Times, before: Option<&Look>) -> Known {
+    let Some(client) = process::client().filter(|client| client.knows_better()) else {
         return Known::Nothing;
     };
-    match client.find(dev, ino).map(|seen| client.look(seen.file)) {
+    match client.find(dev, ino).and_then(|seen| client.look(seen.file)) {
         None => Known::Nothing,
-        Some(None) => Known::Less,
-        Some(Some((size, written_ns))) => Known::More(size, written_ns),
+        Some(look) if look.is_doubtful(times, before) => Known::Perhaps(look),
+        Some(look) => Known::More(look),
+    }
+}
+
+/// Makes a call that sets times of the file behind `fd`.
+pub fn set_times(fd: c_int, call: impl FnOnce() -> isize) -> isize {
+    let file = process::client()
+        .filter(|client| client.writes_behind())
+        .and_then(|client| absorbed(client, fd).map(|file| (client, file)));
+    match file {
+        Some((client, file)) => {
+            critical::section(|| client.set_times(file, call, || raw::fstat(fd).ok().map(|stat| stat.times)))
+        }
+        None => call(),
+    }
+}
+
+/// As [`set_times`], for the file of a name.
+///
+/// # Safety
+/// `path` is the program's, as for any call of the kernel's.
+pub unsafe fn set_times_of(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    // SAFETY: the program's path.
+    let ask = || unsafe { raw::fstatat(dirfd, path, flags) }.ok().filter(|stat| stat.regular);
+    let file = process::client()
+        .filter(|client| client.writes_behind())
+        .and_then(|client| Some((client, ask()?)))
+        .and_then(|(client, stat)| client.find(stat.dev, stat.ino).map(|seen| (client, seen.file)));
+    match file {
+        Some((client, file)) => {
+            critical::section(|| client.set_times(file, call, || ask().map(|stat| stat.times)))
+        }
+        None => call(),
     }
 }

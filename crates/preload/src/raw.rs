@@ -7,6 +7,7 @@ use core::arch::asm;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
+use holdfast_board::{FileTime, Times};
 use holdfast_cache::Errno;
 
 /// Makes a system call; -errno on failure.
@@ -301,6 +302,17 @@ pub struct Stat {
     pub ownership: (u32, u32, u32),
     /// Time of the last change of any kind, in nanoseconds.
     pub changed_ns: u64,
+    /// The times that a write moves.
+    pub times: Times,
+}
+
+/// The times of a file as the kernel's structure has them.
+#[inline]
+pub fn times(stat: &libc::stat) -> Times {
+    Times {
+        modified: FileTime::new(stat.st_mtime, stat.st_mtime_nsec),
+        changed: FileTime::new(stat.st_ctime, stat.st_ctime_nsec),
+    }
 }
 
 fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result<Stat, Errno> {
@@ -316,6 +328,7 @@ fn stat_from(result: isize, stat: &core::mem::MaybeUninit<libc::stat>) -> Result
         changed_ns: (stat.st_ctime as u64)
             .wrapping_mul(1_000_000_000)
             .wrapping_add(stat.st_ctime_nsec as u64),
+        times: times(stat),
     })
 }
 

@@ -253,6 +253,16 @@ pub struct Announced {
     in_row: bool,
 }
 
+/// Has the keeper give back a lease on what `stat` describes, which is about to be opened once more.
+pub fn end_lease(client: &Client, stat: &raw::Stat) {
+    if stat.regular
+        && let Some(seen) = client.find(stat.dev, stat.ino)
+    {
+        // Fails only when the keeper is dead or the disk refuses; then the open waits for the lease to be broken.
+        let _ = critical::section(|| client.leave_behind(seen.file, true));
+    }
+}
+
 /// Announces the open that is about to be made of what `stat` describes.
 pub fn announce_open(client: &Client, stat: &raw::Stat, flags: c_int) -> Option<Announced> {
     if !stat.regular {
@@ -397,7 +407,11 @@ fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<Fi
         Some(seen) => Some(seen.file),
         // The keeper must hear of it, or another open of the file could be managed beside this one.
         None => {
-            let origin = if reason == Reason::Libc { Origin::Libc } else { Origin::Unknown };
+            let origin = match reason {
+                Reason::Libc => Origin::Libc,
+                Reason::AsyncIo => Origin::AsyncIo,
+                _ => Origin::Unknown,
+            };
             // A place, if somebody else's registration came in between.
             client.register(fd, origin, || false)?
         }

@@ -15,12 +15,7 @@ impl<N: Nvm> Client<N> {
     /// page lock.
     pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
-        if row.state() != FileState::Behind {
-            return Ok(());
-        }
-        // All of it is in the page cache afterwards, and was brought there later than it was written.
-        row.written_ns.store(0, Ordering::SeqCst);
-        if row.page_rows.get() == 0 {
+        if row.state() != FileState::Behind || row.page_rows.get() == 0 {
             return Ok(());
         }
         ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())
@@ -42,7 +37,7 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn leave_behind(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        let (state, on) = (self.row(file).state(), self.writes_behind());
+        let (state, on) = (self.row(file).state(), self.writes_behind() || self.leases_files());
         // One in state Through may be about to enter the other.
         if !self.is_current(file) || !(state == FileState::Behind || for_good && on && state.is_absorbed()) {
             return Ok(());

@@ -14,9 +14,11 @@ mod glance;
 mod loaded;
 mod publish;
 mod read;
+mod times;
 mod write;
 
 pub use glance::GLANCE_BYTES_MAX;
 pub use publish::{Payload, fetch, finish};
 pub use read::{Buffers, Reading};
+pub use times::Look;
 pub(crate) use write::Written;

@@ -280,13 +280,4 @@ impl<N: Nvm> Client<N> {
     pub fn hides_bytes(&self, file: FileRef) -> bool {
         self.has_rows(file)
     }
-
-    /// Size, and time of the last write in nanoseconds since 1970 (0: as the kernel says), of a file of which the kernel
-    /// does not know them.
-    pub fn look(&self, file: FileRef) -> Option<(u64, u64)> {
-        let row = self.row(file);
-        let (size, written_ns) =
-            (row.size_hint.load(Ordering::SeqCst), row.written_ns.load(Ordering::SeqCst));
-        (self.has_rows(file) && self.is_current(file)).then_some((size, written_ns))
-    }
 }

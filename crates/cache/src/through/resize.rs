@@ -72,7 +72,6 @@ impl<N: Nvm> Client<N> {
                     Err(_) => lane.cancel(file, seq, 0),
                     Ok(()) if kind == Kind::Truncate => {
                         row.size_hint.store(offset, Ordering::SeqCst);
-                        row.written_ns.store(0, Ordering::SeqCst);
                     }
                     Ok(()) => {}
                 }

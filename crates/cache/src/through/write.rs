@@ -2,9 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-#[cfg(not(shuttle))]
-use holdfast_board::FileState;
-use holdfast_board::{FileRow, NO_SIZE};
+use holdfast_board::{FileRow, FileState, NO_SIZE};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -185,6 +183,9 @@ impl<N: Nvm> Client<N> {
         }
         self.forget_loaded(file, offset, total);
         let seq = lane.append(file, Kind::Write, offset, total, parts);
+        if row.state() == FileState::Behind {
+            row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
+        }
         let result = raw();
         let bytes = *result.as_ref().unwrap_or(&0);
         let end = offset + bytes as u64;

@@ -11,14 +11,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use holdfast_board::{FileTime, Times};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, Ownership};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, fallocate, mkdirat, openat,
-    openat2, renameat_with, unlinkat,
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT,
+    fallocate, futimens, mkdirat, openat, openat2, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -166,6 +168,24 @@ fn has_quota(dev: u64) -> bool {
     quota
 }
 
+/// Whether an ext4 has a journal, as far as the kernel tells.
+fn has_journal(dev: u64, uuid: [u8; 16]) -> bool {
+    type Known = Vec<((u64, [u8; 16]), bool)>;
+    static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+    let mut known = locked(&KNOWN);
+    if let Some(&(_, journal)) = known.iter().find(|(whose, _)| *whose == (dev, uuid)) {
+        return journal;
+    }
+    let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let task = std::fs::read_link(device).and_then(|device| {
+        let name = device.file_name().unwrap_or_default().to_owned();
+        std::fs::read_to_string(Path::new("/sys/fs/ext4").join(name).join("journal_task"))
+    });
+    let journal = task.is_ok_and(|task| task.trim().parse::<u32>().is_ok());
+    known.push(((dev, uuid), journal));
+    journal
+}
+
 /// Whose description a descriptor is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
@@ -173,8 +193,6 @@ enum Whose {
     Ours,
     /// A program's, which may append.
     Lent,
-    /// A program's with our lease on it, which is given back with it.
-    Leased,
 }
 
 /// A descriptor.
@@ -182,19 +200,19 @@ enum Whose {
 pub struct OsFile {
     file: File,
     whose: Whose,
+    /// It has our lease on it, which is given back with it at the latest.
+    leased: AtomicBool,
 }
 
 impl From<File> for OsFile {
     fn from(file: File) -> Self {
-        Self { file, whose: Whose::Ours }
+        Self { file, whose: Whose::Ours, leased: AtomicBool::new(false) }
     }
 }
 
 impl Drop for OsFile {
     fn drop(&mut self) {
-        if self.whose == Whose::Leased {
-            crate::lease::give_back(self.file.as_fd());
-        }
+        self.give_back();
     }
 }
 
@@ -213,7 +231,7 @@ impl AsFd for OsFile {
 impl OsFile {
     /// A program's own description, on which we have a lease.
     pub(crate) fn leased(file: File) -> Self {
-        Self { file, whose: Whose::Leased }
+        Self { file, whose: Whose::Lent, leased: AtomicBool::new(true) }
     }
 
     /// What the lease on it says.
@@ -241,6 +259,23 @@ impl DiskFile for OsFile {
             ctime_unix_s: meta.ctime(),
             born_unix_s: born.map(|born| born.as_secs() as i64),
         })
+    }
+
+    const HAS_TIMES: bool = true;
+
+    fn times(&self) -> io::Result<Times> {
+        let stat = rustix::fs::fstat(&self.file)?;
+        Ok(Times {
+            modified: FileTime::new(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed: FileTime::new(stat.st_ctime, stat.st_ctime_nsec as i64),
+        })
+    }
+
+    fn set_modified(&self, modified: FileTime) -> io::Result<()> {
+        let Some((tv_sec, tv_nsec)) = modified.parts() else { return Ok(()) };
+        let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let last_modification = Timespec { tv_sec, tv_nsec };
+        Ok(futimens(&self.file, &Timestamps { last_access, last_modification })?)
     }
 
     /// A file system that was shut down tells nothing of its files any more; then the kernel's own table of names does.
@@ -339,13 +374,23 @@ impl DiskFile for OsFile {
     }
 
     fn orders_names(&self) -> bool {
-        matches!(identity::file_system(self), Ok((_, FsKind::Ext4 | FsKind::Xfs)))
+        match identity::file_system(self) {
+            Ok((_, FsKind::Xfs)) => true,
+            Ok((uuid, FsKind::Ext4)) => self.file.metadata().is_ok_and(|meta| has_journal(meta.dev(), uuid)),
+            _ => false,
+        }
     }
 
     fn try_clone(&self) -> io::Result<Self> {
         // The lease is the first one's to give back.
-        let whose = if self.whose == Whose::Ours { Whose::Ours } else { Whose::Lent };
-        Ok(Self { file: self.file.try_clone()?, whose })
+        Ok(Self { file: self.file.try_clone()?, whose: self.whose, leased: AtomicBool::new(false) })
+    }
+
+    fn give_back(&self) {
+        // Once: the next lease on it may be its program's.
+        if self.leased.swap(false, Ordering::SeqCst) {
+            crate::lease::give_back(self.file.as_fd());
+        }
     }
 
     fn begin_write_back(&self, range: &Range<u64>) {

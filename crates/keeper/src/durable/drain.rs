@@ -14,7 +14,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::settle::Synced;
-use super::{Durable, KEEPER_ID, ManagedFile};
+use super::{Durable, KEEPER_ID, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile};
 
 /// Owner of page locks in the keeper's name; no lane has this number.
@@ -42,8 +42,9 @@ pub enum Pace {
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Brings every byte of a file that comes from a record up to `seq` to the page cache.
-    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<()> {
+    /// Brings every byte of a file that comes from a record up to `seq` to the page cache. Returns the description that it
+    /// needed.
+    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<Option<D::File>> {
         let _draining = file.note_draining();
         self.drain_pages(file, &self.pages_to_drain(file, seq), seq, pace)
     }
@@ -82,9 +83,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         pages: &[u64],
         seq: u64,
         pace: Pace,
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<D::File>> {
         if pages.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let target = self.open_for_writing(file)?;
         let mut buffer = Vec::new();
@@ -103,7 +104,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
-            let drained = self.drain_piece(&target, file.slot, piece, seq, &mut buffer);
+            let drained = self.drain_piece(&target, file, piece, seq, &mut buffer);
             if !locked {
                 drained?;
                 continue;
@@ -120,7 +121,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.events.breathe();
             }
         }
-        Ok(())
+        Ok(Some(target))
     }
 
     /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
@@ -158,7 +159,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub(super) fn drain_piece(
         &self,
         target: &D::File,
-        slot: u32,
+        file: &ManagedFile<D::File>,
         piece: &[u64],
         seq: u64,
         buffer: &mut Vec<u8>,
@@ -168,10 +169,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut offset = 0;
         buffer.clear();
         for &page in piece {
-            let Some(row) = table.find(slot, page).filter(|row| row.oldest_seq <= seq) else { continue };
+            let Some(row) = table.find(file.slot, page).filter(|row| row.oldest_seq <= seq) else { continue };
             let at = page * PAGE_BYTES + u64::from(row.content.lo);
             if at != offset + buffer.len() as u64 {
-                self.write_drained(target, slot, offset, buffer, &mut rows)?;
+                self.write_drained(target, file, offset, buffer, &mut rows)?;
                 offset = at;
             }
             let filled = buffer.len();
@@ -179,21 +180,22 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             fetch(&self.board, &self.nvm, &row.content, row.content.lo, &mut buffer[filled..]);
             rows.push(row);
         }
-        self.write_drained(target, slot, offset, buffer, &mut rows)
+        self.write_drained(target, file, offset, buffer, &mut rows)
     }
 
     fn write_drained(
         &self,
         target: &D::File,
-        slot: u32,
+        file: &ManagedFile<D::File>,
         offset: u64,
         buffer: &mut Vec<u8>,
         rows: &mut Vec<holdfast_board::Row>,
     ) -> io::Result<()> {
         if !buffer.is_empty() {
-            target.write_all_at(buffer, offset)?;
+            self.unseen_in_times(file, target, |_| target.write_all_at(buffer, offset))?;
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
+        let slot = file.slot;
         let count = &self.board.files()[slot as usize].page_rows;
         let mut at = 0;
         for row in rows.drain(..) {
@@ -215,20 +217,20 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub(super) fn drain_held(
         &self,
         target: &D::File,
-        slot: u32,
+        file: &ManagedFile<D::File>,
         (offset, bytes): (u64, u64),
     ) -> io::Result<()> {
         let pages: Vec<u64> = pieces(offset, bytes).map(|(page, ..)| page).collect();
         let mut buffer = Vec::new();
         for piece in pages.chunks(PIECE_PAGES as usize) {
-            self.drain_piece(target, slot, piece, u64::MAX, &mut buffer)?;
+            self.drain_piece(target, file, piece, u64::MAX, &mut buffer)?;
         }
         Ok(())
     }
 
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        self.drain(file, u64::MAX, Pace::Shown)?;
+        let target = self.drain(file, u64::MAX, Pace::Shown)?;
         // A client that died between counting a row and entering it left the count too high. A drain beside this one may
         // have taken its last row out, and be about to count that.
         let is_last = !file.is_draining();
@@ -237,7 +239,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if is_last {
             self.board.files()[file.slot as usize].page_rows.clear();
         }
-        Ok(())
+        self.hand_times_over(file, target, Writers::KeptOut)
     }
 
     /// Drops all loaded pages of a file: whoever reads without a lock finds nothing from here on, before the page cache
@@ -259,7 +261,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if row.state() == FileState::Behind {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
             self.drop_loaded(file);
-            row.written_ns.store(0, Ordering::SeqCst);
             row.set_state(FileState::Through);
             self.board.header().behind_files.census.leave();
         }
@@ -324,7 +325,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         {
             // Before the state: readers and writers take the size from here.
             row.size_hint.store(stat.size, Ordering::SeqCst);
-            row.written_ns.store(0, Ordering::SeqCst);
+            // As before: who finds it in the state finds what is kept.
+            self.keep_times(file);
             self.board.header().behind_files.census.enter();
             row.set_state(FileState::Behind);
             let header = self.board.header();

@@ -33,6 +33,8 @@ pub struct ManagedFile<F> {
     pub(super) syncing: Turn,
     /// Drains under way.
     draining: AtomicU32,
+    /// Held while we change the file and tell the board's row of its times.
+    pub(super) times: Mutex<()>,
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
@@ -156,6 +158,7 @@ impl<F> ManagedFile<F> {
             fenced,
             syncing: Turn::default(),
             draining: AtomicU32::default(),
+            times: Mutex::new(()),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),
         }
@@ -202,7 +205,8 @@ impl<F: DiskFile> ManagedFile<F> {
     /// Gives the program's description back, and the lease with it: who waits to open the file goes on.
     pub(crate) fn give_back(&self) {
         let lent = locked(&self.lent).take();
-        drop(lent);
+        // A drain that finds nothing any more may have it for a moment longer.
+        lent.inspect(|lent| lent.give_back());
     }
 
     /// The program's description, if it is lent, else our own, opened now if need be. `opens` tells the fence that an open is

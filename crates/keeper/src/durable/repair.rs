@@ -127,7 +127,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, &mut || {
             let target = self.open_for_writing(&file)?;
             if range.1 > 0 {
-                self.drain_held(&target, slot, range)?;
+                self.drain_held(&target, &file, range)?;
                 for (page, ..) in pieces(range.0, range.1) {
                     self.board.loaded().drop_page(slot, page);
                 }

@@ -74,8 +74,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// Whether a sync of a file covered its only name, which was made before: the journals of ext4 and xfs cover all of them, and
-    /// ext4 without a journal that of a new file.
+    /// Whether a sync of a file covered its only name, which was made before: the journals of ext4 and xfs cover all of them.
     fn syncs_its_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let opens = &self.board.files()[file.slot as usize].client_opens;
         Ok(file.description(opens)?.orders_names())
@@ -153,7 +152,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
         if !on(Canary::DrainSkipped) {
-            self.drain(file, settled, Pace::Full).inspect_err(|error| self.sync_failed(file, error))?;
+            let drained = self.drain(file, settled, Pace::Full);
+            drained
+                .and_then(|target| self.hand_times_over(file, target, writers))
+                .inspect_err(|error| self.sync_failed(file, error))?;
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
@@ -228,8 +230,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let counts =
             [&self.board.header().behind_files.census, &self.board.files()[file.slot as usize].page_rows];
         counts.iter().for_each(|count| count.enter());
-        let replayed = replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
-            self.open_for_writing(file)
+        let replayed = self.open_for_writing(file).and_then(|target| {
+            self.unseen_in_times(file, &target, |_| {
+                replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
+                    target.try_clone()
+                })
+            })
         });
         counts.iter().for_each(|count| count.leave());
         replayed?;

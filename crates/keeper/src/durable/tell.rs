@@ -46,7 +46,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
-            let told = self.drain_piece(target, file.slot, &[page], u64::MAX, &mut buffer);
+            let told = self.drain_piece(target, file, &[page], u64::MAX, &mut buffer);
             if locked {
                 self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, PAGE_BYTES);
             }

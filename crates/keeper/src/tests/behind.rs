@@ -211,7 +211,7 @@ fn random_operations(name: &str, frames: u64, span: u64, seed: u64) {
         behind += u32::from(rows(&house.client, place) > 0);
         let row = &house.client.board().files()[place.slot as usize];
         let size = row.size_hint.load(Ordering::SeqCst);
-        assert!(house.client.look(place).is_none_or(|look| look.0 == size));
+        assert!(house.client.hidden_size(place).is_none_or(|found| found == size));
         assert_eq!(size, model.0.len() as u64, "size after {what}, seed {seed}, round {round}");
         if round % 500 == 499 {
             assert!(house.replayed(place) == model.0, "log alone, seed {seed}, round {round}");

@@ -131,6 +131,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     // The kernel takes 32 bits; callers sign-extend.
     let request = request & 0xffff_ffff;
     let is_harmless = HARMLESS_TYPES.contains(&(request >> 8 & 0xff));
+    if request == libc::FIOASYNC && process::client().is_some_and(|client| client.leases_files()) {
+        // A lease of the keeper's would show in it.
+        behind::show(fd);
+    }
     if process::client().is_some() && (!is_harmless || matches!(request, libc::FIONREAD | FIOQSIZE)) {
         // Where its bytes lie on disk, for instance, or how many there are.
         behind::bring(fd);

@@ -124,8 +124,7 @@ macro_rules! noted {
             // SAFETY: the program's own call; the kernel checks its addresses.
             unsafe {
                 // Bytes that reach the kernel later would change the times again.
-                behind::bring_path(HERE, path, $flags);
-                let result = call!($number, path, $($argument),*);
+                let result = behind::set_times_of(HERE, path, $flags, || call!($number, path, $($argument),*));
                 note_path(HERE, path, $flags, result)
             }
         }
@@ -260,16 +259,13 @@ pub unsafe extern "C-unwind" fn fchownat(
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        let drains = !on(Canary::TimesUndrained);
-        if drains && path.is_null() {
-            behind::bring(dirfd);
-        } else if drains {
-            behind::bring_path(dirfd, path, flags);
-        }
-        let result = call!(libc::SYS_utimensat, dirfd, path, times, flags);
+        let set = || call!(libc::SYS_utimensat, dirfd, path, times, flags);
         if path.is_null() {
+            let result = if on(Canary::TimesUndrained) { set() } else { behind::set_times(dirfd, set) };
             return note_fd(dirfd, result);
         }
+        let drains = !on(Canary::TimesUndrained);
+        let result = if drains { behind::set_times_of(dirfd, path, flags, set) } else { set() };
         note_path(dirfd, path, flags, result)
     }
 }

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint};
 
 use holdfast_cache::Reason;
 
-use crate::descriptions::{DSYNC, SYNC};
+use crate::descriptions::{DSYNC, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
@@ -152,6 +152,8 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     })
 }
 
+const F_GETLEASE: c_int = 1025;
+
 /// Who gets the signals of a descriptor: a process, or a group below zero.
 fn owner(fd: c_int) -> c_int {
     const F_GETOWN_EX: c_int = 16;
@@ -169,7 +171,6 @@ fn owner(fd: c_int) -> c_int {
 /// Whether a command is about what the lease fence sets on a description: the lease, and whom the kernel tells of it. Nor does
 /// the keeper write by a description that goes around the page cache. The file leaves the state for which it is leased first.
 fn looks_at_lease(command: c_int, argument: usize) -> bool {
-    const F_GETLEASE: c_int = 1025;
     const F_SETOWN: c_int = 8;
     const F_GETSIG: c_int = 11;
     const F_SETOWN_EX: c_int = 15;
@@ -194,9 +195,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
             target::leave_to_kernel(fd, Reason::Uncovered);
         }
     }
-    if looks_at_lease(command, argument)
-        && process::client().is_some_and(|client| client.writes_behind() && client.announces_opens())
-    {
+    if looks_at_lease(command, argument) && process::client().is_some_and(|client| client.leases_files()) {
         behind::show(fd);
     }
     if command == libc::F_NOTIFY {
@@ -228,6 +227,14 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         return give_int(result);
     }
     let mut flags = result as c_int;
+    if flags & libc::O_ASYNC != 0
+        && let State::Managed(file) = description.state()
+        && process::client().is_some_and(|client| client.leases_files() && client.is_managed(file))
+        && raw::fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize
+    {
+        // Set by the keeper's lease, which is not given where the program has set it.
+        flags &= !libc::O_ASYNC;
+    }
     if description.flags() & DSYNC != 0 {
         flags |= libc::O_DSYNC;
     }

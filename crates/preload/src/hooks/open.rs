@@ -42,6 +42,10 @@ unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> O
     let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     // SAFETY: the kernel checks the path's address.
     let stat = unsafe { raw::fstatat(dirfd, path, follow) }.ok()?;
+    if client.leases_files() {
+        // The kernel would refuse an open that does not wait, and let signals interrupt one that does.
+        target::end_lease(client, &stat);
+    }
     target::announce_open(client, &stat, flags)
 }
 

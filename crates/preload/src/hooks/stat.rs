@@ -3,52 +3,74 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
+use holdfast_board::{FileTime, Times};
 use holdfast_canary::{Canary, on};
 
 use crate::behind::{self, Known};
 use crate::patch;
-use crate::raw::{call, give_int};
+use crate::raw::{self, call, give_int};
 
 type Name = *const c_char;
 
 const HERE: c_int = libc::AT_FDCWD;
-const SECOND_NS: u64 = 1_000_000_000;
+/// How often the kernel is asked about a file that the keeper goes on changing.
+const LOOKS_MAX: u32 = 8;
 
-/// Asks the kernel, and puts right what it does not know. `written_ns` is later than the kernel's time or of no account.
-unsafe fn ask(kernel: impl Fn() -> isize, stat: *mut libc::stat) -> c_int {
-    let might = behind::may_hide();
-    let result = kernel();
-    if result != 0 {
-        return give_int(result);
-    }
-    // SAFETY: the kernel has just filled it.
-    let stat = unsafe { &mut *stat };
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return 0;
-    }
-    match behind::look(might, stat.st_dev, stat.st_ino) {
-        Known::Nothing => 0,
-        Known::More(..) if on(Canary::SizeUntold) => 0,
-        Known::Less => give_int(kernel()),
-        Known::More(size, written_ns) => {
-            stat.st_size = size as i64;
-            let (seconds, ns) = ((written_ns / SECOND_NS) as i64, (written_ns % SECOND_NS) as i64);
-            if (seconds, ns) > (stat.st_mtime, stat.st_mtime_nsec) {
-                (stat.st_mtime, stat.st_mtime_nsec) = (seconds, ns);
+/// Asks the kernel, and puts right what it does not know. `about` tells what it said of a regular file, `correct` corrects
+/// it.
+#[inline]
+fn ask(
+    kernel: impl Fn() -> isize,
+    about: impl Fn() -> Option<(u64, u64, Times)>,
+    correct: impl FnOnce(Option<u64>, Times),
+) -> c_int {
+    let mut before = None;
+    for round in 1.. {
+        let result = kernel();
+        if result != 0 {
+            return give_int(result);
+        }
+        let Some((dev, ino, times)) = about() else { return 0 };
+        match behind::look(dev, ino, times, before.as_ref()) {
+            Known::Perhaps(look) if round < LOOKS_MAX => before = Some(look),
+            Known::Perhaps(look) | Known::More(look) => {
+                let better = if on(Canary::TimesUntold) { times } else { look.times(times) };
+                correct(look.size().filter(|_| !on(Canary::SizeUntold)), better);
+                return 0;
             }
-            if (seconds, ns) > (stat.st_ctime, stat.st_ctime_nsec) {
-                (stat.st_ctime, stat.st_ctime_nsec) = (seconds, ns);
-            }
-            0
+            Known::Nothing => return 0,
         }
     }
+    0
+}
+
+unsafe fn ask_stat(kernel: impl Fn() -> isize, stat: *mut libc::stat) -> c_int {
+    let about = || {
+        // SAFETY: the kernel has just filled it.
+        let stat = unsafe { &*stat };
+        let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        regular.then(|| (stat.st_dev, stat.st_ino, raw::times(stat)))
+    };
+    ask(kernel, about, |size, times| {
+        // SAFETY: as above.
+        let stat = unsafe { &mut *stat };
+        if let Some(size) = size {
+            stat.st_size = size as i64;
+        }
+        if let Some(parts) = times.modified.parts() {
+            (stat.st_mtime, stat.st_mtime_nsec) = parts;
+        }
+        if let Some(parts) = times.changed.parts() {
+            (stat.st_ctime, stat.st_ctime_nsec) = parts;
+        }
+    })
 }
 
 /// `fstat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe { ask(move || call!(libc::SYS_fstat, fd, stat), stat) }
+    unsafe { ask_stat(move || call!(libc::SYS_fstat, fd, stat), stat) }
 }
 
 /// `fstatat`.
@@ -60,7 +82,7 @@ pub unsafe extern "C-unwind" fn fstatat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe { ask(move || call!(libc::SYS_newfstatat, dirfd, path, stat, flags), stat) }
+    unsafe { ask_stat(move || call!(libc::SYS_newfstatat, dirfd, path, stat, flags), stat) }
 }
 
 /// `stat`.
@@ -134,29 +156,24 @@ pub unsafe extern "C-unwind" fn statx(
 ) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     let kernel = move || unsafe { call!(libc::SYS_statx, dirfd, path, flags, mask, out) };
-    let might = behind::may_hide();
-    let result = kernel();
-    if result != 0 {
-        return give_int(result);
-    }
-    // SAFETY: the kernel has just filled it.
-    let stat = unsafe { &mut *out };
-    let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
-        return 0;
-    }
-    match behind::look(might, dev, stat.stx_ino) {
-        Known::Nothing => 0,
-        Known::Less => give_int(kernel()),
-        Known::More(size, written_ns) => {
+    let about = || {
+        // SAFETY: the kernel has just filled it.
+        let stat = unsafe { &*out };
+        let regular = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+        let time = |time: &libc::statx_timestamp| FileTime::new(time.tv_sec, i64::from(time.tv_nsec));
+        let times = Times { modified: time(&stat.stx_mtime), changed: time(&stat.stx_ctime) };
+        regular.then(|| (libc::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino, times))
+    };
+    ask(kernel, about, |size, times| {
+        // SAFETY: as above.
+        let stat = unsafe { &mut *out };
+        if let Some(size) = size {
             stat.stx_size = size;
-            let later = ((written_ns / SECOND_NS) as i64, (written_ns % SECOND_NS) as u32);
-            for time in [&mut stat.stx_mtime, &mut stat.stx_ctime] {
-                if later > (time.tv_sec, time.tv_nsec) {
-                    (time.tv_sec, time.tv_nsec) = later;
-                }
-            }
-            0
         }
-    }
+        for (time, better) in [(&mut stat.stx_mtime, times.modified), (&mut stat.stx_ctime, times.changed)] {
+            if let Some((seconds, ns)) = better.parts() {
+                (time.tv_sec, time.tv_nsec) = (seconds, ns as u32);
+            }
+        }
+    })
 }

@@ -321,7 +321,7 @@ pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -
     let (mut offset, mut whence) = (offset, whence);
     if whence == libc::SEEK_END
         && let Some((client, file)) = behind::of_reading(fd)
-        && let Some((size, _)) = client.look(file)
+        && let Some(size) = client.hidden_size(file)
         && let Some(place) = offset.checked_add_unsigned(size)
     {
         (offset, whence) = (place, libc::SEEK_SET);

@@ -1,0 +1,102 @@
+//! Looking at files that are or were in state Behind: size and times that the kernel does not know, or knows as of when the
+//! keeper brought it the bytes.
+
+use core::sync::atomic::Ordering;
+
+use holdfast_board::{Account, Changes, FileState, Seen, Times};
+use holdfast_media::Nvm;
+
+use crate::client::{Client, FileRef};
+
+/// What the board says of a file's size and times.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Whether the page cache lacked bytes of it.
+    hides: bool,
+    /// That it had all of them.
+    all: Option<Seen>,
+    size: u64,
+    account: Account,
+    changes: Changes,
+}
+
+impl Look {
+    /// Whether the kernel's answer before this look may have been of another moment than the look's: then it must be asked
+    /// again. `before`: an earlier look, made before the kernel was asked.
+    pub fn is_doubtful(&self, kernel: Times, before: Option<&Self>) -> bool {
+        let is_certain = self.hides && (self.account.is_in_hand() || self.account.is_as_left(kernel));
+        let found = |look: &Self| (look.hides, look.all, look.account);
+        !is_certain && before.is_none_or(|before| found(before) != found(self))
+    }
+
+    /// The size, if the kernel does not know it.
+    pub fn size(&self) -> Option<u64> {
+        self.hides.then_some(self.size)
+    }
+
+    /// The times of a file of which the kernel says `kernel`.
+    pub fn times(&self, kernel: Times) -> Times {
+        self.account.times(kernel, self.changes)
+    }
+}
+
+impl<N: Nvm> Client<N> {
+    /// Whether the kernel may be wrong about any file's size or times: one load, to be made after it was asked.
+    #[inline]
+    pub fn knows_better(&self) -> bool {
+        self.board.header().times_kept.word.load(Ordering::SeqCst) != 0
+    }
+
+    /// What the board says of a file's size and times; `None`: what the kernel says is right.
+    pub fn look(&self, file: FileRef) -> Option<Look> {
+        let row = self.row(file);
+        // First: a page row leaves the table after the times of its drain came to the board.
+        let (hides, all) = (self.has_rows(file), row.page_rows.none());
+        let changes = row.changes();
+        let size = row.size_hint.load(Ordering::SeqCst);
+        let account = self.board.times()[file.slot as usize].look(file.generation)?;
+        self.is_current(file).then_some(Look { hides, all, size, account, changes })
+    }
+
+    /// The size of a file of which the kernel does not know it.
+    pub fn hidden_size(&self, file: FileRef) -> Option<u64> {
+        let size = self.row(file).size_hint.load(Ordering::SeqCst);
+        (self.has_rows(file) && self.is_current(file)).then_some(size)
+    }
+
+    /// Makes a program's call that sets times of a file: what it wrote before comes to the kernel before. `kernel` tells the
+    /// kernel's times.
+    pub fn set_times(
+        &self,
+        file: FileRef,
+        raw: impl FnOnce() -> isize,
+        kernel: impl FnOnce() -> Option<Times>,
+    ) -> isize {
+        let times = &self.board.times()[file.slot as usize];
+        let is_kept = |client: &Self| {
+            client.is_current(file)
+                && (client.row(file).state() == FileState::Behind || times.look(file.generation).is_some())
+        };
+        if !is_kept(self) || !self.board.lock_file(file.slot, self.id) {
+            return raw();
+        }
+        if !is_kept(self) {
+            self.row(file).unlock_exclusive(self.id);
+            return raw();
+        }
+        // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+        let drained = self.drain_rows(file);
+        let row = self.row(file);
+        let result = raw();
+        if result >= 0 && drained.is_ok() {
+            // A write in the same tick of the clock is to be told from those before.
+            row.written_ns.store(0, Ordering::SeqCst);
+            let before = row.changes();
+            if let Some(kernel) = kernel() {
+                times.settle(file.generation, kernel, before);
+            }
+        }
+        row.unlock_exclusive(self.id);
+        result
+    }
+}
