@@ -248,3 +248,31 @@ fn a_pool_much_smaller_than_what_is_written_only_slows_down() {
     assert_eq!(std::fs::metadata(&file).expect("file").len(), 800 * (256 << 10));
     assert!(report::number(&summary, "bytes_absorbed") > 16 << 20, "{summary:#}");
 }
+
+/// A program that gives one of its new files another name soon does so with the others: they are settled by then, and it does
+/// not wait for the disk once for each. What it renames or links is as durable as before: nothing of it is left in the log.
+#[test]
+fn new_files_that_are_linked_one_by_one_are_settled_with_the_first() {
+    const FILES: u64 = 24;
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let script = format!(
+        "import os, sys, time\n\
+         os.chdir(sys.argv[1])\n\
+         os.mkdir('linked')\n\
+         for n in range({FILES}):\n\
+         \x20   with open(f'new{{n:02}}', 'wb') as file: file.write(bytes([n]) * 30000)\n\
+         os.link('new00', 'linked/00')\n\
+         time.sleep(0.5)\n\
+         for n in range(1, {FILES}): os.link(f'new{{n:02}}', f'linked/{{n:02}}')\n"
+    );
+    // Long before they would be due by their age.
+    let (output, summary) =
+        pool.run_summarised(&["--age-max", "60000"], &["python3", "-c", &script, text(&disk.root)]);
+    output.ok();
+    for n in 0..FILES {
+        let linked = std::fs::read(disk.root.join(format!("linked/{n:02}"))).expect("a linked file");
+        assert!(linked == vec![n as u8; 30_000], "file {n} differs");
+    }
+    assert_eq!(report::number(&summary, "settles"), 1, "{summary:#}");
+    assert!(report::flag(&summary, "drained"), "{summary:#}");
+}

@@ -150,8 +150,13 @@ impl EventLoop {
         while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
             let token = self.next_connection;
             self.next_connection += 1;
-            if self.watch(connection.as_fd(), token) {
-                self.connections.insert(token, connection);
+            self.connections.insert(token, connection);
+            // A program that starts says hello at once and waits: mostly it has done so by now.
+            self.converse(token);
+            let watched =
+                self.connections.get(&token).map(|connection| self.watch(connection.as_fd(), token));
+            if watched == Some(false) {
+                self.connections.remove(&token);
             }
         }
     }
@@ -239,7 +244,10 @@ impl EventLoop {
             .filter(|(_, attached)| attached.pid == pid_number)
             .map(|(id, _)| *id)
             .collect();
-        if let Some(parent) = parent_of(pid_number) {
+        // Seldom: programs that supervisors start are few among all that start.
+        if !self.expected.is_empty()
+            && let Some(parent) = parent_of(pid_number)
+        {
             self.no_longer_expected(parent);
         }
         let client = self.next_client;

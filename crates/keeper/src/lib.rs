@@ -15,6 +15,7 @@ mod lease;
 // What decides on durability runs under the model checker, too (`--cfg shuttle`); what is around it needs a kernel.
 #[cfg(not(shuttle))]
 mod ages;
+mod ahead;
 #[cfg(not(shuttle))]
 pub mod config;
 #[cfg(not(shuttle))]

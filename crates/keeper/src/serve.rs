@@ -22,10 +22,10 @@ use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 use crate::settlers::{self, Queue};
-use crate::{expire, reclaim, requests, runtime, signals, teller};
+use crate::{ahead, expire, reclaim, requests, runtime, signals, teller};
 
-/// Threads that answer requests which wait for the disk.
-const SETTLERS: usize = 2;
+/// Threads that answer requests which wait for the disk, beside those that settle ahead of requests.
+const SETTLERS: usize = 2 + ahead::THREADS_MAX;
 /// A terabyte.
 const FRAMES_MAX: u64 = 1 << 28;
 

@@ -3,6 +3,9 @@
 //! A request that needs what somebody else has (a file kept by a client, a registration under way) is put back and tried
 //! again a little later: no thread is ever held up by what only another request can give, so a handful of them serve any
 //! number of clients.
+//!
+//! Beside them, with what time is left, they settle files ahead of their requests ([`crate::ahead`]): never more than a part of the
+//! threads, and nothing that a request would have to wait for and did not need itself.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -11,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_cache::Errno;
 
+use crate::ahead::{self, Ahead, Place};
 use crate::durable::locked;
 use crate::keeper::Keeper;
 use crate::requests::{self, Haste};
@@ -28,7 +32,14 @@ struct Job {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
+    ahead: Ahead,
     closed: bool,
+}
+
+/// What a settler does next.
+enum Work {
+    Asked(Job),
+    Ahead(Place),
 }
 
 /// Requests that wait for a settler, by the index of their cell.
@@ -36,6 +47,8 @@ struct Jobs {
 pub(crate) struct Queue {
     jobs: Mutex<Jobs>,
     changed: Condvar,
+    /// A file was settled ahead.
+    settled: Condvar,
 }
 
 impl Queue {
@@ -55,13 +68,16 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next request that is due; `None` when there will be none.
-    fn take(&self) -> Option<Job> {
+    /// The next request that is due, or else what may be done ahead; `None` when there will be none.
+    fn take(&self) -> Option<Work> {
         let mut jobs = locked(&self.jobs);
         loop {
             let now = Instant::now();
             if let Some(at) = jobs.waiting.iter().position(|job| job.not_before <= now) {
-                return jobs.waiting.remove(at);
+                return jobs.waiting.remove(at).map(Work::Asked);
+            }
+            if let Some(place) = jobs.ahead.begin().filter(|_| !jobs.closed) {
+                return Some(Work::Ahead(place));
             }
             let due = jobs.waiting.iter().map(|job| job.not_before).min();
             jobs = match due {
@@ -74,13 +90,59 @@ impl Queue {
             };
         }
     }
+
+    /// A file that was to be settled ahead is asked for: waits if that is under way, and takes it off if it is not. Whether
+    /// it was settled.
+    fn overtaken(&self, place: Place) -> bool {
+        let mut jobs = locked(&self.jobs);
+        let mut waited = false;
+        while jobs.ahead.overtaken(place) {
+            waited = true;
+            jobs = self.settled.wait(jobs).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        waited
+    }
+
+    /// Whether it is time to look for files to settle ahead.
+    fn may_look_ahead(&self) -> bool {
+        locked(&self.jobs).ahead.may_look(Instant::now())
+    }
+
+    /// Files that may be settled ahead, in this order.
+    fn put_ahead(&self, places: Vec<Place>) {
+        locked(&self.jobs).ahead.put(places);
+        self.changed.notify_all();
+    }
+
+    /// One was settled ahead, or could not be.
+    fn done_ahead(&self, place: Place, well: bool) {
+        locked(&self.jobs).ahead.end(place, well);
+        self.settled.notify_all();
+    }
 }
 
 /// Answers queued requests until the queue is closed.
 pub(crate) fn run(keeper: &Arc<Keeper>, queue: &Queue) {
-    while let Some(job) = queue.take() {
+    while let Some(work) = queue.take() {
+        let job = match work {
+            Work::Asked(job) => job,
+            Work::Ahead(place) => {
+                queue.done_ahead(place, ahead::settle(&keeper.durable, place));
+                continue;
+            }
+        };
         let board = &keeper.durable.board;
         let cell = &board.requests()[job.cell];
+        if let Some(place) = ahead::place_asked_for(cell) {
+            if queue.may_look_ahead() {
+                queue.put_ahead(ahead::siblings(&keeper.durable, place));
+            }
+            if queue.overtaken(place) && ahead::is_settled(&keeper.durable, place) {
+                board.header().settles.add(1);
+                requests::finish(keeper, cell, Ok([0, 0]));
+                continue;
+            }
+        }
         if requests::answer(keeper, cell, Haste::Patient) {
             continue;
         }

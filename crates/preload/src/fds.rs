@@ -194,7 +194,7 @@ pub fn ignore_at(fd: c_int, moment: Moment) {
     replace_at(fd, moment, IGNORED);
 }
 
-/// Notes that `fd` is a regular file, which it can only read.
+/// Notes that `fd` can only read; it may be a regular file.
 pub fn note_readable(fd: c_int) {
     replace(fd, READABLE);
 }
@@ -204,7 +204,7 @@ pub fn note_readable_at(fd: c_int, moment: Moment) {
     replace_at(fd, moment, READABLE);
 }
 
-/// All numbers that can only read a regular file.
+/// All numbers that can only read what may be a regular file.
 pub fn readable() -> impl Iterator<Item = c_int> {
     (0..USED.load(Ordering::Relaxed) as c_int).filter(|&fd| matches!(look(fd), Row::Readable))
 }

@@ -69,19 +69,26 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
         let mut opened = None;
         if fd >= 0 {
+            let number = fd as c_int;
+            let reads = !target::may_write(flags) && target::may_read(flags);
+            let may_be_file = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
+            // Neither a fence that counts opens nor state Behind: nobody asks which file it is that is read.
+            let is_of_no_matter = reads && !client.announces_opens() && !client.writes_behind();
             if target::may_write(flags) {
-                fds::retire(fd as c_int)
+                fds::retire(number)
+            } else if may_be_file && is_of_no_matter {
+                fds::note_readable(number);
             } else {
-                fds::ignore(fd as c_int)
+                fds::ignore(number)
             }
-            if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 {
-                opened = raw::fstat(fd as c_int).ok();
+            if may_be_file && !is_of_no_matter {
+                opened = raw::fstat(number).ok();
                 if opened.is_some_and(|stat| stat.regular) && !target::may_write(flags) {
-                    if target::may_read(flags) {
-                        fds::note_readable(fd as c_int);
+                    if reads {
+                        fds::note_readable(number);
                     }
                     if flags & libc::O_DIRECT != 0 {
-                        behind::show(fd as c_int);
+                        behind::show(number);
                     }
                 }
             }
