@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::lab::Lab;
 use crate::report::Outcome;
 use crate::{
-    append_api, behind_reads, behind_writes, fio_benches, lifecycle, presence, recovery, redis, rocksdb,
-    sqlite, stages,
+    append_api, behind_reads, behind_writes, fio_benches, lifecycle, postgres, presence, recovery, redis,
+    rocksdb, sqlite, stages,
 };
 
 /// One named benchmark.
@@ -110,6 +110,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: false,
         absorbs: true,
         run: rocksdb::fillsync,
+    },
+    Benchmark {
+        name: "postgres",
+        about: "PostgreSQL, pgbench's TPC-B with 4 clients: against native, and against fsync=off",
+        tools: &[("initdb", "postgresql-15"), ("setpriv", "util-linux")],
+        quick: false,
+        absorbs: true,
+        run: postgres::tpcb,
     },
     Benchmark {
         name: "startup",

@@ -28,9 +28,14 @@ pub fn describe(lab: &Lab) -> String {
     )
 }
 
-/// The first program of this name in PATH.
+/// The first program of this name in PATH, or where Debian keeps PostgreSQL's.
 pub fn find_program(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
+    let path = std::env::var_os("PATH")?;
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    std::env::split_paths(&path)
+        .chain(versions.map(|version| version.path().join("bin")))
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
 }
 
 /// Type and device of the file system that holds `path`.

@@ -14,6 +14,7 @@ mod fio_benches;
 mod lab;
 mod lifecycle;
 mod machine;
+mod postgres;
 mod presence;
 mod recovery;
 mod redis;
