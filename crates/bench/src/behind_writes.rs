@@ -15,9 +15,18 @@ const LONG_S: u64 = 120;
 
 /// Holdfast with write-behind, new files included.
 pub fn behind(side: Side) -> Side {
+    with(side, "--write-behind=at-once")
+}
+
+/// Holdfast with write-behind, as users ask for it.
+pub fn behind_when_it_pays(side: Side) -> Side {
+    with(side, "--write-behind=on")
+}
+
+fn with(side: Side, option: &str) -> Side {
     match side {
         Side::Holdfast(pool, mut options) => {
-            options.push("--write-behind=at-once".into());
+            options.push(option.into());
             Side::Holdfast(pool, options)
         }
         other => other,

@@ -81,9 +81,11 @@ impl Plan {
         Self { loaded_count: pages - pages % LOADED_WAYS as u32, ..self }
     }
 
-    /// With this many pages of DRAM in all: most of them for loaded pages, the rest for page rows.
+    /// With this many pages of DRAM in all: most of them for loaded pages, a quarter for page rows. Of the default, half of
+    /// that quarter holds a write-ahead log of 4 MiB, as sqlite3 writes it over and over, whose pages need not be drained
+    /// then.
     pub fn with_read_cache(self, pages: u32) -> Self {
-        let plan = self.with_loaded(pages - pages.div_ceil(8));
+        let plan = self.with_loaded(pages - pages.div_ceil(4));
         plan.with_frames(pages - plan.loaded_count)
     }
 }

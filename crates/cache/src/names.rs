@@ -41,8 +41,8 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) || !self.has_log(file) {
             return Ok(Removal::Counted);
         }
-        // Who has it open reads on when no slot has it any more: at EBUSY it came back to state Behind meanwhile, once.
-        self.leave_behind(file, true)?;
+        // Who has it open reads on when no slot has it any more, so the keeper takes it out of state Behind for good. At EBUSY
+        // somebody has the file now, whom only we may wait for.
         let ask = |board, id, kind, args, path| match ask(board, id, kind, args, path) {
             Err(Errno::EBUSY) => {
                 self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path))

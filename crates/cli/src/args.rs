@@ -163,7 +163,8 @@ pub enum Durability {
 pub enum Behind {
     /// Every write goes to the page cache before it returns
     Off,
-    /// Files below --exclusive directories or behind the fanotify or lease fence; new files after about a second
+    /// Files below --exclusive directories or behind the fanotify or lease fence; new files once they are written again
+    /// and again
     On,
     /// As on, new files at once
     AtOnce,

@@ -28,7 +28,7 @@ pub enum WriteBehind {
     /// Every write goes to the page cache at once.
     #[default]
     Off,
-    /// Files that no outsider can see stale; new ones after about a second.
+    /// Files that no outsider can see stale; new ones once they are written again and again.
     On,
     /// New ones at once, too.
     AtOnce,

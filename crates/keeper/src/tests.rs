@@ -26,6 +26,7 @@ mod behind;
 mod durable;
 mod lent;
 mod loaded;
+mod reused;
 
 struct House {
     client: Client,

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // Maps memory and accesses it through raw pointers.
 
 use std::arch::asm;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -153,6 +154,14 @@ impl Nvm for Mapping {
                 inout("rdi") buf.as_mut_ptr() => _,
                 options(nostack, preserves_flags),
             );
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: u64) {
+        if offset < self.len {
+            // SAFETY: the byte lies within the mapping; what it is does not matter.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at(offset, 1).cast_const().cast()) };
         }
     }
 

@@ -23,6 +23,10 @@ pub trait Nvm {
     /// Copies `buf.len()` bytes at `offset` out. Bytes that someone else stores meanwhile may be torn.
     fn read(&self, offset: u64, buf: &mut [u8]);
 
+    /// Says that bytes at `offset` will be read soon; an offset outside the media is ignored.
+    #[inline]
+    fn prefetch(&self, _offset: u64) {}
+
     /// Stores `bytes` at `offset` through the cache. Durable after [`flush`](Nvm::flush) of the range and
     /// [`fence`](Nvm::fence).
     fn write(&self, offset: u64, bytes: &[u8]);

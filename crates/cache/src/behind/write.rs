@@ -88,9 +88,10 @@ impl<N: Nvm> Client<N> {
         } else {
             self.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare);
         }
-        // After the rows: whoever sees the size finds the bytes below it.
-        if row.size_hint.load(Ordering::SeqCst) < end {
-            row.size_hint.fetch_max(end, Ordering::SeqCst);
+        // After the rows: whoever sees the size finds the bytes below it. Nobody else makes the file longer: we hold its cursor
+        // lock.
+        if row.size_hint.load(Ordering::Relaxed) < end {
+            row.size_hint.store(end, Ordering::Release);
         }
         if let (Some(seek), Place::Cursor { .. } | Place::Append) = (seek, place) {
             seek(end)?;

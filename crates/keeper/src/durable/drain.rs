@@ -13,6 +13,7 @@ use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
+use super::file::Draining;
 use super::settle::Synced;
 use super::{Durable, KEEPER_ID, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile};
@@ -45,8 +46,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Brings every byte of a file that comes from a record up to `seq` to the page cache. Returns the description that it
     /// needed.
     pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<Option<D::File>> {
-        let _draining = file.note_draining();
+        let Some(_draining) = self.begin_drain(file) else { return Ok(None) };
         self.drain_pages(file, &self.pages_to_drain(file, seq), seq, pace)
+    }
+
+    /// Notes a drain until the result is dropped; `None` when the slot was given back: its rows are another file's by now, or
+    /// will be.
+    pub(super) fn begin_drain<'a>(&self, file: &'a ManagedFile<D::File>) -> Option<Draining<'a>> {
+        let draining = file.note_draining();
+        // After the note: whoever gives the slot back changes its generation first, and then waits for who noted a drain.
+        self.is_current(file).then_some(draining)
     }
 
     /// Brings what lies in frames to the page cache once half of them are in use, so that there are always some for what is
@@ -65,7 +74,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let row = &self.board.files()[slot as usize];
             let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
             let Some(file) = file.filter(|_| row.state() == FileState::Behind) else { continue };
-            let _draining = file.note_draining();
+            let Some(_draining) = self.begin_drain(&file) else { continue };
             let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
             let _ = self
                 .drain_pages(&file, &pages, u64::MAX, Pace::Full)
@@ -233,7 +242,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let target = self.drain(file, u64::MAX, Pace::Shown)?;
         // A client that died between counting a row and entering it left the count too high. A drain beside this one may
         // have taken its last row out, and be about to count that.
-        let is_last = !file.is_draining();
+        let is_last = !file.is_draining() && self.is_current(file);
         #[cfg(shuttle)]
         let is_last = is_last || mutated(Mutation::CountClearedAmidDrain);
         if is_last {
@@ -258,7 +267,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             file.meta().may_be_behind = false;
         }
         let row = &self.board.files()[file.slot as usize];
-        if row.state() == FileState::Behind {
+        if row.state() == FileState::Behind && self.is_current(file) {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
             self.drop_loaded(file);
             row.set_state(FileState::Through);
@@ -317,6 +326,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Held until the state is set: a removal that is announced afterwards sees it.
         let mut meta = file.meta();
         if let (FileState::Through, Ok(stat)) = (row.state(), stat)
+            && self.is_current(file)
             && stat.size < NO_SIZE
             // The kernel and the dynamic linker read programs and libraries without any hook, and a write takes set-user-ID
             // away.

@@ -9,7 +9,7 @@ use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::HintKind;
 
-use super::{Durable, KEEPER_ID, Writers, is_held};
+use super::{Durable, KEEPER_ID, ManagedFile, Writers, is_held};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -46,7 +46,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Bypass => self.try_bypass(&file, Reason::from_u64(args[2])).map_err(refused)?,
             Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
             // Its data must be in the page cache for good before the last name goes.
-            Ask::Unlinking if !self.never_behind(&file) => return Err(Errno::EBUSY),
+            Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
                 let state = self.board.files()[file.slot as usize].state();
                 if !(state.is_absorbed() || state == FileState::Failed) {
@@ -71,6 +71,21 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         Ok([0, 0])
+    }
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Keeps a file out of state Behind for good; false while somebody has it who would have to be waited for.
+    fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {
+        if self.never_behind(file) {
+            return Ok(true);
+        }
+        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
+            return Ok(false);
+        }
+        let left = self.leave_behind(file, true);
+        self.let_go(file);
+        left.map(|()| true).map_err(|_| Errno::EIO)
     }
 }
 

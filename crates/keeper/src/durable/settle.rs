@@ -179,6 +179,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// now: one that the crash takes back is built anew from all of its records or not at all.
     pub fn expire(&self, file: &ManagedFile<D::File>, synced: Synced) {
         let _expiring = locked(&file.expiring);
+        // The slot may have been given back while we waited for the disk, and have another file.
+        if !self.is_current(file) {
+            return;
+        }
         let row = &self.board.files()[file.slot as usize];
         {
             let mut meta = file.meta();
@@ -205,6 +209,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     fn sync_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
+        if !self.is_current(file) {
+            return;
+        }
         let row = &self.board.files()[file.slot as usize];
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
         let mut meta = file.meta();
@@ -294,6 +301,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     pub(super) fn bypass_held(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
+        if !self.is_current(file) {
+            return Ok(());
+        }
         let row = &self.board.files()[file.slot as usize];
         self.leave_behind_for_disk(file)?;
         match row.state() {

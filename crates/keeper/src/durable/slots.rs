@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, NO_SIZE};
+use holdfast_board::{FileState, NO_SIZE, pause};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -109,6 +109,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         (file.generation == generation).then(|| Arc::clone(file))
     }
 
+    /// Whether the slot of a file is still its own.
+    pub(super) fn is_current(&self, file: &ManagedFile<D::File>) -> bool {
+        self.board.files()[file.slot as usize].generation.load(Ordering::SeqCst) == file.generation
+    }
+
     /// All managed files.
     pub fn managed(&self) -> Vec<Arc<ManagedFile<D::File>>> {
         locked(&self.files).iter().flatten().cloned().collect()
@@ -117,16 +122,25 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Gives the slot of a file back. The caller made sure that no record of it is live or that all are void,
     /// and that no client uses it any more.
     pub fn release(&self, file: &ManagedFile<D::File>) {
-        let mut files = locked(&self.files);
-        self.board.remove(file.slot);
         let row = &self.board.files()[file.slot as usize];
+        {
+            let _files = locked(&self.files);
+            self.board.remove(file.slot);
+        }
+        // Others may know the file from before, and be about to drain or expire it: who looks from here on leaves the slot
+        // alone, and whoever has looked is waited for.
+        row.generation.store(0, Ordering::SeqCst);
+        while file.is_draining() {
+            pause(Duration::from_micros(50));
+        }
+        drop(locked(&file.expiring));
+        let mut files = locked(&self.files);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
         if row.state() == FileState::Behind {
             self.board.header().behind_files.census.leave();
         }
         self.drop_loaded(file);
         file.give_back();
-        row.generation.store(0, Ordering::SeqCst);
         row.set_state(FileState::Free);
         self.slots().release(file.slot);
         self.events.released(file);

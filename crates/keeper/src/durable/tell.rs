@@ -28,7 +28,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             pages.insert(0, (size - 1) / PAGE_BYTES);
             pages.dedup();
         }
-        let _draining = file.note_draining();
+        let Some(_draining) = self.begin_drain(file) else { return Ok(()) };
         let mut target = None;
         let mut buffer = Vec::new();
         for page in pages {

@@ -28,7 +28,7 @@ impl Events<OsFile> for Silent {
 /// A keeper without threads, and one file in state Behind.
 pub(super) struct Bench {
     pub durable: Durable<Mapping, OsDisk>,
-    client: Client,
+    pub client: Client,
     pub file: File,
     pub place: FileRef,
     pool: PathBuf,

@@ -1,0 +1,64 @@
+//! Slots that are given back while others know their files, and changes of size that change nothing.
+
+use std::fs::File;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::FileState;
+use holdfast_cache::{FileRef, Place, Reason};
+use holdfast_media::Bytes;
+
+use super::durable::{CLIENT, bench};
+use super::{contents, errno};
+use crate::disk::{Disk, DiskFile};
+use crate::durable::{Held, Newcomer, Writers};
+
+#[test]
+fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alone() {
+    // A round of expiry takes the dirty files down and then waits for the disk. One of them was settled and renamed over
+    // meanwhile, another file got its slot, and its bytes went to the first file and its records were expired.
+    let bench = bench("slot-reused");
+    let before = bench.managed();
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
+    bench.durable.release(&before);
+    row.unlock_exclusive(CLIENT);
+    let path = bench.directory.path().join("next");
+    let next = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    let description = bench.durable.disk.open(&path).unwrap();
+    let identity = description.identity().unwrap();
+    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: false, bypass: None };
+    let generation = bench.durable.board.header().counter.add(1);
+    let place = FileRef { slot: bench.place.slot, generation };
+    assert!(bench.durable.take_slot((place.slot, generation), Held::Open(description), &newcomer).is_ok());
+    let managed = bench.durable.file(u64::from(place.slot), generation).unwrap();
+    // Its size is its own.
+    bench.file.set_len(77).unwrap();
+    before.meta().may_be_behind = true;
+    bench.durable.enter_behind(&before);
+    assert_eq!(bench.state(), FileState::Through);
+    bench.durable.allow_behind(&managed, false);
+    assert_eq!((bench.state(), row.size_hint.load(Ordering::SeqCst)), (FileState::Behind, 0));
+    let parts = [Bytes::from_slice(b"the next file's")];
+    let raw = || -> Result<usize, holdfast_cache::Errno> { panic!("no system call is needed") };
+    bench.client.write(place, Place::At(0), &parts, raw, || Err(errno(std::io::Error::other("")))).unwrap();
+    let expired = row.expired_seq.load(Ordering::SeqCst);
+    bench.durable.settle(&before, Writers::MayBeIn).unwrap();
+    bench.durable.tell(&before).unwrap();
+    bench.durable.bypass(&before, Reason::MappedShared).unwrap();
+    assert_eq!((row.expired_seq.load(Ordering::SeqCst), row.page_rows.get()), (expired, 1));
+    assert_eq!((bench.state(), contents(&bench.file)), (FileState::Behind, vec![0; 77]));
+    bench.durable.settle(&managed, Writers::MayBeIn).unwrap();
+    assert_eq!(contents(&next), b"the next file's");
+}
+
+#[test]
+fn a_truncation_to_the_size_a_file_has_drains_nothing() {
+    let bench = bench("same-size");
+    bench.write(5000, b"the end");
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    bench.client.truncate(bench.place, 5007, || bench.file.set_len(5007).map_err(errno)).unwrap();
+    assert_eq!((row.page_rows.get(), bench.file.metadata().unwrap().len()), (1, 5007));
+    assert_eq!(contents(&bench.file), vec![0; 5007]);
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    assert_eq!(&contents(&bench.file)[4998..], b"\0\0the end");
+}
