@@ -394,6 +394,12 @@ os.pwrite(fd, b'e' * 100, 50)
 last = rests('drained')
 assert last[0] == last[1] > changed[1], (changed, last)
 fd = os.open('set', os.O_RDWR | os.O_CREAT, 0o600)
+# Set while bytes wait in the log, most times: before the time of the last write and after it.
+for _ in range(20):
+    os.write(fd, b's' * 5000)
+    os.utime('set', (1000000000, 1000000000))
+    assert times('set')[0] == 1000000000 * 10 ** 9
+assert rests('set')[0] == 1000000000 * 10 ** 9
 os.write(fd, b's' * 5000)
 os.utime('set', (1000000000, 4000000000))
 assert rests('set')[0] == 4000000000 * 10 ** 9

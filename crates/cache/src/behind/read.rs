@@ -106,9 +106,10 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) {
             return Ok(Reading::Stale);
         }
-        if !self.reads_here(file) {
+        if self.is_in_kernel(file) {
             return Ok(Reading::Kernel);
         }
+        // Waits for who keeps the file's writers out.
         let mut lane = self.take_lane()?;
         match lane.enter_reading(file)? {
             Entry::Behind => {}
@@ -134,6 +135,13 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn reads_here(&self, file: FileRef) -> bool {
         self.row(file).state() == FileState::Behind || self.has_rows(file)
+    }
+
+    /// Whether the kernel can be asked at once. Not while rows are counted in state Through either: the keeper writes the log to
+    /// the file again, and older bytes are back for that long.
+    #[inline]
+    pub fn is_in_kernel(&self, file: FileRef) -> bool {
+        !self.reads_here(file) && self.row(file).page_rows.get() == 0
     }
 
     #[allow(clippy::too_many_arguments)]

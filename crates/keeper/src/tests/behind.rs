@@ -467,3 +467,29 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
         }
     }
 }
+
+/// Reads of a file in state Through were refused with `EIO` for as long as the keeper wrote the log to it again.
+#[test]
+fn a_read_waits_while_the_log_is_written_to_the_file_again() {
+    let house = super::house("rewritten", NEVER_MS);
+    let (file, place) = house.create("file");
+    super::write_at(&house.client, place, &file, 0, b"newest");
+    assert_eq!(state(&house.client, place), FileState::Through);
+    let board = house.client.board();
+    let row = &board.files()[place.slot as usize];
+    // As `rewrite` does.
+    assert!(board.lock_file(place.slot, crate::durable::KEEPER_ID));
+    row.page_rows.enter();
+    let mut buffer = [0; 6];
+    let raw = |_: &mut [u8], _| -> Result<usize, Errno> { panic!("the kernel is asked by the caller") };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            row.page_rows.leave();
+            row.unlock_exclusive(crate::durable::KEEPER_ID);
+        });
+        let read = house.client.read(place, Place::At(0), &mut buffer, raw, || panic!(), |_| panic!());
+        assert_eq!(read, Ok(Reading::Kernel));
+        assert_eq!(row.page_rows.get(), 0, "the read went on before the file was whole");
+    });
+}

@@ -75,7 +75,7 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
         let bytes = vector.bytes();
         let asks_kernel = match spot {
             Spot::At(_) => is_first && client.leaves_to_kernel(file, bytes),
-            Spot::Cursor => !client.reads_here(file),
+            Spot::Cursor => client.is_in_kernel(file),
         };
         is_first = false;
         if !asks_kernel {
