@@ -19,8 +19,6 @@ use crate::proc::wait_until;
 pub enum Kind {
     /// ext4, with a journal that is not committed by time within a test.
     Ext4,
-    /// ext4 without a journal: checked before it is mounted again.
-    Ext4Unjournaled,
     /// xfs.
     Xfs,
     /// btrfs.
@@ -32,9 +30,6 @@ impl Kind {
         match self {
             // A power cut must find what was not synced still unsynced, so no timer may commit it before.
             Kind::Ext4 => ("mkfs.ext4", &["-q", "-F", "-m", "0"], "commit=300"),
-            Kind::Ext4Unjournaled => {
-                ("mkfs.ext4", &["-q", "-F", "-m", "0", "-O", "^has_journal"], "defaults")
-            }
             Kind::Xfs => ("mkfs.xfs", &["-q", "-f"], "defaults"),
             Kind::Btrfs => ("mkfs.btrfs", &["-q", "-f"], "commit=300"),
         }
@@ -164,10 +159,6 @@ impl Disk {
             self.detach();
             disk.restore();
             self.attach();
-        }
-        if self.kind == Kind::Ext4Unjournaled {
-            // 1: it found something, and put it right.
-            Cmd::new("e2fsck").args(["-y", &self.device()]).output().expect(&[0, 1]);
         }
         self.mount();
     }

@@ -14,18 +14,13 @@ use holdfast_e2e::workload::sqlite::{DELETE, WAL};
 const DISK_BYTES: u64 = 300 << 20;
 
 fn storm(name: &str, disk: &Disk, rounds: u64) {
-    storm_of(name, disk, rounds, true);
-}
-
-/// `renames`: a sync of a file makes earlier renames durable, as journals do.
-fn storm_of(name: &str, disk: &Disk, rounds: u64, renames: bool) {
     let mut storm = Storm::new(disk, name);
     for _ in 0..rounds * random::rounds() {
         let choice = storm.random();
         let workload: Box<dyn Workload> = match choice % 5 {
             0 => Box::new(DELETE),
             1 => Box::new(WAL),
-            2 if renames => Box::new(Operations { seed: choice }),
+            2 => Box::new(Operations { seed: choice }),
             _ => Box::new(Crew {
                 // Odd: files that processes meet at would be left to the kernel, which keeps only what was synced.
                 seed: choice | 1,
@@ -54,13 +49,6 @@ fn xfs_survives_shutdowns() {
 #[test]
 fn ext4_survives_on_a_forgetful_disk() {
     storm("power cuts of ext4", &Disk::forgetful(Kind::Ext4), 50);
-}
-
-/// A file's sync brings no names to this disk but perhaps its own.
-#[test]
-fn ext4_without_a_journal_survives_on_a_forgetful_disk() {
-    let disk = Disk::forgetful(Kind::Ext4Unjournaled);
-    storm_of("power cuts of ext4 without a journal", &disk, 20, false);
 }
 
 #[test]
