@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::machine;
-use crate::running::Running;
+use crate::running::{Running, done};
 
 /// The pool `holdfast run --volatile` makes by default.
 pub const DEFAULT_POOL_BYTES: u64 = 256 << 20;
@@ -163,14 +163,7 @@ impl Lab {
     pub fn holdfast(&self, args: &[&str], pool: &Path) -> Result<String> {
         let mut command = Command::new(&self.holdfast);
         command.args(args).arg(pool);
-        let output = command.output().with_context(|| format!("could not start {command:?}"))?;
-        ensure!(
-            output.status.success(),
-            "{command:?} failed ({}): {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        done(&mut command)
     }
 
     /// Runs a program on a side and returns what it printed.

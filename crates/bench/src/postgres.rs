@@ -13,6 +13,7 @@ use crate::behind_writes::behind;
 use crate::lab::{Lab, Side};
 use crate::machine::find_program;
 use crate::report::{Check, Outcome, Run, interleave};
+use crate::running::done;
 
 /// Whom Debian makes for the server.
 const USER: &str = "postgres";
@@ -133,18 +134,6 @@ impl Cluster {
     fn stop(&self) -> Result<()> {
         done(&mut self.command("pg_ctl", &["stop", "-m", "fast", "-D", &self.data()])).map(drop)
     }
-}
-
-/// Runs a program to a good end and returns what it printed.
-fn done(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("could not start {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({}): {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn text(path: &Path) -> Result<&str> {

@@ -71,3 +71,15 @@ impl Drop for Running {
         }
     }
 }
+
+/// Runs a program to a good end and returns what it printed.
+pub fn done(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("could not start {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}): {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
