@@ -35,6 +35,8 @@ pub(crate) enum Entry {
     Through,
     /// Yes, in state Behind; the lane announces it.
     Behind,
+    /// Yes, by the kernel alone, in state Unsynced; the lane announces it.
+    Unsynced,
     /// The file is left to the kernel.
     Kernel,
     /// The slot is used for another file by now.
@@ -285,6 +287,7 @@ impl<N: Nvm> Lane<'_, N> {
         self.enter_if(file, exclusive, |state| match state {
             FileState::Through => Ok(Entry::Through),
             FileState::Behind => Ok(Entry::Behind),
+            FileState::Unsynced => Ok(Entry::Unsynced),
             FileState::Failed => Err(Errno::EIO),
             _ => Ok(Entry::Kernel),
         })
@@ -322,7 +325,7 @@ impl<N: Nvm> Lane<'_, N> {
             let is_current = row.generation.load(Ordering::SeqCst) == file.generation;
             if !kept_out && (is_current || on(Canary::SlotGenerationUnchecked)) {
                 let entry = judge(row.state());
-                if !matches!(entry, Ok(Entry::Through | Entry::Behind)) {
+                if !matches!(entry, Ok(Entry::Through | Entry::Behind | Entry::Unsynced)) {
                     self.leave();
                 }
                 return entry;

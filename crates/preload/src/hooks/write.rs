@@ -15,7 +15,7 @@ use crate::descriptions::{APPEND, DIRECT, DSYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, memory, process, tls};
+use crate::{behind, critical, memory, process, tls, unsynced};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -123,6 +123,11 @@ impl Call {
             // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
             let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
         }
+        if (handle.flags & DSYNC != 0 || self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0)
+            && let Err(errno) = unsynced::log_from_now(handle, self.transfer.fd)
+        {
+            return Some(-(errno.0 as isize));
+        }
         if is_odd || !parts.iter().all(memory::is_readable) {
             return Some(self.around(handle));
         }
@@ -149,7 +154,9 @@ impl Call {
                 let before = description.cursor();
                 let outcome = self.absorb(handle, parts, before, (moment, &strayed, &moved));
                 description.set_cursor(match (outcome, before) {
-                    (Ok(Outcome::Absorbed { bytes, .. }), Some(before)) => Some(before + bytes as u64),
+                    (Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }), Some(before)) => {
+                        Some(before + bytes as u64)
+                    }
                     // Larger writes may have gone around the log, without an offset to learn from.
                     (Ok(Outcome::Absorbed { bytes, offset }), None) if bytes <= LEARN_BYTES_MAX => {
                         Some(offset + bytes as u64)
@@ -164,7 +171,7 @@ impl Call {
         }
         match outcome {
             Err(_) if moved.get() => None,
-            Ok(Outcome::Absorbed { bytes, .. }) => Some(bytes as isize),
+            Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => Some(bytes as isize),
             Ok(Outcome::Kernel) => Some(self.kernel_synced(handle.flags & DSYNC != 0)),
             Ok(Outcome::Stale) => None,
             Err(errno) => Some(-(errno.0 as isize)),
