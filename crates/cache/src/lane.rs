@@ -130,7 +130,7 @@ impl<N: Nvm> Client<N> {
 }
 
 /// Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
-fn lane_hint() -> usize {
+pub(crate) fn lane_hint() -> usize {
     if cfg!(shuttle) {
         // The checker repeats schedules; addresses do not repeat.
         return 0;

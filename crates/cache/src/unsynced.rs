@@ -8,18 +8,21 @@
 //! Must never let a write be under way unlogged while a sync is absorbed (invariant 9).
 
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 
-use holdfast_board::{FileState, NO_SIZE};
+use holdfast_board::{FileState, NO_SIZE, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::ask::{Ask, ask};
 use crate::client::{Client, Errno, FileRef, Outcome};
-use crate::lane::{Entry, Lane, atomic_write_bytes_max};
+use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 
 /// New files of up to this many bytes are logged as a whole at their first sync.
 const CONTENT_BYTES_MAX: u64 = 1 << 20;
+/// How often it is seen whether calls that were begun without the log are over.
+const PASSING_PAUSE: Duration = Duration::from_micros(20);
 
 /// A file as its page cache has it.
 pub trait Content {
@@ -34,6 +37,25 @@ pub trait Content {
 }
 
 impl<N: Nvm> Client<N> {
+    /// Whether files are logged from their first sync on.
+    #[inline]
+    pub fn logs_on_sync(&self) -> bool {
+        self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0
+    }
+
+    /// Makes a call that changes a file which has no row, or is left to the kernel. `None`, and the call is not made, when the
+    /// file has a row by which it must be made, or too many such calls are under way.
+    pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
+        let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
+        let is_passed = match self.find(dev, ino) {
+            None => true,
+            Some(seen) => seen.state == FileState::Bypassed,
+        };
+        let result = (is_passed || on(Canary::UnsyncedUnannounced)).then(raw);
+        call.end();
+        result
+    }
+
     /// Whether nobody has asked for the file's durability yet.
     #[inline]
     pub fn is_unsynced(&self, file: FileRef) -> bool {
@@ -81,6 +103,13 @@ impl<N: Nvm> Client<N> {
     pub fn log_from_now(&self, file: FileRef, content: &impl Content) -> Result<(), Errno> {
         if !self.is_unsynced(file) {
             return Ok(());
+        }
+        // Writers who had not found its row.
+        while self.board.header().is_passed(self.row(file).ino.load(Ordering::Relaxed)) {
+            if !self.keeper_alive() {
+                return Err(Errno::EIO);
+            }
+            pause(PASSING_PAUSE);
         }
         let bytes_max = CONTENT_BYTES_MAX.min(atomic_write_bytes_max(&self.layout));
         // An empty file leaves no record of which it could be made.

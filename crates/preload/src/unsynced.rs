@@ -6,12 +6,14 @@
 use core::cell::Cell;
 use core::ffi::c_int;
 
-use holdfast_cache::{Content, Errno};
+use holdfast_cache::{Content, Errno, Origin};
 use holdfast_media::Bytes;
 
+use crate::descriptions::{DSYNC, State};
+use crate::fds::{self, Row};
 use crate::raw::{self, call, check};
 use crate::target::{self, Handle};
-use crate::{critical, process};
+use crate::{critical, process, streams};
 
 /// The file behind a descriptor, as the page cache has it.
 struct Descriptor(c_int);
@@ -23,6 +25,32 @@ pub fn log_from_now(handle: Handle, fd: c_int) -> Result<(), Errno> {
         return Ok(());
     }
     critical::section(|| handle.client.log_from_now(handle.file, &Descriptor(fd)))
+}
+
+/// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the file's durability yet and it has
+/// no row. `None`: it must be made otherwise.
+#[inline]
+pub fn pass(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
+    let client = process::client().filter(|client| client.logs_on_sync())?;
+    let Row::Described(description) = fds::look(fd) else { return None };
+    let is_theirs = matches!(description.state(), State::Pending(Origin::Created | Origin::Opened));
+    if !is_theirs || description.flags() & DSYNC != 0 || process::bypasses_all() || streams::active() {
+        return None;
+    }
+    let (device, ino) = description.file()?;
+    let result = critical::section(|| client.pass(device, ino, raw));
+    description.set_cursor(None);
+    result
+}
+
+/// Something was done to the file behind `fd` that no slot will hold: its creation is the kernel's to make durable.
+pub fn note_change(fd: c_int) {
+    if let Row::Described(description) = fds::look(fd)
+        && description.state() == State::Pending(Origin::Created)
+    {
+        description.set_state(State::Pending(Origin::Opened));
+        description.count_name();
+    }
 }
 
 impl Content for Descriptor {
@@ -62,7 +90,12 @@ fn reopen(fd: c_int) -> Result<c_int, Errno> {
     }
     // SAFETY: the path ends with a zero.
     let opened = unsafe {
-        call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOATIME)
+        call!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOATIME
+        )
     };
     check(opened).map(|fd| fd as c_int)
 }
@@ -71,7 +104,9 @@ fn reopen(fd: c_int) -> Result<c_int, Errno> {
 fn read_all(fd: c_int, bytes: u64, log: &mut dyn FnMut(&[Bytes<'_>])) -> bool {
     const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     // SAFETY: new memory, at no address of the program's.
-    let mapped = unsafe { call!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS, usize::MAX, 0) };
+    let mapped = unsafe {
+        call!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS, usize::MAX, 0)
+    };
     let Ok(memory) = check(mapped) else { return false };
     let read = Cell::new(0);
     while read.get() < bytes {

@@ -361,8 +361,14 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
     let path = String::from_utf8(path).map_err(|_| Errno::EOPNOTSUPP)?;
     let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
     let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
-    let newcomer =
-        Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false, bypass: None, unsynced: false };
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: Path::new(&path),
+        created,
+        fenced: false,
+        bypass: None,
+        unsynced: false,
+    };
     let held = match lent {
         Some(lent) => Held::Lent(description, Arc::new(lent)),
         None if created => Held::Path(description),

@@ -103,7 +103,10 @@ impl Directories {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A managed file was created here; its slot says so durably.
     pub(super) fn note_created(&self, path: &Path) {
-        locked(&self.watched).note(path, |balance| balance.created -= 1);
+        let mut watched = locked(&self.watched);
+        watched.take_notices(&self.disk);
+        // Of one that was made before the directory's last real sync no notice is left.
+        watched.note(path, |balance| balance.created -= i64::from(balance.created > 0));
     }
 
     /// No slot holds the creation of that file any more.

@@ -74,6 +74,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if row.state() != FileState::Bypassed {
             return false;
         }
+        // Somebody is writing to it by the kernel alone, and may not be done when the next sync begins.
+        if self.board.header().is_passed(row.ino.load(Ordering::Relaxed)) {
+            return false;
+        }
         // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
         row.note_unlogged();
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);

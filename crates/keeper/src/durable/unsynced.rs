@@ -23,11 +23,23 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             (meta.path.clone(), meta.marks, meta.unlinking.is_some() || meta.marks & MARK_VOID != 0)
         };
         // Under its first name alone it can be built anew; any other is brought to the disk as it is.
-        let is_held = marks & MARK_CREATED != 0 && moved.is_none() && !removed && stat.links == 1;
+        let is_held = marks & MARK_CREATED != 0
+            && moved.is_none()
+            && !removed
+            && stat.links == 1
+            && self.was_only_written(file);
         if let Some(directory) = path.parent() {
             self.secure_names(directory, is_held, &stat)?;
         }
         Ok(is_held)
+    }
+
+    /// Whether nothing was done to a new file but writing to it, as far as can be seen: that leaves both of its times the same.
+    /// Mode and owner are in its slot.
+    fn was_only_written(&self, file: &ManagedFile<D::File>) -> bool {
+        let held = file.held();
+        let same_times = || held.times().is_ok_and(|times| times.modified == times.changed);
+        (!D::File::HAS_TIMES || same_times()) && !held.has_attributes()
     }
 
     /// The slot does not hold the creation of a file any more that the log never stood for.

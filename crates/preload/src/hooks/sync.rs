@@ -20,7 +20,9 @@ fn directory_device(fd: c_int) -> Option<u64> {
 
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
-    match target::of_other(fd) {
+    // The first to ask for a file's durability has it logged.
+    let logs = process::client().is_some_and(holdfast_cache::Client::logs_on_sync);
+    match if logs { target::of_change(fd) } else { target::of_other(fd) } {
         Target::Managed(handle) => {
             // SAFETY: touches no memory.
             let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());

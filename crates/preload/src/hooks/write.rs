@@ -74,6 +74,12 @@ impl Call {
         }
         tls::with(|thread| thread.writes.set(thread.writes.get().wrapping_add(1)));
         let moment = fds::moment(self.transfer.fd);
+        if self.transfer.flags & (RWF_DSYNC | RWF_SYNC) == 0
+            && let Some(result) = unsynced::pass(self.transfer.fd, || self.unsynced())
+        {
+            let strayed = result > 0 && !moment.lasts(self.transfer.fd);
+            return give(if strayed { self.settle_others(result, None) } else { result });
+        }
         give(target::retry(
             self.transfer.fd,
             |synced| {
