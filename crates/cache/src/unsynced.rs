@@ -36,6 +36,11 @@ pub trait Content {
     fn read(&self, bytes: u64, log: &mut dyn FnMut(&[Bytes<'_>])) -> bool;
 }
 
+/// Whether nobody but the kernel has to do with the changes of a file.
+fn is_kernels(state: FileState) -> bool {
+    matches!(state, FileState::Free | FileState::Bypassed | FileState::Orphan)
+}
+
 impl<N: Nvm> Client<N> {
     /// Whether files are logged from their first sync on.
     #[inline]
@@ -47,13 +52,22 @@ impl<N: Nvm> Client<N> {
     /// file has a row by which it must be made, or too many such calls are under way.
     pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
         let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
-        let is_passed = match self.find(dev, ino) {
-            None => true,
-            Some(seen) => seen.state == FileState::Bypassed,
-        };
+        let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
         let result = (is_passed || on(Canary::UnsyncedUnannounced)).then(raw);
         call.end();
         result
+    }
+
+    /// As [`Client::pass`], for a file that had a row when it was looked at last.
+    pub fn pass_by<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Option<R> {
+        let row = self.row(file);
+        let (dev, ino) = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        if self.is_current(file) { self.pass(dev, ino, raw) } else { None }
+    }
+
+    /// Whether the file is left to the kernel now.
+    pub fn is_bypassed(&self, file: FileRef) -> bool {
+        is_kernels(self.row(file).state()) && self.is_current(file)
     }
 
     /// Whether nobody has asked for the file's durability yet.

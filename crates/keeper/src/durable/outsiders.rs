@@ -85,7 +85,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.size_hint.store(stat.size, Ordering::SeqCst);
         }
         file.meta().bypass = None;
-        row.set_state(FileState::Through);
+        // Its name may not be on disk either, which is seen to when its durability is asked for.
+        let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
+        row.set_state(if logs_on_sync { FileState::Unsynced } else { FileState::Through });
         true
     }
 }

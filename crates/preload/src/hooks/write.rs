@@ -56,7 +56,11 @@ impl Call {
 
     /// The call on a file left to the kernel, whose description the program believes to be synchronous.
     fn kernel_synced(&self, synced: bool) -> isize {
-        let result = self.transfer.kernel();
+        self.synced_after(self.transfer.kernel(), synced)
+    }
+
+    /// Syncs what such a call wrote.
+    fn synced_after(&self, result: isize, synced: bool) -> isize {
         if result > 0 && synced {
             let sync = raw::fdatasync(self.transfer.fd);
             if sync < 0 {
@@ -122,6 +126,18 @@ impl Call {
         result
     }
 
+    /// A write to a file that is left to the kernel, which may end at any moment: what is under way then is noted. `None`: it is
+    /// the log's again.
+    fn left_to_kernel(&self, handle: Handle) -> Option<isize> {
+        let synced = handle.flags & DSYNC != 0;
+        let passed = critical::section(|| handle.client.pass_by(handle.file, || self.transfer.plain()));
+        let passed = passed.map(|result| self.synced_after(result, synced));
+        match passed {
+            None if handle.client.is_bypassed(handle.file) => Some(self.kernel_synced(synced)),
+            passed => passed,
+        }
+    }
+
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
         // A write of state Behind makes no call that would refuse the flags.
         let is_odd = self.transfer.flags & !KNOWN_FLAGS != 0 && handle.client.writes_behind();
@@ -178,7 +194,7 @@ impl Call {
         match outcome {
             Err(_) if moved.get() => None,
             Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => Some(bytes as isize),
-            Ok(Outcome::Kernel) => Some(self.kernel_synced(handle.flags & DSYNC != 0)),
+            Ok(Outcome::Kernel) => self.left_to_kernel(handle),
             Ok(Outcome::Stale) => None,
             Err(errno) => Some(-(errno.0 as isize)),
         }
