@@ -107,7 +107,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub volatile: bool,
     /// What is guaranteed when a call returns
-    #[arg(long, value_enum, default_value_t = Durability::Write)]
+    #[arg(long, value_enum, default_value_t = Durability::Sync, env = "HOLDFAST_DURABILITY")]
     pub durability: Durability,
     /// You vouch that nobody else opens the files below DIR (may be given several times)
     #[arg(long, value_name = "DIR")]
@@ -154,11 +154,11 @@ pub struct RunArgs {
 /// What a returned call guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Durability {
-    /// Every write is durable when it returns
-    Write,
-    /// As natively: a write is durable once the program has synced the file; after a file's first sync, when it returns.
-    /// Files that are never synced cost next to nothing
+    /// As natively: a write is durable once the program has synced the file, and after a file's first sync when it
+    /// returns. Files that are never synced cost next to nothing
     Sync,
+    /// Every write of every file is durable when it returns
+    Write,
 }
 
 impl From<Durability> for holdfast_keeper::config::Durability {

@@ -75,6 +75,7 @@ impl Pool {
     /// `HOLDFAST_E2E_RUN_OPTIONS` adds options to every run, so that all tests can be run in another state of the files.
     pub fn run(&self, options: &[&str]) -> Cmd {
         let more = std::env::var("HOLDFAST_E2E_RUN_OPTIONS").unwrap_or_default();
+        // Most tests ask what becomes of every write; an option says otherwise.
         self.as_user(
             Cmd::holdfast("run")
                 .arg("--volatile")
@@ -82,7 +83,8 @@ impl Pool {
                 .arg(&self.path)
                 .args(["--size", self.size])
                 .args(more.split_whitespace())
-                .args(options),
+                .args(options)
+                .env("HOLDFAST_DURABILITY", "write"),
         )
     }
 

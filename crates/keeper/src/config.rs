@@ -39,9 +39,9 @@ pub enum WriteBehind {
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// Its return.
-    #[default]
     Write,
     /// The program's next sync of the file, as natively; once there was one, its return.
+    #[default]
     Sync,
 }
 
@@ -94,7 +94,7 @@ impl KeeperConfig {
             batch_bytes_min: 0,
             batch_bytes_max: 0,
             age_ms_max: 1000,
-            durability: Durability::Write,
+            durability: Durability::Sync,
             write_behind: WriteBehind::Off,
             read_cache_bytes: 32 << 20,
             nvm_latency_ns: 0,

@@ -52,6 +52,7 @@ fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let mut config = KeeperConfig::new(pool.clone());
     config.volatile = true;
+    config.durability = crate::config::Durability::Write;
     config.exclusive = vec![directory.path().canonicalize().unwrap()];
     config.fence = FenceChoice::None;
     configure(&mut config);

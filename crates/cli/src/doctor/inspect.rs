@@ -104,7 +104,8 @@ fn run_once(line: &[OsString]) -> anyhow::Result<(ExitStatus, Option<Summary>)> 
     let messages =
         std::io::stderr().as_fd().try_clone_to_owned().context("cannot duplicate standard error")?;
     let status = Command::new(locate::executable()?)
-        .args(["run", "--volatile", "--size", "64M", "--pool"])
+        // Every write is asked about, synced or not.
+        .args(["run", "--volatile", "--durability", "write", "--size", "64M", "--pool"])
         .arg(dir.path().join("pool"))
         .arg(summary_option)
         .arg("--")
