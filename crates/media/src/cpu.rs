@@ -1,9 +1,10 @@
 //! Which instructions this machine has for making stores durable and for copying with a checksum.
 //!
-//! Chosen once, when media is opened; nothing asks the processor again on the hot path.
+//! Chosen once, when media is opened or first written to; nothing asks the processor again on the hot path.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The instruction that writes a cache line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,33 @@ impl CopyPath {
             CopyPath::Clmul => clmul(),
             CopyPath::Bounce => true,
         }
+    }
+}
+
+/// A path that is chosen when it is first needed: a program that writes nothing never asks the processor, which takes
+/// a virtual machine many microseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Choice(AtomicU8);
+
+impl Choice {
+    /// `path`, from the beginning.
+    pub(crate) fn made(path: CopyPath) -> Self {
+        Self(AtomicU8::new(1 + path as u8))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> CopyPath {
+        match self.0.load(Ordering::Relaxed) {
+            0 => self.choose(),
+            made => CopyPath::ALL[usize::from(made - 1)],
+        }
+    }
+
+    #[cold]
+    fn choose(&self) -> CopyPath {
+        let path = CopyPath::of_cpu();
+        self.0.store(1 + path as u8, Ordering::Relaxed);
+        path
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::allocate::HUGE_PAGE_BYTES;
 use crate::bytes::Bytes;
-use crate::cpu::{CopyPath, FlushPath};
+use crate::cpu::{Choice, CopyPath, FlushPath};
 use crate::delay::{Delay, Throttle};
 use crate::detect::{MediaInfo, MediaKind, detect, open_media};
 use crate::error::MediaError;
@@ -39,7 +39,7 @@ pub struct Mapping {
     base: NonNull<u8>,
     len: u64,
     flush: FlushPath,
-    copy: CopyPath,
+    copy: Choice,
     throttle: Throttle,
 }
 
@@ -98,13 +98,13 @@ impl Mapping {
 
     /// Streams by `path` instead of the fastest one, to compare them. A path that the processor lacks is refused.
     pub fn with_copy_path(mut self, path: CopyPath) -> Option<Mapping> {
-        self.copy = path;
+        self.copy = Choice::made(path);
         path.is_available().then_some(self)
     }
 
     /// How bytes are streamed and summed.
     pub fn copy_path(&self) -> CopyPath {
-        self.copy
+        self.copy.get()
     }
 
     /// Address of `len` bytes at `offset`.
@@ -184,7 +184,7 @@ impl Nvm for Mapping {
         }
         // SAFETY: the whole lines lie within the mapping (checked), `to` is aligned as offset (checked) and base are, no
         // references into the mapping exist, and the path was chosen on this processor.
-        unsafe { stream(self.copy, to, src, crc) }
+        unsafe { stream(self.copy.get(), to, src, crc) }
     }
 
     #[inline]
@@ -263,7 +263,7 @@ fn map(fd: BorrowedFd<'_>, info: &MediaInfo, read_only_front: u64) -> Result<Map
         base,
         len: info.len,
         flush: info.flush,
-        copy: CopyPath::of_cpu(),
+        copy: Choice::default(),
         throttle: Throttle::default(),
     };
     let all = base.as_ptr().cast();
