@@ -202,6 +202,10 @@ impl<N: Nvm> Client<N> {
         let mut is_logged = false;
         let is_read = content.read(bytes, &mut |parts| {
             lane.append(file, Kind::Write, 0, bytes, parts);
+            // The disk may have it longer; there is room for this one in the place of a cancel record.
+            if !on(Canary::UnsyncedSizeForgotten) {
+                lane.append(file, Kind::Truncate, bytes, 0, &[]);
+            }
             is_logged = true;
         });
         lane.finish(file);
