@@ -30,6 +30,8 @@ impl Errno {
     /// The file must leave state Behind first.
     pub const EBUSY: Self = Self(16);
     /// Not a pool or board this library knows.
+    pub const EEXIST: Self = Self(17);
+    /// See `errno(3)`.
     pub const EINVAL: Self = Self(22);
     /// Within the keeper alone: somebody has the file; to be tried again.
     pub const EDEADLK: Self = Self(35);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::SegmentState;
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
-use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place};
+use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place, Renaming};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -305,7 +305,9 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
     let (old, target) = house.create("old");
     write_at(&house.client, target, &old, 0, b"old");
     let name = std::ffi::CString::new(path("old").into_os_string().into_encoded_bytes()).unwrap();
-    let renamed = house.client.renaming(Some(place), Some(target), -100, &name, || {
+    let (device, to) = (house.directory.path().metadata().unwrap().dev(), (-100, name.as_c_str()));
+    let renaming = Renaming { named: Some(place), target: Some(target), device, to, to_free: false };
+    let renamed = house.client.renaming(renaming, |_| {
         assert_eq!(
             (house.replayed(place), house.replayed(target)),
             (vec![], vec![]),

@@ -132,25 +132,47 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 9] = [
+const DIRECTED: [(&[Op], Spread); 11] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // Segments that stay live because a sync fails, and somebody who wants space.
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.
     (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
-    // A client's sync takes the kernel's only notice of lost pages.
+    // A client's sync, which the rename of an old file makes real, takes the kernel's only notice of lost pages.
     (
-        &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
+        &[
+            Op::Put(B, 0, 40),
+            Op::Expire,
+            Op::Put(A, 0, 1200),
+            Op::Rename(B, b'c'),
+            Op::Fail(A),
+            Op::Sync(A),
+            Op::Expire,
+        ],
         Spread::None,
     ),
     // The same on a description that both have: the keeper's sync succeeds beside the client's that failed.
     (
-        &[Op::Lend(A), Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A)],
+        &[
+            Op::Put(B, 0, 40),
+            Op::Expire,
+            Op::Lend(A),
+            Op::Put(A, 0, 1200),
+            Op::Rename(B, b'c'),
+            Op::Fail(A),
+            Op::Sync(A),
+        ],
         Spread::Other(1, Op::Expire),
     ),
     // A writer of the page whose size the keeper is telling the kernel.
     (&[Op::Put(A, 30, 20), Op::Put(A, 0, 40), Op::Tell(A)], Spread::Other(1, Op::Put(A, 0, 40))),
+    // A rename that a slot holds, and a directory sync that it answers.
+    (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory], Spread::None),
+    (
+        &[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory, Op::Expire],
+        Spread::Other(1, Op::Put(A, 0, 20)),
+    ),
     // Two writers of the same bytes; neither makes the file longer.
     (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
     // A watched directory, and a new file in it that has no record yet.

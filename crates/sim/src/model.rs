@@ -88,7 +88,10 @@ impl Model {
     /// The names as programs see them.
     pub fn current(&self) -> BTreeMap<Vec<u8>, FileIndex> {
         let mut names = self.names.clone();
-        self.changes.iter().for_each(|change| change.naming.apply(&mut names));
+        // A rename that is about to be made has not taken the old name yet.
+        let made =
+            |change: &&NameChange| change.made.is_some() || !matches!(change.naming, Naming::Rename(..));
+        self.changes.iter().filter(made).for_each(|change| change.naming.apply(&mut names));
         names
     }
 

@@ -52,7 +52,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 if !(state.is_absorbed() || state == FileState::Failed) {
                     return Err(Errno::EOPNOTSUPP);
                 }
+                // Whether the slot is to hold the whole change.
+                let holds = ask == Ask::Naming && args[3] == 1;
                 let stored = match path() {
+                    Some(path) if holds => {
+                        let held = self.push_rename(&file, &path, client);
+                        return if matches!(held, Ok(true)) { Ok([0, 0]) } else { Err(Errno::EAGAIN) };
+                    }
                     Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
                     Some(path) => {
                         file.meta().naming = Some(client);

@@ -133,7 +133,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
         let temporary = self.temporary_name(file.slot);
         let (_, name) = split(path).ok_or_else(gone)?;
-        match directory.rename(&temporary, name) {
+        match directory.rename(&temporary, &directory, name) {
             Ok(()) => {}
             // No copy under the temporary name: an earlier recovery got as far as the rename.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -150,6 +150,27 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         }
         self.expire(file.slot);
         Ok(())
+    }
+
+    /// Gives a file, where the crash took a rename that its slot holds, the new name again, durably. False while another
+    /// file stands there.
+    pub(super) fn rename_again(&mut self, file: &SlotFile) -> io::Result<bool> {
+        let Some((from, to)) = file.rename() else { return Ok(true) };
+        // Whoever moved it elsewhere meant it.
+        if locate(self.disk, file, &|_| false).same.is_none_or(|same| same.path != from) {
+            return Ok(true);
+        }
+        let (old, new) = (parent(self.disk, from)?, parent(self.disk, to)?);
+        let ((_, old_name), (_, new_name)) = (split(from).ok_or_else(gone)?, split(to).ok_or_else(gone)?);
+        self.beat();
+        match old.rename(old_name, &new, new_name) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        new.sync()?;
+        old.sync()?;
+        Ok(true)
     }
 
     /// Removes a file again that the program had removed and the crash brought back.

@@ -138,16 +138,47 @@ fn plan(
     Ok(Plan { live, files, counter_start, last_alive_unix_s, report })
 }
 
-/// Paths at which a file stands that the program had removed and recovery is about to remove again. Slots are applied
-/// in the order of their use, so whoever was given such a name later finds it free.
+/// Paths at which a file stands that the program had removed or renamed, which recovery is about to do again, first of all. So
+/// whoever was given such a name later finds it free.
 fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -> HashSet<Vec<u8>> {
     files
         .iter()
-        .filter(|file| file.is_void())
-        .filter_map(|file| locate(disk, file, &|_| false).same)
-        .filter(|same| !is_changed(same, true, last_alive_unix_s))
-        .map(|same| same.path)
+        .filter(|file| file.is_void() || file.rename().is_some())
+        .filter_map(|file| locate(disk, file, &|_| false).same.map(|same| (file, same)))
+        .filter(|(file, same)| !is_changed(same, file.is_void(), last_alive_unix_s))
+        .filter(|(file, same)| file.is_void() || file.rename().is_some_and(|(from, _)| from == same.path))
+        .map(|(_, same)| same.path)
         .collect()
+}
+
+/// Removes and renames again what the program had, so that the names are free which others were given later: a rename may
+/// wait for the name that another one gives up. Returns what failed, by slot.
+fn redo_names(applier: &mut Applier<'_, impl Nvm, impl Disk>, files: &[Planned]) -> HashMap<u32, io::Error> {
+    let mut failed = HashMap::new();
+    for planned in files.iter().filter(|planned| planned.outcome == Outcome::UnlinkAgain) {
+        applier.beat();
+        if let Err(error) = applier.unlink_again(&planned.file) {
+            failed.insert(planned.file.slot, error);
+        }
+    }
+    let moves = |planned: &&Planned| {
+        planned.outcome == Outcome::Replay && planned.file.rename().is_some() && !on(Canary::RenameForgotten)
+    };
+    let mut waiting: Vec<&Planned> = files.iter().filter(moves).collect();
+    loop {
+        let before = waiting.len();
+        waiting.retain(|planned| match applier.rename_again(&planned.file) {
+            Ok(done) => !done,
+            Err(error) => {
+                failed.insert(planned.file.slot, error);
+                false
+            }
+        });
+        // What is left stays under its old name: somebody else took the new one.
+        if waiting.len() == before {
+            return failed;
+        }
+    }
 }
 
 /// Whether somebody changed a file after the crash, or gave a removed one another name.
@@ -403,19 +434,25 @@ pub(super) fn recover(
         }
     }
     let mut rows = Vec::new();
+    let mut names_failed = redo_names(&mut applier, &plan.files);
     for planned in &plan.files {
         let file = &planned.file;
         if planned.touches_files() {
             applier.beat();
         }
         let failed = match planned.outcome {
+            _ if names_failed.contains_key(&file.slot) => names_failed.remove(&file.slot).map_or(Ok(()), Err),
             Outcome::Replay => applier.replay(file),
             Outcome::ReplayInto => applier.replay_into(file, &planned.target),
             Outcome::Rebuild => applier.rebuild(file, &planned.target),
             Outcome::FinishRebuild => applier.finish_rebuild(file),
-            Outcome::UnlinkAgain => applier.unlink_again(file),
             Outcome::Gone => applier.gone(file),
-            Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_) => Ok(()),
+            // Done above.
+            Outcome::UnlinkAgain
+            | Outcome::Release
+            | Outcome::LeaveFile
+            | Outcome::Discard
+            | Outcome::SetAside(_) => Ok(()),
         }
         .err();
         if failed.is_some() {

@@ -91,6 +91,11 @@ impl Model {
         }
     }
 
+    /// Whether the change that is about to be made is the announced one.
+    pub fn is_announced(&self, id: u64, naming: &Naming) -> bool {
+        self.changes.iter().any(|change| change.id == id && change.naming == *naming)
+    }
+
     /// A change of names failed.
     pub fn not_named(&mut self, id: u64) {
         self.changed();
@@ -123,7 +128,7 @@ impl Model {
         }
     }
 
-    /// With a change all earlier ones that it builds on are certain.
+    /// With a change all earlier ones that it builds on are certain, if they were made at all.
     fn make_sure(&mut self, index: usize) {
         self.changes[index].sure = true;
         self.version += 1;
@@ -132,7 +137,7 @@ impl Model {
             let needed = later
                 .clone()
                 .any(|later| self.changes[later].naming.builds_on(&self.changes[earlier].naming));
-            if needed {
+            if needed && self.changes[earlier].made.is_some() {
                 self.changes[earlier].sure = true;
             }
         }

@@ -21,7 +21,10 @@ impl Model {
             let builds_on_lost = (0..self.changes.len()).any(|index| {
                 !lost.contains(&index)
                     && lost.iter().any(|&lost| {
-                        lost < index && self.changes[index].naming.builds_on(&self.changes[lost].naming)
+                        // What was not made yet was in nobody's way.
+                        lost < index
+                            && self.changes[lost].made.is_some()
+                            && self.changes[index].naming.builds_on(&self.changes[lost].naming)
                     })
             });
             if builds_on_lost {
