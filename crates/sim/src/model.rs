@@ -55,6 +55,8 @@ pub struct Model {
     /// What is certain of the names.
     names: BTreeMap<Vec<u8>, FileIndex>,
     changes: Vec<NameChange>,
+    /// Old and new names of renames to free names, whether they are durable or not.
+    renames: Vec<[Vec<u8>; 2]>,
     next_id: u64,
     /// Changes with everything that changes what may be found.
     pub version: u64,

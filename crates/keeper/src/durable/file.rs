@@ -85,8 +85,6 @@ pub(crate) struct Meta {
     pub directories: HashSet<PathBuf>,
     /// Names written to the slot so far: a sync of directories covers those before it.
     pub names_pushed: u64,
-    /// The name from which a rename took the file that the slot holds, until its directories are told.
-    pub renamed_from: Option<PathBuf>,
     /// The name whose removal was announced last: the link count tells when the last one is gone.
     pub unlinking: Option<PathBuf>,
     /// The client that announced it.
@@ -144,7 +142,6 @@ impl<F> ManagedFile<F> {
             names_unsynced: 1,
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
             names_pushed: 0,
-            renamed_from: None,
             unlinking: None,
             removing: None,
             naming: None,

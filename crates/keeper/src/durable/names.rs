@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID, PATH_BYTES_MAX};
+use holdfast_pool::{Hint, HintKind, MARK_VOID, PATH_BYTES_MAX};
 
-use super::file::Meta;
 use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
@@ -43,78 +42,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             HintKind::Unlink => meta.unlinking = Some(path.to_owned()),
         }
         Ok(())
-    }
-
-    /// Persists that `client` is about to give a file, which stays writable to nobody else meanwhile, the free name `path`
-    /// instead of its only one. Then the file keeps its records, and recovery makes the rename again should the crash take it.
-    /// False, and nothing done, where no slot can hold that: all of the file must be in the log, and its first name not on disk.
-    pub fn push_rename(
-        &self,
-        file: &Arc<ManagedFile<D::File>>,
-        path: &Path,
-        client: u32,
-    ) -> io::Result<bool> {
-        let row = &self.board.files()[file.slot as usize];
-        let is_held = |meta: &Meta| {
-            row.state().is_absorbed()
-                && meta.marks & MARK_CREATED != 0
-                && meta.names_unsynced == 1
-                && meta.unlinking.is_none()
-                && row.expired_seq.load(Ordering::SeqCst) == file.generation
-                && !row.is_blank()
-        };
-        let from = file.meta().path.clone();
-        let (Some(directory), true) = (path.parent(), is_held(&file.meta())) else { return Ok(false) };
-        let is_free = matches!(
-            self.disk.find(path.as_os_str().as_bytes()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound
-        );
-        let here = self.disk.open(directory)?.stat()?.dev == file.dev;
-        if !is_free || !here || file.links()? != 1 || !self.stands_at(file, &from) {
-            return Ok(false);
-        }
-        self.secure_directory(directory)?;
-        // What no slot holds may have freed the name.
-        if !on(Canary::RenameUncovered) {
-            self.cover_names(directory, file.dev)?;
-        }
-        let mut meta = file.meta();
-        // Expiry may have brought its name to disk meanwhile, and voids records then.
-        if !is_held(&meta) {
-            return Ok(false);
-        }
-        self.slots().push_hint(file.slot, HintKind::Rename, path.as_os_str().as_bytes());
-        meta.note_pushed(path);
-        meta.path = path.to_owned();
-        (meta.naming, meta.renamed_from) = (Some(client), Some(from));
-        drop(meta);
-        locked(&self.renaming).push(Arc::clone(file));
-        Ok(true)
-    }
-
-    /// Tells directories of the renames that slots hold and that were made.
-    pub(super) fn note_renames(&self) {
-        let renamed = std::mem::take(&mut *locked(&self.renaming));
-        for file in renamed {
-            let (from, path) = {
-                let mut meta = file.meta();
-                let Some(from) = meta.renamed_from.take() else { continue };
-                (from, meta.path.clone())
-            };
-            if self.stands_at(&file, &path) {
-                self.note_removed(&from);
-                self.note_created(&path);
-            } else if file.meta().unlinking.is_none() && !file.held().is_removed() {
-                // It is still under way.
-                file.meta().renamed_from = Some(from);
-                locked(&self.renaming).push(file);
-            }
-        }
-    }
-
-    /// Names that a sync which begins now covers.
-    pub(super) fn names_given(&self, file: &ManagedFile<D::File>) -> Option<u64> {
-        Some(file.meta().names_pushed)
     }
 
     /// Whether the file would stay when one of its names is removed.
@@ -178,7 +105,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         (moved && path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
     }
 
-    fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
+    pub(super) fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
         let there = match self.disk.find(path.as_os_str().as_bytes()) {
             Ok(there) => there.stat(),
             Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -198,19 +125,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// The call announced by `push_name` failed: the name before it stands.
+    /// The call announced by `push_name` or `push_rename` failed: the name before it stands.
     pub fn withdraw_name(&self, file: &ManagedFile<D::File>) {
         let hints = self.slots().hints(file.slot);
         if on(Canary::RemovalNotWithdrawn) {
             return;
         }
         if let [newest, older, ..] = hints.as_slice() {
-            let stands = if newest.kind == HintKind::Unlink { &newest.path } else { &older.path };
+            let path = |hint: &Hint| PathBuf::from(std::ffi::OsStr::from_bytes(&hint.path));
+            let (newest, older, removal) = (path(newest), path(older), newest.kind == HintKind::Unlink);
+            let (before, other) = if removal { (newest, older) } else { (older, newest) };
+            // Another call may have given it the other name meanwhile.
+            let moved = !self.stands_at(file, &before) && self.stands_at(file, &other);
+            let stands = if moved { other } else { before };
             // Over the withdrawn one: no file may ever be built at a name that it never got.
-            self.slots().restore_hint(file.slot, stands);
+            self.slots().restore_hint(file.slot, stands.as_os_str().as_bytes());
+            self.forget_rename(file);
             let mut meta = file.meta();
-            meta.path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
-            (meta.unlinking, meta.removing, meta.renamed_from) = (None, None, None);
+            (meta.path, meta.unlinking, meta.removing) = (stands, None, None);
         }
     }
 

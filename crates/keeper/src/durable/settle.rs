@@ -79,6 +79,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             if self.expire(file, synced) {
                 return Ok(());
             }
+            // It got another name since, or is about to: by whoever has it.
+            if writers == Writers::MayBeIn {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock));
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use super::apply::Applier;
 use super::export::export;
 use super::file::SlotFile;
 use super::live::{Live, resolve};
-use super::locate::{Location, SameFile, locate, locate_forced};
+use super::locate::{Location, Others, SameFile, locate, locate_forced};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
 use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
@@ -144,7 +144,7 @@ fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -
     files
         .iter()
         .filter(|file| file.is_void() || file.rename().is_some())
-        .filter_map(|file| locate(disk, file, &|_| false).same.map(|same| (file, same)))
+        .filter_map(|file| locate(disk, file, Others::NONE).same.map(|same| (file, same)))
         .filter(|(file, same)| !is_changed(same, file.is_void(), last_alive_unix_s))
         .filter(|(file, same)| file.is_void() || file.rename().is_some_and(|(from, _)| from == same.path))
         .map(|(_, same)| same.path)
@@ -216,7 +216,9 @@ fn plan_one(
         Request::None
     };
     // An older name of this file counts as taken if some file's newest name it is.
-    let mut location = locate(disk, &file, &|path| newest.get(path).is_some_and(|&count| count > 0));
+    let claimed = |path: &[u8]| newest.get(path).is_some_and(|&count| count > 0);
+    let others = Others { claimed: Some(&claimed), vacated: Some(vacated) };
+    let mut location = locate(disk, &file, others);
     if let (Some(wanted), None) = (forced, &location.same) {
         let path = std::path::absolute(wanted).unwrap_or_else(|_| wanted.clone());
         let meant = file.hints.iter().find(|hint| {
@@ -226,11 +228,6 @@ fn plan_one(
         if let Some(hint) = meant.or(file.hints.first()) {
             location = locate_forced(disk, &file, &hint.path);
         }
-    }
-    if let (None, Some((path, _))) = (&location.same, &location.other)
-        && vacated.contains(path)
-    {
-        location.empty = location.other.take().map(|(path, _)| path);
     }
     let void = file.is_void();
     let changed = location.same.as_ref().is_some_and(|same| is_changed(same, void, last_alive_unix_s));

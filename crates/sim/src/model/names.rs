@@ -1,6 +1,6 @@
 //! Names: a list of changes, of which some must be found after a crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::{File, FileIndex, Model, NameChange};
@@ -79,6 +79,9 @@ impl Model {
     /// Names are about to change.
     pub fn announce(&mut self, naming: Naming) -> u64 {
         let id = self.changed();
+        if let Naming::Rename(from, to, _, None) = &naming {
+            self.renames.push([from.clone(), to.clone()]);
+        }
         self.changes.push(NameChange { naming, sure: false, id, made: None });
         id
     }
@@ -94,6 +97,21 @@ impl Model {
     /// Whether the change that is about to be made is the announced one.
     pub fn is_announced(&self, id: u64, naming: &Naming) -> bool {
         self.changes.iter().any(|change| change.id == id && change.naming == *naming)
+    }
+
+    /// The names that depend on what stands at one of them after a crash: a file that somebody changed under its old name does
+    /// not get its new one, and whoever was to have the old one does not get that.
+    pub fn tied_to(&self, name: &[u8]) -> BTreeSet<Vec<u8>> {
+        let mut tied = BTreeSet::from([name.to_vec()]);
+        loop {
+            let more: Vec<_> =
+                self.renames.iter().filter(|pair| pair.iter().any(|name| tied.contains(name))).collect();
+            let before = tied.len();
+            tied.extend(more.into_iter().flatten().cloned());
+            if tied.len() == before {
+                return tied;
+            }
+        }
     }
 
     /// A change of names failed.
