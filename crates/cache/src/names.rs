@@ -174,6 +174,8 @@ impl<N: Nvm> Client<N> {
         }
         match raw(Replace::Never) {
             Ok(()) => Ok(Some(Ok(()))),
+            // Recovery may have made it in our place.
+            Err(_) if !self.board.header().keeper_alive() => Err(Errno::EIO),
             Err(errno) => {
                 self.withdraw(file);
                 // Somebody took the name meanwhile, or this kernel cannot be asked to leave it to them.

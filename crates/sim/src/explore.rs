@@ -369,7 +369,7 @@ fn rounds(op: &Op) -> bool {
 }
 
 /// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make
-/// beside its rounds), and not two changes of names, whose order against each other only the kernel knows.
+/// beside its rounds), and not two changes of names of which one is a removal, whose order only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
     let names = |op: &Op| {
         matches!(
@@ -377,9 +377,10 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
+    let removes = |op: &Op| matches!(op, Op::Unlink(_) | Op::UnlinkRefused(_));
     let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_) | Op::Frames | Op::Tell(_));
     let beside = op.is_clients() || other.is_clients() || drains(op) && rounds(other) || drains(other);
-    beside && !(names(op) && names(other))
+    beside && !(removes(op) && names(other) || names(op) && removes(other))
 }
 
 /// The interruptions of a history whose last step has `points` points.
@@ -417,7 +418,9 @@ pub fn seeded(seed: u64) -> History {
         // Larger writes are in one piece here.
         pool = (6, 12, 8192);
     }
+    let stores = other.one_in(3);
     let draw = |random: &mut Random| match behind {
+        _ if stores && random.one_in(2) => draw_store(random, names.max(4)),
         Some(_) => draw_behind(random, names, pool.2),
         None => draw(random, names, pool.2),
     };
@@ -466,6 +469,19 @@ fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
         23..=24 => Op::Clean(u32::MAX),
         25 => [Op::Frames, Op::Tell(name), Op::Part, Op::Release][random.below(4)],
         _ => draw(random, names, segment_bytes),
+    }
+}
+
+/// What mail and message stores do: new files get another name that is mostly free, and the directory is synced.
+fn draw_store(random: &mut Random, names: usize) -> Op {
+    let name = A + random.below(names) as u8;
+    let other = A + random.below(names) as u8;
+    match random.below(12) {
+        0..=3 => Op::Put(name, 0, 1 + random.below(60) as u32),
+        4..=7 if name != other => Op::Rename(name, other),
+        8 => Op::Unlink(name),
+        9 => Op::Expire,
+        _ => Op::SyncDirectory,
     }
 }
 
