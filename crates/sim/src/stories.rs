@@ -77,6 +77,8 @@ pub const STORIES: [Story; 19] = [
             "RenameForgotten",
             "RenameExpiresEarly",
             "RenameUncovered",
+            "RenameBuiltOld",
+            "AwaitedNameUnsynced",
         ],
         plays: plays::torn_names,
     },

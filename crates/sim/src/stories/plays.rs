@@ -100,6 +100,10 @@ fn held_renames(plays: &mut Plays) {
     amid(plays, &round, |at| Amid::Other(at, 1, Op::Rename(A, B)), &synced);
     amid(plays, &[&watched[..], &[Op::Rename(A, B)]].concat(), |at| Amid::Other(at, 1, Op::Expire), &synced);
     amid(plays, &[&watched[..], &[Op::Rename(A, B)]].concat(), Amid::Killed, &synced);
+    // Somebody creates a file where it was about to go.
+    for rename in [Op::Rename(A, B), Op::RenameRefused(A, B)] {
+        amid(plays, &[Op::Put(A, 0, 40), rename], |at| Amid::Other(at, 1, Op::Put(B, 0, 40)), &[]);
+    }
     // The name was freed by a removal that no slot holds.
     let freed = [Op::Put(B, 0, 40), Op::Expire, Op::Put(A, 0, 40), Op::Bypass(B), Op::Unlink(B)];
     plays.push(alone(&[&freed[..], &[Op::Rename(A, B)]].concat()));
