@@ -352,7 +352,8 @@ impl Image {
 
     /// Whether recovery may leave these files of it.
     fn is_right(&self, model: &Model, found: &Tree, keeps_back: bool) -> Result<(), String> {
-        let exempt = self.tampered.as_ref().map(|(name, _)| model.tied_to(name)).unwrap_or_default();
+        let tampered = self.tampered.as_ref().map(|(name, _)| model.tied_to(name, &self.disk.tree()));
+        let exempt = tampered.unwrap_or_default();
         if let Some((name, bytes)) = &self.tampered
             && found.get(name) != Some(bytes)
         {

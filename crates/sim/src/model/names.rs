@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::{File, FileIndex, Model, NameChange};
+use super::{File, FileIndex, Model, NameChange, Tree};
 
 /// What happened to names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,15 +99,20 @@ impl Model {
         self.changes.iter().any(|change| change.id == id && change.naming == *naming)
     }
 
-    /// The names that depend on what stands at one of them after a crash: a file that somebody changed under its old name does
-    /// not get its new one, and whoever was to have the old one does not get that.
-    pub fn tied_to(&self, name: &[u8]) -> BTreeSet<Vec<u8>> {
+    /// The names that depend on what somebody did to one of them after a crash that left `found`: a file that was changed
+    /// under its old name does not get its new one, and one that was to get the name stays under its old one.
+    pub fn tied_to(&self, name: &[u8], found: &Tree) -> BTreeSet<Vec<u8>> {
         let mut tied = BTreeSet::from([name.to_vec()]);
         loop {
-            let more: Vec<_> =
-                self.renames.iter().filter(|pair| pair.iter().any(|name| tied.contains(name))).collect();
             let before = tied.len();
-            tied.extend(more.into_iter().flatten().cloned());
+            for [from, to] in &self.renames {
+                if tied.contains(from) && !found.contains_key(to) {
+                    tied.insert(to.clone());
+                }
+                if tied.contains(to) && found.contains_key(from) {
+                    tied.insert(from.clone());
+                }
+            }
             if tied.len() == before {
                 return tied;
             }
