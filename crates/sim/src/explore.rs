@@ -28,7 +28,8 @@
 //! `--whole` leaves out nothing but symmetry and prefixes.
 //!
 //! All of it twice: in state Through, and with files in state Behind, as soon as they are made or after their first round
-//! of expiry ([`BEHIND`]); then with what only that state has, beside the rest ([`CORE_BEHIND`], [`ALL_BEHIND`]).
+//! of expiry ([`BEHIND`]); then with what only that state has, beside the rest ([`CORE_BEHIND`], [`ALL_BEHIND`]). And a third time with
+//! files that are logged from their first sync on ([`CORE_ON_SYNC`]), in state Through.
 
 use crate::disk::Journal;
 use crate::history::{Behind, History, TINY};
@@ -65,6 +66,22 @@ pub const CORE_BEHIND: [Op; 10] = [
     Op::Drain(A),
     Op::Expire,
 ];
+
+/// The same with files that are logged from their first sync on.
+pub const CORE_ON_SYNC: [Op; 9] = [
+    Op::Put(A, 0, 40),
+    Op::Put(B, 0, 40),
+    Op::Sync(A),
+    Op::Sync(B),
+    Op::Unlink(A),
+    Op::Rename(A, B),
+    Op::Retire(A),
+    Op::Expire,
+    Op::SyncDirectory,
+];
+
+/// One in so many seeded histories has files that are logged from their first sync on.
+const ON_SYNC_ONE_IN: usize = 4;
 
 /// All operations, on the first file where one is enough.
 pub const ALL: [Op; 30] = [
@@ -274,7 +291,7 @@ pub type Seedling = (History, Spread);
 
 /// What the histories of a set have in common.
 struct Setting<'a> {
-    machines: &'a [(Journal, Option<Behind>)],
+    machines: &'a [(Journal, Option<Behind>, bool)],
     /// The operations of long sequences.
     core: &'a [Op],
     /// All operations.
@@ -286,9 +303,9 @@ struct Setting<'a> {
 impl Setting<'_> {
     /// Visits a history on each machine.
     fn each(&self, visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread) {
-        for &(journal, behind) in self.machines {
+        for &(journal, behind, on_sync) in self.machines {
             let steps = steps.iter().copied().map(step).collect();
-            visit((History { journal, pool: TINY, behind, steps }, spread));
+            visit((History { journal, pool: TINY, behind, on_sync, steps }, spread));
         }
     }
 
@@ -345,12 +362,15 @@ impl Setting<'_> {
 /// Visits all histories of the sets in which sequences have up to `operations` operations; those that go on behind a step that
 /// changes nothing only if the `whole` is asked for.
 pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
-    let through = [(Journal::Ordered, None), (Journal::Lagging, None)];
+    let through = [(Journal::Ordered, None, false), (Journal::Lagging, None, false)];
     Setting { machines: &through, core: &CORE, all: &ALL, whole }.visit(operations, visit);
-    let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind)));
+    let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind), false));
     // What is the same in both states is tried with what only one has, not with itself once more.
     let all = [&ALL[..], &ALL_BEHIND[..]].concat();
     Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole }.visit(operations, visit);
+    let on_sync = [(Journal::Ordered, None, true), (Journal::Lagging, None, true)];
+    let operations = operations.min(5);
+    Setting { machines: &on_sync, core: &CORE_ON_SYNC, all: &ALL, whole }.visit(operations, visit);
 }
 
 /// Histories of the sets that are not played, because they only have steps more that change nothing.
@@ -440,7 +460,18 @@ pub fn seeded(seed: u64) -> History {
         };
         steps.push(Step { thread, op, amid });
     }
-    History { journal, pool, behind, steps }
+    // One in so many with files that are logged from their first sync on, which there are more of then.
+    let mut third = Random::of(&[seed, 5]);
+    let on_sync = third.one_in(ON_SYNC_ONE_IN);
+    if on_sync {
+        let written = |op: &Op| matches!(op, Op::Put(..) | Op::Write(..) | Op::Append(..));
+        for step in steps.iter_mut().filter(|step| written(&step.op)) {
+            if let (true, Some(name)) = (third.one_in(2), step.op.name()) {
+                step.op = Op::Sync(name);
+            }
+        }
+    }
+    History { journal, pool, behind, on_sync, steps }
 }
 
 /// An operation where files are in state Behind: near the ends of pages, and not too large to be there.

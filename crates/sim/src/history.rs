@@ -39,6 +39,9 @@ pub struct History {
     /// Whether and when files enter state Behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<Behind>,
+    /// Durability = sync: files are logged from their first sync on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_sync: bool,
     /// What happens.
     pub steps: Vec<Step>,
 }
@@ -79,6 +82,7 @@ impl History {
             pinned_segments: Vec::new(),
             set_aside_slots: Vec::new(),
             behind: self.behind,
+            on_sync: self.on_sync,
         };
         let machine = Machine::start(nvm, disk, superblock, service);
         self.play_on(&machine, from)
@@ -94,7 +98,8 @@ impl History {
         let random = &mut Random::new(0);
         let nvm = left.nvm.crash(Keep::All, random);
         let disk = left.disk.crash(Left::Everything, 1, random);
-        let machine = Machine::start(nvm, disk, superblock, Service::of(&left.recovered, self.behind));
+        let machine =
+            Machine::start(nvm, disk, superblock, Service::of(&left.recovered, self.behind, self.on_sync));
         self.play_on(&machine, 0)
     }
 
@@ -155,6 +160,9 @@ impl fmt::Display for History {
         if let Some(Behind { at_once, frames }) = self.behind {
             let when = if at_once { "at once" } else { "after the first round" };
             writeln!(f, "  files enter state Behind {when}; {frames} frames")?;
+        }
+        if self.on_sync {
+            writeln!(f, "  files are logged from their first sync on")?;
         }
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(f, "  {}. {step}", index + 1)?;

@@ -205,6 +205,7 @@ impl Story {
             journal,
             pool: TINY,
             behind,
+            on_sync: false,
             steps: steps.to_vec(),
         };
         plays.iter().flat_map(|steps| machines.iter().map(|machine| history(*machine, steps))).collect()
@@ -251,6 +252,7 @@ fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) ->
         doubts: false,
         effort: EFFORT,
         behind: None,
+        on_sync: false,
         counts: Counts::default(),
     };
     let failed = |violation: Violation, history: &History| Failure {

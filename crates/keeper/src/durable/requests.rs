@@ -51,7 +51,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
                 let state = self.board.files()[file.slot as usize].state();
-                if !(state.is_absorbed() || state == FileState::Failed) {
+                if !(state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)) {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 // Whether the slot is to hold the whole change.
@@ -70,6 +70,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 };
                 // A new name that cannot be held is no fault of the disk: its directory may be missing or elsewhere.
                 stored.map_err(|_| if ask == Ask::Naming { Errno::ENAMETOOLONG } else { Errno::EIO })?;
+            }
+            Ask::Log if holder != client => return Err(Errno::EIO),
+            Ask::Log => {
+                let is_held = self.leave_unsynced(&file).map_err(|_| Errno::EIO)?;
+                return Ok([u64::from(is_held), 0]);
             }
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),

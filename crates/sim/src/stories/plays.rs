@@ -65,6 +65,7 @@ pub(super) fn reused_numbers() -> Vec<(History, History)> {
         journal: Journal::Ordered,
         pool: TINY,
         behind: None,
+        on_sync: false,
         steps: alone(operations),
     };
     let first = [&[Op::Put(B, 0, 40); 5][..], &[Op::Put(A, 0, 40), Op::Put(A, 0, 40)]].concat();
@@ -80,6 +81,21 @@ pub(super) fn torn_names(plays: &mut Plays) {
         amid(plays, &[&written[..], &[name]].concat(), |at| Amid::Other(at, 1, Op::Put(A, 5, 20)), &[]);
     }
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Rename(A, B), Op::Put(B, 0, 40), Op::Rename(B, C)]));
+    // Renames that no slot can hold: over another file, and of one that is not all in the log.
+    plays.push(alone(&[
+        Op::Put(A, 0, 40),
+        Op::Put(B, 0, 40),
+        Op::Rename(B, A),
+        Op::Put(A, 0, 40),
+        Op::Sync(A),
+    ]));
+    plays.push(alone(&[
+        Op::Put(A, 0, 40),
+        Op::Expire,
+        Op::Put(A, 20, 40),
+        Op::Rename(A, B),
+        Op::Put(A, 0, 40),
+    ]));
     held_renames(plays);
 }
 
