@@ -20,6 +20,7 @@ use super::file::SlotFile;
 use super::live::{Live, resolve};
 use super::locate::{Location, Others, SameFile, locate, locate_forced};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
+use super::redo::redo;
 use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 use crate::disk::Disk;
@@ -29,10 +30,10 @@ use crate::disk::Disk;
 const CTIME_SLACK_S: u64 = 2;
 
 /// A slot and what is going to happen to it.
-struct Planned {
-    file: SlotFile,
+pub(super) struct Planned {
+    pub(super) file: SlotFile,
     facts: Facts,
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// Where a file is written or built that is not the slot's own.
     target: Vec<u8>,
     reason: String,
@@ -149,36 +150,6 @@ fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -
         .filter(|(file, same)| file.is_void() || file.rename().is_some_and(|(from, _)| from == same.path))
         .map(|(_, same)| same.path)
         .collect()
-}
-
-/// Removes and renames again what the program had, so that the names are free which others were given later: a rename may
-/// wait for the name that another one gives up. Returns what failed, by slot.
-fn redo_names(applier: &mut Applier<'_, impl Nvm, impl Disk>, files: &[Planned]) -> HashMap<u32, io::Error> {
-    let mut failed = HashMap::new();
-    for planned in files.iter().filter(|planned| planned.outcome == Outcome::UnlinkAgain) {
-        applier.beat();
-        if let Err(error) = applier.unlink_again(&planned.file) {
-            failed.insert(planned.file.slot, error);
-        }
-    }
-    let moves = |planned: &&Planned| {
-        planned.outcome == Outcome::Replay && planned.file.rename().is_some() && !on(Canary::RenameForgotten)
-    };
-    let mut waiting: Vec<&Planned> = files.iter().filter(moves).collect();
-    loop {
-        let before = waiting.len();
-        waiting.retain(|planned| match applier.rename_again(&planned.file) {
-            Ok(done) => !done,
-            Err(error) => {
-                failed.insert(planned.file.slot, error);
-                false
-            }
-        });
-        // What is left stays under its old name: somebody else took the new one.
-        if waiting.len() == before {
-            return failed;
-        }
-    }
 }
 
 /// Whether somebody changed a file after the crash, or gave a removed one another name.
@@ -431,7 +402,7 @@ pub(super) fn recover(
         }
     }
     let mut rows = Vec::new();
-    let mut names_failed = redo_names(&mut applier, &plan.files);
+    let mut names_failed = redo(&mut applier, &plan.files);
     for planned in &plan.files {
         let file = &planned.file;
         if planned.touches_files() {
