@@ -1,7 +1,7 @@
 //! Finding the file of a slot: by comparing kernel handles at its path hints, and by handle alone where allowed.
 //! It opens and compares; it never changes anything and never trusts a name.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use holdfast_canary::{Canary, on};
@@ -74,18 +74,18 @@ impl<F> Location<F> {
 /// What others make of the names of a file.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Others<'a> {
-    /// The newest names of other files: an older one that another file has taken over is not free.
-    pub(super) claimed: Option<&'a dyn Fn(&[u8]) -> bool>,
+    /// How many files call each name their newest: an older one that another file has taken over is not free.
+    pub(super) newest: Option<&'a HashMap<Vec<u8>, usize>>,
     /// Names whose files recovery is about to remove or to rename first of all.
     pub(super) vacated: Option<&'a HashSet<Vec<u8>>>,
 }
 
 impl Others<'_> {
     /// Nobody else matters to where a file is.
-    pub(super) const NONE: Others<'static> = Others { claimed: None, vacated: None };
+    pub(super) const NONE: Others<'static> = Others { newest: None, vacated: None };
 
     fn claim(&self, path: &[u8]) -> bool {
-        self.claimed.is_some_and(|claimed| claimed(path))
+        self.newest.is_some_and(|newest| newest.get(path).is_some_and(|&count| count > 0))
     }
 
     fn vacate(&self, path: &[u8]) -> bool {

@@ -187,8 +187,7 @@ fn plan_one(
         Request::None
     };
     // An older name of this file counts as taken if some file's newest name it is.
-    let claimed = |path: &[u8]| newest.get(path).is_some_and(|&count| count > 0);
-    let others = Others { claimed: Some(&claimed), vacated: Some(vacated) };
+    let others = Others { newest: Some(newest), vacated: Some(vacated) };
     let mut location = locate(disk, &file, others);
     if let (Some(wanted), None) = (forced, &location.same) {
         let path = std::path::absolute(wanted).unwrap_or_else(|_| wanted.clone());
