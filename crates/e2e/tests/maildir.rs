@@ -28,7 +28,7 @@ fn cut(name: &str, disk: &Disk, rounds: u64) {
 fn mail_survives_kills() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::new(&disk, "kills of mail delivery");
-    for _ in 0..30 * random::rounds() {
+    for _ in 0..15 * random::rounds() {
         let choice = storm.random();
         storm.kill(&*mail(choice));
     }
