@@ -10,7 +10,7 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{FileState, NO_SIZE, pause};
+use holdfast_board::{FileState, NO_SIZE, NamesRow, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -109,14 +109,15 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Takes a file out of state Unsynced, before a sync or a synchronous write of it: what it holds is durable when this
-    /// returns, and what is written from now on is logged. Nothing happens in any other state.
+    /// Takes a file out of state Unsynced, before a sync or a synchronous write of it: what is written from now on is logged, and
+    /// what it holds is, too, or a sync has to be real. True when there was one, which answers the program's. Nothing
+    /// happens in any other state.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
-    pub fn log_from_now(&self, file: FileRef, content: &impl Content) -> Result<(), Errno> {
+    pub fn log_from_now(&self, file: FileRef, content: &impl Content) -> Result<bool, Errno> {
         if !self.is_unsynced(file) {
-            return Ok(());
+            return Ok(false);
         }
         // Writers who had not found its row.
         while self.board.header().is_passed(self.row(file).ino.load(Ordering::Relaxed)) {
@@ -139,7 +140,7 @@ impl<N: Nvm> Client<N> {
         let result = if self.is_unsynced(file) {
             self.log_from_now_locked(file, lane.zip(bytes), content)
         } else {
-            Ok(())
+            Ok(false)
         };
         self.row(file).unlock_exclusive(self.id);
         result
@@ -150,13 +151,13 @@ impl<N: Nvm> Client<N> {
         file: FileRef,
         room: Option<(Lane<'_, N>, u64)>,
         content: &impl Content,
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         let row = self.row(file);
         let args = [u64::from(file.slot), file.generation, 0, 0];
-        let is_held = match ask(&self.board, self.id, Ask::Log, args, None) {
-            Ok([is_held, _]) => is_held != 0,
+        let (is_held, was_created) = match ask(&self.board, self.id, Ask::Log, args, None) {
+            Ok([is_held, was_created]) => (is_held != 0, was_created != 0),
             // Somebody took the slot away: the kernel's, until it is asked for anew.
-            Err(Errno::EOPNOTSUPP) => return Ok(()),
+            Err(Errno::EOPNOTSUPP) => return Ok(false),
             Err(errno) => return Err(errno),
         };
         let unlogged = row.unlogged.load(Ordering::SeqCst);
@@ -169,9 +170,20 @@ impl<N: Nvm> Client<N> {
             && self.log_content(&mut lane, file, bytes, content)?
         {
             row.unlogged_synced.fetch_max(noted + 1, Ordering::SeqCst);
-            return Ok(());
+            return Ok(false);
         }
-        if on(Canary::UnsyncedForgotten) { Ok(()) } else { self.settle(file, true) }
+        if !was_created || on(Canary::UnsyncedForgotten) {
+            // The program's own sync.
+            return Ok(false);
+        }
+        // Its slot does not hold its creation, and must not say so any more.
+        let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
+        let covered = names.and_then(NamesRow::pending);
+        self.settle(file, true)?;
+        if let Some((names, covered)) = names.zip(covered) {
+            names.cover(covered);
+        }
+        Ok(true)
     }
 
     /// Logs all of a file, whose writers are kept out.

@@ -18,11 +18,11 @@ use crate::{critical, process, streams};
 /// The file behind a descriptor, as the page cache has it.
 struct Descriptor(c_int);
 
-/// Has the file behind `fd` logged from now on, if it is not yet; what it holds is durable then.
+/// Has the file behind `fd` logged from now on, if it is not yet. True when a sync of it is answered by that.
 #[inline]
-pub fn log_from_now(handle: Handle, fd: c_int) -> Result<(), Errno> {
+pub fn log_from_now(handle: Handle, fd: c_int) -> Result<bool, Errno> {
     if !handle.client.is_unsynced(handle.file) {
-        return Ok(());
+        return Ok(false);
     }
     critical::section(|| handle.client.log_from_now(handle.file, &Descriptor(fd)))
 }

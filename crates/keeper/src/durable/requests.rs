@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
-use holdfast_pool::HintKind;
+use holdfast_pool::{HintKind, MARK_CREATED};
 
 use super::{Durable, KEEPER_ID, ManagedFile, Writers, is_held};
 use crate::disk::Disk;
@@ -74,7 +74,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Log if holder != client => return Err(Errno::EIO),
             Ask::Log => {
                 let is_held = self.leave_unsynced(&file).map_err(|_| Errno::EIO)?;
-                return Ok([u64::from(is_held), 0]);
+                let was_created = file.meta().marks & MARK_CREATED != 0;
+                return Ok([u64::from(is_held), u64::from(was_created)]);
             }
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),

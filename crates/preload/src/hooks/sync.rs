@@ -26,8 +26,11 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
         Target::Managed(handle) => {
             // SAFETY: touches no memory.
             let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
-            let result = unsynced::log_from_now(handle, fd)
-                .and_then(|()| handle.client.sync(handle.file, handle.seen_error(), kernel));
+            let result = match unsynced::log_from_now(handle, fd) {
+                Ok(true) => Ok(()),
+                Ok(false) => handle.client.sync(handle.file, handle.seen_error(), kernel),
+                Err(errno) => Err(errno),
+            };
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Refused(errno) => give_int(-(errno.0 as isize)),

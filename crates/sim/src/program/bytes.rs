@@ -269,9 +269,11 @@ pub(super) fn sync(thread: u8, name: Name) {
         raw_sync(index)
     };
     let result = match reference {
-        Some(reference) => client(thread)
-            .log_from_now(reference, &Whole(index))
-            .and_then(|()| client(thread).sync(reference, &seen_error, raw)),
+        Some(reference) => match client(thread).log_from_now(reference, &Whole(index)) {
+            Ok(true) => Ok(()),
+            Ok(false) => client(thread).sync(reference, &seen_error, raw),
+            Err(errno) => Err(errno),
+        },
         None => raw(),
     };
     let seen = seen_error.load(Ordering::Relaxed);
