@@ -26,7 +26,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn push_name(&self, file: &ManagedFile<D::File>, kind: HintKind, path: &Path) -> io::Result<()> {
         let mut meta = file.meta();
         if meta.names_unsynced >= NAMES_PER_SLOT {
-            self.sync_directories(&meta.directories)?;
+            let mut directories = meta.directories.clone();
+            if directories.iter().any(|directory| self.disk.open(directory).is_err()) {
+                // Renamed themselves: this one is where they are, or its sync brings them to disk too.
+                directories.extend(path.parent().map(Path::to_owned));
+            }
+            self.sync_directories(&directories)?;
             meta.names_unsynced = 1;
             meta.directories = meta.path.parent().map(Path::to_owned).into_iter().collect();
         }
