@@ -188,6 +188,13 @@ fn ext4_shows_no_difference() {
     all_themes(&disk.root, "ext4", &both_fences()[..], 100);
 }
 
+/// Files are logged from their first sync on: most of what the checks write is the kernel's.
+#[test]
+fn ext4_with_durability_sync_shows_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    all_themes(&disk.root, "ext4", &[("sync", &["--durability=sync"])], 0);
+}
+
 #[test]
 fn ext4_behind_inotify_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);

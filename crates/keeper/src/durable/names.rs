@@ -59,6 +59,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.push_name(file, HintKind::Unlink, path)?;
         file.meta().removing = Some(client);
         locked(&self.removing).push(Arc::clone(file));
+        // No record of a file whose durability nobody asked for has done so.
+        self.board.header().wake_idle_expirer();
         Ok(())
     }
 

@@ -194,6 +194,8 @@ impl Call {
         match outcome {
             Err(_) if moved.get() => None,
             Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => Some(bytes as isize),
+            // Changes nothing, of whichever file.
+            Ok(Outcome::Kernel) if parts.iter().all(Bytes::is_empty) => Some(self.transfer.plain()),
             Ok(Outcome::Kernel) => self.left_to_kernel(handle),
             Ok(Outcome::Stale) => None,
             Err(errno) => Some(-(errno.0 as isize)),
