@@ -433,24 +433,35 @@ impl<N: Nvm> Lane<'_, N> {
         if on(Canary::NoCancel) {
             return;
         }
-        let cancel_seq = self.client.board.header().counter.add(1);
-        self.client.row(file).newest_seq.fetch_max(cancel_seq, Ordering::SeqCst);
+        self.write_behind_last(file, Kind::Cancel, seq, kept);
+        if !on(Canary::CancelUnfenced) {
+            self.client.nvm.fence();
+        }
+        LaneRow::count(&self.row.cancels, 1);
+    }
+
+    /// Logs the size of a file behind the record of the same operation that has its content, which is not cancelled any more.
+    pub(crate) fn append_size(&mut self, file: FileRef, bytes: u64) {
+        self.write_behind_last(file, Kind::Truncate, bytes, 0);
+        self.client.nvm.fence();
+    }
+
+    /// Writes a record without bytes into the room that every operation leaves behind its last one.
+    fn write_behind_last(&mut self, file: FileRef, kind: Kind, file_offset: u64, extent: u64) {
+        let seq = self.client.board.header().counter.add(1);
+        self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         let draft = Draft {
-            kind: Kind::Cancel,
+            kind,
             slot: file.slot,
             slot_generation: file.generation,
-            seq: cancel_seq,
-            file_offset: seq,
-            extent: kept,
+            seq,
+            file_offset,
+            extent,
             unix_time_s: now_s(),
             group_index: 0,
             group_count: 1,
         };
         self.write_record(&draft, &[], 0, 0);
-        if !on(Canary::CancelUnfenced) {
-            self.client.nvm.fence();
-        }
-        LaneRow::count(&self.row.cancels, 1);
     }
 
     fn write_record(&mut self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {

@@ -156,7 +156,7 @@ impl<N: Nvm> Client<N> {
         let args = [u64::from(file.slot), file.generation, 0, 0];
         let (is_held, was_created) = match ask(&self.board, self.id, Ask::Log, args, None) {
             Ok([is_held, was_created]) => (is_held != 0, was_created != 0),
-            // Somebody took the slot away: the kernel's, until it is asked for anew.
+            // Somebody took the slot away, or the file has no name: the kernel's, until it is asked for anew.
             Err(Errno::EOPNOTSUPP) => return Ok(false),
             Err(errno) => return Err(errno),
         };
@@ -204,7 +204,7 @@ impl<N: Nvm> Client<N> {
             lane.append(file, Kind::Write, 0, bytes, parts);
             // The disk may have it longer; there is room for this one in the place of a cancel record.
             if !on(Canary::UnsyncedSizeForgotten) {
-                lane.append(file, Kind::Truncate, bytes, 0, &[]);
+                lane.append_size(file, bytes);
             }
             is_logged = true;
         });

@@ -73,7 +73,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             Ask::Log if holder != client => return Err(Errno::EIO),
             Ask::Log => {
-                let is_held = self.leave_unsynced(&file).map_err(|_| Errno::EIO)?;
+                let is_held = self.leave_unsynced(&file).map_err(|error| match error.kind() {
+                    io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+                    _ => Errno::EIO,
+                })?;
                 let was_created = file.meta().marks & MARK_CREATED != 0;
                 return Ok([u64::from(is_held), u64::from(was_created)]);
             }

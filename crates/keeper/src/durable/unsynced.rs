@@ -11,7 +11,8 @@ use crate::disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Before the log stands for a file, whose writers are kept out: its slot has the name that it has now, and its name
-    /// will be found, or the slot holds its creation. Returns whether that is so.
+    /// will be found, or the slot holds its creation. Returns whether that is so. [`io::ErrorKind::Unsupported`]: it has no name by
+    /// which it would be found.
     pub fn leave_unsynced(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let moved = self.moved_to(file);
         if let Some(path) = &moved {
@@ -22,6 +23,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let meta = file.meta();
             (meta.path.clone(), meta.marks, meta.unlinking.is_some() || meta.marks & MARK_VOID != 0)
         };
+        if !self.stands_at(file, &path) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         // Under its first name alone it can be built anew; any other is brought to the disk as it is.
         let is_held = marks & MARK_CREATED != 0
             && moved.is_none()

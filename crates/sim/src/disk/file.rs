@@ -1,9 +1,10 @@
 //! Descriptions of simulated files, and the two traits by which the keeper and recovery use them.
 
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,6 +122,11 @@ impl SimFile {
 }
 
 impl DiskFile for SimFile {
+    fn path_now(&self) -> Option<PathBuf> {
+        let path = self.disk.state().path_of(self.id)?;
+        Some(PathBuf::from(OsString::from_vec(path)))
+    }
+
     fn stat(&self) -> io::Result<Stat> {
         let state = self.disk.state();
         let inode = state.inode(self.id);
