@@ -140,6 +140,9 @@ storm 65 power_cuts
 in_time 10 "end to end, with write-behind: services, outsiders" 300 \
     env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
     cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
+in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
+    env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
+    cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
 in_time 60 "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
 
 # What was attacked, and how often: added up from the lines that the suites print, `tally: NAME: WHAT N, WHAT N; MORE`.

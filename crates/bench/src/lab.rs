@@ -138,6 +138,14 @@ impl Lab {
         Ok(Side::Holdfast(self.pool.clone(), Vec::new()))
     }
 
+    /// As `main_side`, with one more option.
+    pub fn main_side_with(&self, option: &str) -> Result<Side> {
+        Ok(match self.main_side()? {
+            Side::Holdfast(pool, _) => Side::Holdfast(pool, vec![option.to_owned()]),
+            side => side,
+        })
+    }
+
     /// Holdfast with a pool of another size, beside the main one.
     pub fn sized_side(&self, pool_bytes: u64) -> Result<Side> {
         ensure!(
@@ -191,6 +199,10 @@ impl Lab {
                 // A summary of the run before must not be taken for this one's.
                 fs::remove_file(&path).ok();
                 command.args(["run", "--volatile"]).arg("--pool").arg(pool).args(extra);
+                // What is measured is what writes cost that are durable, all of them; a side may say otherwise.
+                if !extra.iter().any(|option| option.starts_with("--durability")) {
+                    command.arg("--durability=write");
+                }
                 command.arg(format!("--summary={}", path.display()));
                 if self.options.exclusive {
                     command.arg("--exclusive").arg(self.files.path());

@@ -47,11 +47,15 @@ fn compare(lab: &Lab, script: &str, what: &str) -> Result<Outcome> {
     sample(Side::Native)()?;
     let sides: Vec<Run<'_>> = vec![
         (format!("{what}, native"), Box::new(sample(Side::Native))),
-        (format!("{what}, holdfast"), Box::new(sample(lab.main_side()?))),
+        (format!("{what}, holdfast"), Box::new(sample(lab.main_side_with("--durability=sync")?))),
+        (format!("{what}, every write durable"), Box::new(sample(lab.main_side()?))),
     ];
     let series = interleave(lab.options.rounds, "ms", sides)?;
     // Times: native over Holdfast is the speed of Holdfast over native.
-    let checks = vec![Check::ratio(&series[0], &series[1], Some(Bar::AtLeast(BAR)))];
+    let checks = vec![
+        Check::ratio(&series[0], &series[1], Some(Bar::AtLeast(BAR))),
+        Check::ratio(&series[0], &series[2], None),
+    ];
     Ok(Outcome { series, checks, ..Outcome::default() })
 }
 
