@@ -76,6 +76,8 @@ impl Pool {
     pub fn run(&self, options: &[&str]) -> Cmd {
         let more = std::env::var("HOLDFAST_E2E_RUN_OPTIONS").unwrap_or_default();
         // Most tests ask what becomes of every write; an option says otherwise.
+        let asks = options.iter().copied().chain(more.split_whitespace());
+        let says = asks.into_iter().any(|option| option.starts_with("--durability"));
         self.as_user(
             Cmd::holdfast("run")
                 .arg("--volatile")
@@ -84,7 +86,7 @@ impl Pool {
                 .args(["--size", self.size])
                 .args(more.split_whitespace())
                 .args(options)
-                .env("HOLDFAST_DURABILITY", "write"),
+                .args((!says).then_some("--durability=write")),
         )
     }
 

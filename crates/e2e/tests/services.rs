@@ -113,7 +113,8 @@ fn memory_that_may_not_become_executable_does_not_keep_it_out() {
     let output = Cmd::new(&confine)
         .arg("mdwe")
         .arg(holdfast_e2e::need::holdfast())
-        .args(["run", "--volatile", "--size", "64M", "--summary", "--pool", place.pool.text(), "--"])
+        .args(["run", "--volatile", "--durability=write", "--size", "64M", "--summary"])
+        .args(["--pool", place.pool.text(), "--"])
         .args(["python3", "-c", WRITER, text(&file)])
         .ok();
     assert!(output.stderr.contains("writes absorbed       40"), "{}", output.told());

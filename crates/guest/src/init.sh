@@ -57,7 +57,7 @@ fi
 
 if [ -n "$load" ]; then
     mkdir "/data/$load"
-    run="holdfast run --age-max 300 --pool $(pool_of "$load_media") --"
+    run="holdfast run --durability write --age-max 300 --pool $(pool_of "$load_media") --"
     synchronous=FULL
     if [ "$load_media" = none ]; then
         run=""
