@@ -24,7 +24,6 @@ mod mapped;
 mod open;
 mod overlay;
 mod plan;
-mod redo;
 mod replay;
 mod run;
 mod scan;

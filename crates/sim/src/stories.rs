@@ -70,16 +70,7 @@ pub const STORIES: [Story; 19] = [
     Story {
         number: 4,
         name: "a_torn_name_never_takes_a_slot_with_it",
-        bugs: &[
-            "HintInPlace",
-            "InUseBeforeIdentity",
-            "RenameUnsettled",
-            "RenameForgotten",
-            "RenameExpiresEarly",
-            "RenameUncovered",
-            "RenameBuiltOld",
-            "AwaitedNameUnsynced",
-        ],
+        bugs: &["HintInPlace", "InUseBeforeIdentity", "RenameUnsettled"],
         plays: plays::torn_names,
     },
     Story {
