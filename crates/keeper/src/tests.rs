@@ -27,6 +27,7 @@ mod durable;
 mod lent;
 mod loaded;
 mod reused;
+mod unsynced;
 
 struct House {
     client: Client,

@@ -1,0 +1,82 @@
+//! Files before their first sync: which new ones the log may stand for alone, and who is waited for before it does.
+
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use holdfast_board::FileState;
+use holdfast_cache::Reason;
+use rustix::fs::{XattrFlags, setxattr};
+
+use super::durable::{Bench, bench};
+use crate::disk::{Disk, DiskFile, OsFile};
+use crate::durable::{Held, ManagedFile, Newcomer};
+
+/// A new file with some bytes that nobody has synced.
+fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
+    let path = bench.directory.path().join(name);
+    fs::write(&path, "unsynced").unwrap();
+    let description = bench.durable.disk.open(&path).unwrap();
+    let identity = description.identity().unwrap();
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: &path,
+        created: true,
+        fenced: false,
+        bypass: None,
+        unsynced: true,
+    };
+    let place = bench.durable.free_slot(|_| false).unwrap();
+    assert!(bench.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
+    bench.durable.file(u64::from(place.0), place.1).unwrap()
+}
+
+#[test]
+fn the_log_stands_alone_only_for_a_new_file_that_was_written_and_nothing_else() {
+    // Recovery builds such a file from one record of its content: what that does not hold would be lost although the
+    // program synced it.
+    let bench = bench("unsynced-held");
+    let at = |name: &str| bench.directory.path().join(name);
+    let after = |name: &str, what: &dyn Fn(&Path)| {
+        let file = unsynced(&bench, name);
+        what(&at(name));
+        bench.durable.leave_unsynced(&file)
+    };
+    assert!(after("written", &|_| {}).unwrap());
+    let attribute = |path: &Path| setxattr(path, "user.note", b"kept", XattrFlags::CREATE).unwrap();
+    assert!(!after("attribute", &attribute).unwrap());
+    let past = SystemTime::now() - Duration::from_secs(3600);
+    let times = |path: &Path| {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_times(FileTimes::new().set_modified(past)).unwrap();
+    };
+    assert!(!after("times", &times).unwrap());
+    assert!(!after("linked", &|path| fs::hard_link(path, at("link")).unwrap()).unwrap());
+    assert!(!after("renamed", &|path| fs::rename(path, at("other")).unwrap()).unwrap());
+    // By no name of its own it would be found again: it stays the kernel's.
+    let unnamed = after("removed", &|path| fs::remove_file(path).unwrap());
+    assert_eq!(unnamed.map_err(|error| error.kind()), Err(io::ErrorKind::Unsupported));
+}
+
+#[test]
+fn a_file_comes_back_to_the_log_only_when_nobody_writes_to_it_without() {
+    // A write that was begun while the file was left to the kernel landed after the sync that was to cover it.
+    let bench = bench("unsynced-passing");
+    let file = bench.managed();
+    bench.durable.bypass(&file, Reason::MappedShared).unwrap();
+    let header = bench.durable.board.header();
+    let ino = bench.durable.board.files()[bench.place.slot as usize].ino.load(Ordering::SeqCst);
+    let call = header.begin_passing(7, ino, 0).unwrap();
+    assert!(!bench.durable.take_back(&file, || false));
+    assert_eq!(bench.state(), FileState::Bypassed);
+    call.end();
+    assert!(bench.durable.take_back(&file, || false));
+    assert_eq!(bench.state(), FileState::Through);
+    // What a dead client left is taken away with its lanes.
+    header.begin_passing(7, ino, 0).unwrap();
+    bench.durable.repair_lanes(7);
+    assert!(!header.is_passed(ino));
+}
