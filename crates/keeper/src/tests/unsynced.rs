@@ -54,8 +54,17 @@ fn the_log_stands_alone_only_for_a_new_file_that_was_written_and_nothing_else() 
         file.set_times(FileTimes::new().set_modified(past)).unwrap();
     };
     assert!(!after("times", &times).unwrap());
-    assert!(!after("linked", &|path| fs::hard_link(path, at("link")).unwrap()).unwrap());
-    assert!(!after("renamed", &|path| fs::rename(path, at("other")).unwrap()).unwrap());
+    // Written to once more, so that its times say nothing.
+    let linked = |path: &Path| {
+        fs::hard_link(path, at("link")).unwrap();
+        fs::write(path, "linked").unwrap();
+    };
+    assert!(!after("linked", &linked).unwrap());
+    let renamed = |path: &Path| {
+        fs::rename(path, at("other")).unwrap();
+        fs::write(at("other"), "renamed").unwrap();
+    };
+    assert!(!after("renamed", &renamed).unwrap());
     // By no name of its own it would be found again: it stays the kernel's.
     let unnamed = after("removed", &|path| fs::remove_file(path).unwrap());
     assert_eq!(unnamed.map_err(|error| error.kind()), Err(io::ErrorKind::Unsupported));
