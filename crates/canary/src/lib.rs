@@ -76,6 +76,7 @@ canaries! {
         NoRewrite, "4", "a failed sync orders no rewrite from the log";
         ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
         SyncUnderWayForgotten, "4", "a client's sync that may be about to tell of a failure orders no rewrite";
+        ReaderUnheard, "4", "an outsider who reads, and may sync, is let in before the keeper has a description that is told of failures";
         RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";
         ExpiryUnpersisted, "2", "expired_seq moves on the board but not in the pool";
         CreatedExpiresEarly, "4 (names)", "a created file expires before its directory is synced";

@@ -171,6 +171,9 @@ impl Model {
         else {
             return;
         };
+        if effect.apply(self.contents(file)) == self.contents(file) {
+            return self.untold(file, id, &effect);
+        }
         let end = self.files[file].ends.last().copied().unwrap_or(0);
         let written = |offset: u64, bytes: &[u8]| {
             let offset = offset as usize;
@@ -201,6 +204,17 @@ impl Model {
             }
             None => self.returned(file, id),
         }
+    }
+
+    /// A process died in a call that changes nothing of what programs see. Nobody can tell whether it took effect: it may have, on top
+    /// of each state that a crash may leave, and nothing has to be there because of it.
+    fn untold(&mut self, file: FileIndex, id: u64, effect: &Effect) {
+        let file_model = &mut self.files[file];
+        let (floor, last) = (file_model.floor, file_model.states.len() - 1);
+        let changed = file_model.states[floor..last].iter().map(|state| Rc::new(effect.apply(state)));
+        let changed: Vec<_> = changed.collect();
+        file_model.states.splice(last..last, changed);
+        self.returned(file, id);
     }
 
     /// The number of states a file has now: what a sync that begins now will cover.

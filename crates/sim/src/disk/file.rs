@@ -32,7 +32,7 @@ impl SimDisk {
         let inode = state.inode_mut(id);
         inode.opens += 1;
         inode.writers += u32::from(writes);
-        let seen = Arc::new(AtomicU64::new(inode.errors));
+        let seen = Arc::new(AtomicU64::new(inode.errors_heard()));
         drop(state);
         SimFile { disk: self.clone(), id, writes, seen }
     }
@@ -113,6 +113,11 @@ impl SimFile {
     /// Its size.
     pub fn size(&self) -> u64 {
         self.disk.state().inode(self.id).cached.size
+    }
+
+    /// Whether a sync on this description would tell of a failure.
+    pub fn owes_error(&self) -> bool {
+        self.disk.state().inode(self.id).errors > self.seen.load(Ordering::Relaxed)
     }
 
     /// Its device and inode number.
