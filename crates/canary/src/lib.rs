@@ -112,6 +112,7 @@ canaries! {
         SyncCoversLater, "9", "a sync counts for changes that were made after it";
         UnsyncedUnannounced, "9", "writes of files whose durability nobody asked for yet do not announce themselves";
         UnsyncedSizeForgotten, "9", "a file that is logged as a whole is not cut to its size";
+        LostPagesHidden, "9", "the first sync of a file does not tell that the kernel lost pages of it before";
         UnsyncedForgotten, "9", "what a file held before its first sync counts as logged";
         ReserveLate, "history 13", "a writer waits for log space with the file announced and its pages locked";
         AnnouncedTooHigh, "2", "a writer announces a bound above the number it draws";

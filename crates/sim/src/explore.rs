@@ -149,13 +149,14 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 13] = [
+const DIRECTED: [(&[Op], Spread); 14] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of lost pages.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Peek(A), Op::Expire], Spread::None),
     (&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Peek(A), Op::Expire], Spread::None),
     (&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Sync(A), Op::Expire], Spread::None),
+    (&[Op::Put(A, 0, 40), Op::Lose(A), Op::Sync(A), Op::Expire], Spread::None),
     // A round that empties a segment beside one that drains the same page.
     (
         &[Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 12288, 40), Op::Expire],

@@ -120,6 +120,18 @@ impl SimFile {
         self.disk.state().inode(self.id).errors > self.seen.load(Ordering::Relaxed)
     }
 
+    /// `sync_file_range` of a program, of no page: tells of a failure as a sync would, and writes nothing.
+    pub fn tell_error(&self) -> io::Result<()> {
+        if !self.owes_error() {
+            return Ok(());
+        }
+        let mut state = self.disk.state();
+        let inode = state.inode_mut(self.id);
+        inode.is_error_news = false;
+        self.seen.store(inode.errors, Ordering::Relaxed);
+        Err(io::Error::from_raw_os_error(libc::EIO))
+    }
+
     /// Its device and inode number.
     pub fn key(&self) -> (u64, u64) {
         (DEVICE, self.disk.state().inode(self.id).number)

@@ -145,6 +145,10 @@ impl Content for Whole {
         }
         count as u64 == bytes
     }
+
+    fn check(&self) -> Result<(), Errno> {
+        with_handle(self.0, |handle| handle.file.tell_error()).map_err(|_| Errno::EIO)
+    }
 }
 
 /// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show them.
