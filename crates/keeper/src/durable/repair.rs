@@ -161,8 +161,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 }
 
-/// A dead client may have made a file in state Behind longer, by a call of the kernel's that readers see while there is no page row.
-fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
+/// A dead client may have made a file in state Behind longer, by a call of the kernel's that readers see while there is no page row,
+/// and so may its record, written to the file again.
+pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
     if row.state() == FileState::Behind
         && let Ok(stat) = file.held().stat()
     {
