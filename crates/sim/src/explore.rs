@@ -149,7 +149,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 14] = [
+const DIRECTED: [(&[Op], Spread); 15] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of lost pages.
@@ -166,6 +166,18 @@ const DIRECTED: [(&[Op], Spread); 14] = [
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.
     (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
+    // A removal of a name that its slot does not know.
+    (
+        &[
+            Op::Put(A, 0, 40),
+            Op::Put(B, 0, 40),
+            Op::SyncDirectory,
+            Op::Sync(A),
+            Op::Rename(B, A),
+            Op::Unlink(A),
+        ],
+        Spread::None,
+    ),
     // A client's sync takes the kernel's only notice of lost pages.
     (
         &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],

@@ -294,6 +294,27 @@ fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
     }
 }
 
+/// Durability = sync: a file was renamed over another before anybody asked for its durability, and then removed. Its slot knew the
+/// first name alone. A crash took the rename back, recovery removed the file under that name, and the other one was there again.
+#[test]
+fn a_removal_never_overtakes_the_rename_before_it() {
+    for last in [Op::Unlink(A), Op::UnlinkRefused(A)] {
+        for journal in [Journal::Ordered, Journal::Lagging] {
+            let steps = [
+                Op::Put(A, 0, 40),
+                Op::Put(B, 0, 40),
+                Op::SyncDirectory,
+                Op::Sync(A),
+                Op::Rename(B, A),
+                last,
+            ];
+            let steps = steps.map(|op| Step::alone(1, op)).to_vec();
+            let history = History { journal, pool: TINY, behind: None, on_sync: true, steps };
+            run(|worker| worker.check(&history, 0, Only::ALL));
+        }
+    }
+}
+
 /// A program died in an append to a file in state Behind whose disk refused to finish it. Written again with the log, the bytes
 /// were seen, and gone with the next write: the board did not know that the file was longer.
 #[test]
@@ -304,6 +325,7 @@ fn an_append_that_is_finished_late_stays_seen() {
             Some(AT_ONCE),
             &[
                 alone(Op::Put(A, 0, 40)),
+                alone(Op::Drain(A)),
                 alone(Op::Refuse(A)),
                 dies,
                 alone(Op::Put(A, 10, 20)),
