@@ -199,20 +199,21 @@ impl Model {
                     Some((_, effect)) => effect.clone(),
                     None => return,
                 };
-                self.took_effect(file, id, Some(&effect), false, false);
+                self.untold(file, id, &effect);
                 self.files[file].broken = true;
             }
             None => self.returned(file, id),
         }
     }
 
-    /// A process died in a call that changes nothing of what programs see. Nobody can tell whether it took effect: it may have, on top
-    /// of each state that a crash may leave, and nothing has to be there because of it.
+    /// A process died in a call of which nobody can tell whether it took effect, or will: it may have, on top of each state that a crash
+    /// may leave, and nothing has to be there because of it. What programs see is as before.
     fn untold(&mut self, file: FileIndex, id: u64, effect: &Effect) {
         let file_model = &mut self.files[file];
         let (floor, last) = (file_model.floor, file_model.states.len() - 1);
-        let changed = file_model.states[floor..last].iter().map(|state| Rc::new(effect.apply(state)));
-        let changed: Vec<_> = changed.collect();
+        let newest = Rc::clone(&file_model.states[last]);
+        let changed = file_model.states[floor..].iter().map(|state| Rc::new(effect.apply(state)));
+        let changed: Vec<_> = changed.filter(|state| *state != newest).collect();
         file_model.states.splice(last..last, changed);
         self.returned(file, id);
     }

@@ -347,6 +347,20 @@ fn a_call_that_changes_nothing_promises_nothing() {
     }
 }
 
+/// Of the simulator's own: a program died in a write that its disk kept the keeper from finishing. What was written next counted as
+/// being on top of it, though the write had not come, and need not.
+#[test]
+fn a_write_that_may_still_come_is_not_what_later_ones_build_on() {
+    for at in 1..=12 {
+        let dies = Step { thread: 0, op: Op::Put(A, 168, 993), amid: Amid::Killed(at) };
+        let around = alone(Op::Around(A, 482, 106));
+        check_in(
+            Some(Behind { at_once: false, frames: 1 }),
+            &[alone(Op::Put(A, 309, 36)), alone(Op::Expire), alone(Op::Fail(A)), dies, around],
+        );
+    }
+}
+
 /// State Behind, on crash points of every kind: writes that cover, join and pass by what only the log has, and what brings it
 /// to the page cache, interrupted and killed at each point.
 #[test]
