@@ -289,6 +289,11 @@ impl<N: Nvm> Client<N> {
         self.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// For [`Client::sync`] by a description that reports what fails from now on.
+    pub fn errors_until_now(&self, file: FileRef) -> AtomicU32 {
+        AtomicU32::new(self.row(file).error_epoch.load(Ordering::SeqCst))
+    }
+
     /// Answers a program's `fsync` or `fdatasync`.
     ///
     /// Every managed byte is durable already (durability = write), so only changes that the log does not hold

@@ -76,6 +76,7 @@ canaries! {
         NoRewrite, "4", "a failed sync orders no rewrite from the log";
         ClientFailureForgotten, "4", "a sync that failed in a client orders no rewrite";
         SyncUnderWayForgotten, "4", "a client's sync that may be about to tell of a failure orders no rewrite";
+        ReaderUnheard, "4", "an outsider who reads, and may sync, is let in before the keeper has a description that is told of failures";
         RewriteBackwards, "4", "the rewrite puts older bytes over newer ones";
         ExpiryUnpersisted, "2", "expired_seq moves on the board but not in the pool";
         CreatedExpiresEarly, "4 (names)", "a created file expires before its directory is synced";
@@ -111,6 +112,7 @@ canaries! {
         SyncCoversLater, "9", "a sync counts for changes that were made after it";
         UnsyncedUnannounced, "9", "writes of files whose durability nobody asked for yet do not announce themselves";
         UnsyncedSizeForgotten, "9", "a file that is logged as a whole is not cut to its size";
+        LostPagesHidden, "9", "the first sync of a file does not tell that the kernel lost pages of it before";
         UnsyncedForgotten, "9", "what a file held before its first sync counts as logged";
         ReserveLate, "history 13", "a writer waits for log space with the file announced and its pages locked";
         AnnouncedTooHigh, "2", "a writer announces a bound above the number it draws";

@@ -17,6 +17,7 @@ use holdfast_pool::{Slots, Superblock, Words};
 
 use crate::disk::Disk;
 use directories::Directories;
+use turn::Turn;
 
 mod directories;
 mod drain;
@@ -88,7 +89,9 @@ pub struct Durable<N, D: Disk> {
     watched: Mutex<Directories>,
     /// Files voided since removed ones were given back last.
     pub(crate) removed_files: AtomicU32,
-    /// Held while segments are given back.
+    /// Taken while segments are given back, which may wait for page locks.
+    reclaiming: Turn,
+    /// Belongs to who reclaims.
     reclaimer: Mutex<reclaim::Reclaimer>,
     /// Where the search for a free slot begins.
     slot_hint: AtomicU32,
@@ -131,6 +134,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             fresh: Mutex::default(),
             watched: Mutex::default(),
             removed_files: AtomicU32::new(0),
+            reclaiming: Turn::default(),
             reclaimer: Mutex::default(),
             slot_hint: AtomicU32::new(0),
             set_aside,

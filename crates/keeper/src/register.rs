@@ -137,7 +137,7 @@ impl Keeper {
                 // Who has it open already may read it, or write it, where we do not see it.
                 return Err(Errno::EAGAIN);
             }
-            return self.adopt(&candidate, place, (created, false, None), None);
+            return self.adopt(&candidate, place, (created, false, None), (false, None));
         }
         self.admit(asked, pid, &candidate, created, fenced)
     }
@@ -273,7 +273,7 @@ impl Keeper {
             None
         };
         let newcomer = (created && tainted.is_none(), fenced, reason);
-        let place = self.adopt(candidate, (slot, generation), newcomer, lent)?;
+        let place = self.adopt(candidate, (slot, generation), newcomer, (sole, lent))?;
         match (reason, self.notes.fence.get(), self.durable.file(place[0], place[1])) {
             (None, fence, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced, &file) => {
                 self.durable.allow_behind(&file, created);
@@ -393,10 +393,10 @@ impl Keeper {
         candidate: &Candidate,
         (slot, generation): (u32, u64),
         newcomer: (bool, bool, Option<Reason>),
-        lent: Option<OsFile>,
+        descriptions: (bool, Option<OsFile>),
     ) -> Result<Place, Errno> {
         let (_, fenced, _) = newcomer;
-        let adopted = self.open_and_take(candidate, (slot, generation), newcomer, lent);
+        let adopted = self.open_and_take(candidate, (slot, generation), newcomer, descriptions);
         if adopted.is_err()
             && fenced
             && let Some(fence) = self.notes.fence.get()
@@ -415,11 +415,13 @@ impl Keeper {
         candidate: &Candidate,
         (slot, generation): (u32, u64),
         (created, fenced, bypass): (bool, bool, Option<Reason>),
-        lent: Option<OsFile>,
+        (sole, lent): (bool, Option<OsFile>),
     ) -> Result<(), Reason> {
-        // Only of a file that is new: of others the kernel may have notices of errors that were shown to nobody yet. A lent
-        // description has seen them since its program opened the file.
-        let lazily = lent.is_some() || created && self.kind_of_fence() == Some(FenceKind::Fanotify);
+        // Only of a file that is new and that nobody else has open, even to read: of others the kernel may have notices of errors
+        // that were shown to nobody yet, and somebody else's sync may be told of the next one. Who opens it later is seen, and syncs of
+        // clients are counted. A lent description has seen all errors since its program opened the file.
+        let is_ours = created && (sole || !fenced) && self.kind_of_fence() == Some(FenceKind::Fanotify);
+        let lazily = lent.is_some() || is_ours;
         let (held, identity) = match (if lazily { self.hold(candidate) } else { None }, lent) {
             (Some((file, identity)), Some(lent)) => (Held::Lent(file, Arc::new(lent)), identity),
             (Some((file, identity)), None) => (Held::Path(file), identity),

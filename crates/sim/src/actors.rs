@@ -15,6 +15,9 @@ pub type Task = Box<dyn FnOnce()>;
 const STACK_BYTES: usize = 256 << 10;
 /// Rounds in which nobody gets on before the history counts as hanging.
 const IDLE_ROUNDS_MAX: usize = 20;
+/// Turns that actors take in a history's step at most: a thousand times what the longest ones take. More never end, though
+/// somebody may be at work all the time.
+const TURNS_MAX: usize = 1 << 16;
 
 thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -84,17 +87,25 @@ pub fn play(
         Interruption::Killed(at) => (at, None, true),
         Interruption::KilledAmid(at, task) => (at, Some(task), true),
     };
+    stage::begin();
     stage::interrupt_at(at);
     let mut actors = vec![Actor::new(role, main)];
     let mut ending = Ending { points: 0, interrupted: false, hangs: false };
     let (mut current, mut idle, mut helped, mut seen) = (0, 0, 0, stage::events());
+    let mut turns = 0;
     while !actors.is_empty() {
+        turns += 1;
         current %= actors.len();
         let result = actors[current].0.resume(());
         stage::leave();
         match result {
             CoroutineResult::Return(()) => actors.remove(current).give_back(),
-            CoroutineResult::Yield(Pause::Blocked) => current += 1,
+            CoroutineResult::Yield(Pause::Blocked) if turns < TURNS_MAX => current += 1,
+            CoroutineResult::Yield(Pause::Blocked | Pause::Endless) => {
+                ending.hangs = true;
+                actors.drain(..).for_each(Actor::kill);
+                break;
+            }
             CoroutineResult::Yield(Pause::Interrupted) => {
                 ending.interrupted = true;
                 if kills {

@@ -200,6 +200,7 @@ impl Checker<'_> {
         let (nvm, disk) = (SimNvm::new(image.nvm.clone()), SimDisk::new(image.disk.clone()));
         self.counts.recoveries += 1;
         stage::attach(&nvm, &disk);
+        stage::begin();
         let done = recover_on(&nvm, self.superblock, &disk, &RecoverOptions::default());
         let (recovered, report) =
             done.map_err(|error| violation(trail, format!("recovery refuses the pool: {error}")))?;

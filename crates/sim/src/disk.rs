@@ -3,8 +3,9 @@
 //! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its versions since the last
 //! sync, sizes lag independently of blocks, and changes of names are durable in the order of a journal that every sync
 //! commits ([`Journal::Ordered`]), or each by itself as its directory is synced ([`Journal::Lagging`]). A sync may fail
-//! once: it drops the dirty pages, of which no later sync writes what is not written again, and every description of the file
-//! hears of it once. Inode numbers are reused at once.
+//! once, and so may the kernel's own writing back, of which nobody hears before the next sync: either drops the dirty pages, of
+//! which no later sync writes what is not written again. Every description of the file hears of it once; one that was opened
+//! afterwards only if nobody had heard of it before (`errseq_sample`). Inode numbers are reused at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -65,8 +66,10 @@ struct Inode {
     /// Entries of a directory.
     entries: BTreeMap<Vec<u8>, u32>,
     durable_entries: BTreeMap<Vec<u8>, u32>,
-    /// Failed syncs so far; every description tells each once.
+    /// Failures so far, those that nobody heard of between them as one; every description tells each once.
     errors: u64,
+    /// Nobody has heard of the last one yet.
+    is_error_news: bool,
     fails_next: bool,
     /// The next write of the keeper fails.
     refuses_next: bool,
@@ -75,6 +78,11 @@ struct Inode {
 impl Inode {
     fn is_dirty(&self) -> bool {
         !self.versions.is_empty() || !self.sizes.is_empty()
+    }
+
+    /// The failures that a description which is opened now has nothing to tell of.
+    fn errors_heard(&self) -> u64 {
+        self.errors - u64::from(self.is_error_news)
     }
 
     /// Makes durable what is dirty, and nothing else: a page that a failed sync left in the cache is clean there, and
@@ -191,6 +199,7 @@ impl DiskState {
             entries: BTreeMap::new(),
             durable_entries: BTreeMap::new(),
             errors: 0,
+            is_error_news: false,
             fails_next: false,
             refuses_next: false,
         })));
@@ -290,6 +299,7 @@ impl DiskState {
         let inode = self.inode_mut(id);
         if inode.errors > *seen {
             *seen = inode.errors;
+            inode.is_error_news = false;
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         inode.write_dirty();
@@ -306,7 +316,8 @@ impl DiskState {
         let mut random = self.random.clone();
         let inode = self.inode_mut(id);
         inode.fails_next = false;
-        inode.errors += 1;
+        inode.errors += u64::from(!inode.is_error_news);
+        inode.is_error_news = true;
         let blocks: Vec<u32> = inode.versions.drain(..).map(|(block, _)| block).collect();
         inode.commit_sizes();
         for block in blocks {
@@ -345,6 +356,13 @@ impl DiskState {
     /// Has the next sync of a file fail.
     pub fn fail_next_sync(&mut self, id: u32) {
         self.inode_mut(id).fails_next = true;
+    }
+
+    /// The kernel fails to write back what is dirty of a file, and nobody asked for it.
+    pub fn lose_dirty(&mut self, id: u32) {
+        if self.inode(id).is_dirty() {
+            self.drop_dirty(id);
+        }
     }
 
     /// Has the next write of the keeper to a file fail.

@@ -15,10 +15,14 @@ use clap::Parser;
 use holdfast_sim::check::{Counts, Effort};
 use holdfast_sim::explore;
 use holdfast_sim::history::History;
-use holdfast_sim::run::{Failure, Only, Shared, Worker};
+use holdfast_sim::run::{Failure, Only, Shared, Watchman, Worker};
 
 /// Failures after which a run stops.
 const FAILURES_MAX: usize = 20;
+/// How often the threads are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// A history that is under way at so many looks never ends: most take milliseconds.
+const LOOKS_MAX: u32 = 300;
 
 /// Simulates crashes of NVM and disk on one power cord under the real code of clients, keeper and recovery.
 #[derive(Parser)]
@@ -194,7 +198,7 @@ fn with_canaries(args: &Args) -> Option<anyhow::Result<ExitCode>> {
 
 fn run(args: &Args) -> anyhow::Result<bool> {
     let begun = Instant::now();
-    let shared = Shared::default();
+    let shared = &Shared::default();
     let (sender, failures) = channel::<Failure>();
     let single = args.seed.is_some() || args.history.is_some();
     let threads = if single { 1 } else { args.threads.max(1) };
@@ -203,18 +207,20 @@ fn run(args: &Args) -> anyhow::Result<bool> {
         let workers: Vec<_> = (0..threads)
             .map(|index| {
                 let failures = sender.clone();
-                let (shared, effort) = (&shared, args.effort());
+                let effort = args.effort();
                 scope.spawn(move || {
                     let mut worker = Worker::new(effort, shared, failures).part(index, threads);
                     let done = args.work(&mut worker);
+                    shared.ends();
                     (done, worker.counts)
                 })
             })
             .collect();
         drop(sender);
         let mut told = Instant::now();
+        let mut watchman = Watchman::default();
         loop {
-            match failures.recv_timeout(Duration::from_millis(200)) {
+            match failures.recv_timeout(LOOK) {
                 Ok(failure) => {
                     failed += 1;
                     show(&failure);
@@ -222,7 +228,11 @@ fn run(args: &Args) -> anyhow::Result<bool> {
                         shared.stop.store(true, Ordering::Relaxed);
                     }
                 }
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    if let Some(replay) = watchman.look(shared, LOOKS_MAX) {
+                        never_ends(&replay);
+                    }
+                }
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
             }
             if told.elapsed() > Duration::from_secs(10) {
@@ -253,6 +263,14 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     };
     tell(args, &summary)?;
     Ok(failed == 0)
+}
+
+/// A thread hangs where nothing that it does can end it: it cannot be waited for.
+fn never_ends(replay: &str) -> ! {
+    let seconds = (LOOK * LOOKS_MAX).as_secs();
+    println!("FAILURE: a history never ends: nothing of it came to an end within {seconds} seconds");
+    println!("again: cargo run --release -p holdfast-sim -- {replay}\n");
+    std::process::exit(1);
 }
 
 fn show(failure: &Failure) {

@@ -171,6 +171,9 @@ impl Model {
         else {
             return;
         };
+        if effect.apply(self.contents(file)) == self.contents(file) {
+            return self.untold(file, id, &effect);
+        }
         let end = self.files[file].ends.last().copied().unwrap_or(0);
         let written = |offset: u64, bytes: &[u8]| {
             let offset = offset as usize;
@@ -196,11 +199,23 @@ impl Model {
                     Some((_, effect)) => effect.clone(),
                     None => return,
                 };
-                self.took_effect(file, id, Some(&effect), false, false);
+                self.untold(file, id, &effect);
                 self.files[file].broken = true;
             }
             None => self.returned(file, id),
         }
+    }
+
+    /// A process died in a call of which nobody can tell whether it took effect, or will: it may have, on top of each state that a crash
+    /// may leave, and nothing has to be there because of it. What programs see is as before.
+    fn untold(&mut self, file: FileIndex, id: u64, effect: &Effect) {
+        let file_model = &mut self.files[file];
+        let (floor, last) = (file_model.floor, file_model.states.len() - 1);
+        let newest = Rc::clone(&file_model.states[last]);
+        let changed = file_model.states[floor..].iter().map(|state| Rc::new(effect.apply(state)));
+        let changed: Vec<_> = changed.filter(|state| *state != newest).collect();
+        file_model.states.splice(last..last, changed);
+        self.returned(file, id);
     }
 
     /// The number of states a file has now: what a sync that begins now will cover.

@@ -50,6 +50,8 @@ pub enum Op {
     Retire(Name),
     /// The next sync of the file fails.
     Fail(Name),
+    /// The kernel fails to write back what is dirty of the file; nobody has heard of it yet.
+    Lose(Name),
     /// An outsider opens the file, writes and syncs it, and leaves. With the flag it did not wait for the keeper.
     Outsider(Name, bool),
     /// A program reads bytes at an offset.
@@ -58,6 +60,8 @@ pub enum Op {
     Leave(Name, Leave),
     /// An outsider opens the file to read it.
     Show(Name),
+    /// An outsider opens the file to read it, and syncs it.
+    Peek(Name),
     /// The keeper brings bytes of the file to the page cache, and does not sync it.
     Drain(Name),
     /// The keeper empties the frames of page rows, if half of them are in use.
@@ -102,8 +106,10 @@ impl Op {
             Self::Expire
                 | Self::Retire(_)
                 | Self::Fail(_)
+                | Self::Lose(_)
                 | Self::Outsider(..)
                 | Self::Show(_)
+                | Self::Peek(_)
                 | Self::Drain(_)
                 | Self::Frames
                 | Self::Tell(_)
@@ -137,10 +143,12 @@ impl Op {
             | Self::Bypass(name)
             | Self::Retire(name)
             | Self::Fail(name)
+            | Self::Lose(name)
             | Self::Outsider(name, _)
             | Self::Read(name, ..)
             | Self::Leave(name, _)
             | Self::Show(name)
+            | Self::Peek(name)
             | Self::Drain(name)
             | Self::Tell(name)
             | Self::Lend(name)
@@ -220,6 +228,8 @@ impl fmt::Display for Op {
             Self::Leave(a, Leave::Bring) => write!(f, "bring({}) to the page cache", c(a)),
             Self::Leave(a, Leave::Once) => write!(f, "leave({}) to the page cache", c(a)),
             Self::Leave(a, Leave::ForGood) => write!(f, "leave({}) to the page cache for good", c(a)),
+            Self::Lose(a) => write!(f, "writing back {} fails", c(a)),
+            Self::Peek(a) => write!(f, "outsider reads and syncs({})", c(a)),
             Self::Show(a) => write!(f, "outsider reads({})", c(a)),
             Self::Drain(a) => write!(f, "drain({})", c(a)),
             Self::Frames => write!(f, "drain frames"),

@@ -17,7 +17,9 @@ mod keeper;
 mod naming;
 
 use bytes::{around, create, haunt, leave, lend, read, resize, sync, write};
-use keeper::{break_lease, bypass, clean, drain, fail, outsider, part, refuse, retire, show, tell};
+use keeper::{
+    break_lease, bypass, clean, drain, fail, lose, outsider, part, peek, refuse, retire, show, tell,
+};
 use naming::{rename, sync_directory, unlink};
 
 const ENOSPC: Errno = Errno(28);
@@ -71,10 +73,12 @@ pub(crate) fn perform(thread: u8, op: Op) {
         }
         Op::Retire(name) => retire(name),
         Op::Fail(name) => fail(name),
+        Op::Lose(name) => lose(name),
         Op::Outsider(name, late) => outsider(name, late),
         Op::Read(name, at, bytes) => read(thread, name, at, bytes),
         Op::Leave(name, how) => leave(thread, name, how),
         Op::Show(name) => show(name),
+        Op::Peek(name) => peek(name),
         Op::Drain(name) => drain(name),
         Op::Frames => durable().drain_frames(),
         Op::Tell(name) => tell(name),

@@ -1,9 +1,11 @@
 //! Running many histories on several threads, and one history again.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
@@ -66,6 +68,48 @@ pub struct Shared {
     pub histories: AtomicU64,
     /// Images checked, for progress.
     pub images: AtomicU64,
+    /// What each thread is playing: the number of the history, and the arguments that play it again.
+    playing: Mutex<HashMap<ThreadId, (u64, String)>>,
+}
+
+impl Shared {
+    fn all_playing(&self) -> MutexGuard<'_, HashMap<ThreadId, (u64, String)>> {
+        self.playing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This thread begins a history that these arguments play again.
+    fn begins(&self, replay: String) {
+        let number = self.histories.fetch_add(1, Ordering::Relaxed);
+        self.all_playing().insert(thread::current().id(), (number, replay.clone()));
+        PLAYING.set(replay);
+    }
+
+    /// This thread plays nothing any more.
+    pub fn ends(&self) {
+        self.all_playing().remove(&thread::current().id());
+    }
+}
+
+/// Who sees that no history takes for ever. Steps and recoveries are bounded by what they do (`crate::stage::begin`); a thread
+/// that does nothing at all, because it waits for a lock of its own, is seen from outside alone.
+#[derive(Default)]
+pub struct Watchman {
+    /// How often each history was seen.
+    looks: BTreeMap<u64, u32>,
+}
+
+impl Watchman {
+    /// The arguments that play a history again which was under way at each of the last `looks_max` looks. Looks are counted, not
+    /// seconds: the machine may have stopped us.
+    pub fn look(&mut self, shared: &Shared, looks_max: u32) -> Option<String> {
+        let playing = shared.all_playing();
+        self.looks.retain(|number, _| playing.values().any(|(other, _)| other == number));
+        playing.values().find_map(|(number, replay)| {
+            let looks = self.looks.entry(*number).or_default();
+            *looks += 1;
+            (*looks > looks_max).then(|| replay.clone())
+        })
+    }
 }
 
 /// A thread's part of a run.
@@ -159,9 +203,8 @@ impl Worker<'_> {
     /// Plays a history and checks images of the crash points of its steps from `from` on.
     pub fn check(&mut self, history: &History, from: usize, only: Only) {
         self.counts.histories += 1;
-        self.shared.histories.fetch_add(1, Ordering::Relaxed);
         let replay = || format!("--history '{}'", serde_json::to_string(history).unwrap_or_default());
-        PLAYING.set(replay());
+        self.shared.begins(replay());
         let played = history.play(from);
         self.counts.writes_behind += crate::machine::writes_behind();
         if let Some(step) = played.hangs {
@@ -217,7 +260,6 @@ impl Worker<'_> {
 
     /// Plays the lives of a seed: a long history, a crash, recovery, another long history on what is left, and so on.
     pub fn seed(&mut self, seed: u64, only: Only) {
-        PLAYING.set(format!("--seed {seed}"));
         let mut random = Random::of(&[seed, 2]);
         let lives = 1 + random.below(3);
         let mut next: Option<Outcome> = None;
@@ -228,7 +270,7 @@ impl Worker<'_> {
             let mut history = seeded(seed.wrapping_add(life as u64 * 0x1_0000_0000));
             (history.pool, history.journal, history.behind) = (first.pool, first.journal, first.behind);
             self.counts.histories += 1;
-            self.shared.histories.fetch_add(1, Ordering::Relaxed);
+            self.shared.begins(format!("--seed {seed}"));
             let played = match next.take() {
                 None => history.play_all(),
                 Some(outcome) => history.play_after(&outcome, superblock),

@@ -45,6 +45,8 @@ pub enum Pause {
     Blocked,
     /// The point at which it was to be interrupted has come.
     Interrupted,
+    /// So much has happened that it will never end.
+    Endless,
 }
 
 /// The machine at one point, and what must be true if the power fails there.
@@ -68,6 +70,9 @@ struct Recorder {
     taken: Vec<Snapshot>,
 }
 
+/// Points that a step of a history, or a recovery, passes at most: a thousand times what the longest ones pass. More never end.
+const POINTS_MAX: u64 = 1 << 16;
+
 thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
     static MODEL: RefCell<Model> = RefCell::new(Model::default());
@@ -77,6 +82,7 @@ thread_local! {
     static POINTS: Cell<usize> = const { Cell::new(0) };
     static INTERRUPT_AT: Cell<usize> = const { Cell::new(usize::MAX) };
     static EVENTS: Cell<u64> = const { Cell::new(0) };
+    static EVENTS_MAX: Cell<u64> = const { Cell::new(u64::MAX) };
     static FINE: Cell<bool> = const { Cell::new(false) };
     static WRONG: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -142,6 +148,11 @@ pub fn point(kind: Kind) {
         return;
     }
     EVENTS.set(EVENTS.get() + 1);
+    if EVENTS.get() > EVENTS_MAX.get() {
+        // Whoever plays it does not come back to it.
+        let ended = pause(Pause::Endless);
+        panic!("a recovery never ends (ended: {ended})");
+    }
     if !matches!(kind, Kind::Store | Kind::Load) {
         RECORDER.with_borrow_mut(|recorder| {
             if let Some(recorder) = recorder {
@@ -208,6 +219,11 @@ pub fn enter(yielder: &Yielder<(), Pause>, role: Role) {
 pub fn leave() {
     YIELDER.set(ptr::null());
     ROLE.set(Role::Extra);
+}
+
+/// A step or a recovery begins: what happens from now on must come to an end.
+pub fn begin() {
+    EVENTS_MAX.set(EVENTS.get() + POINTS_MAX);
 }
 
 /// From now on the points of client or keeper are counted, and it is interrupted at the given one (from 1 on).

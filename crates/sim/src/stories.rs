@@ -151,6 +151,7 @@ pub const STORIES: [Story; 19] = [
         bugs: &[
             "ClientFailureForgotten",
             "SyncUnderWayForgotten",
+            "ReaderUnheard",
             "NoRewrite",
             "SyncErrorIgnored",
             "RewriteBackwards",

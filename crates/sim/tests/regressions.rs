@@ -1,12 +1,14 @@
 //! Histories that once lost data or hung, each under the name of what it did, and a short run of everything.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use holdfast_sim::check::{Counts, Effort};
 use holdfast_sim::disk::Journal;
 use holdfast_sim::history::{Behind, History, TINY};
 use holdfast_sim::op::{Amid, Op, Step};
-use holdfast_sim::run::{Only, Shared, Worker};
+use holdfast_sim::run::{Only, Shared, Watchman, Worker};
 
 const A: u8 = b'a';
 const B: u8 = b'b';
@@ -15,16 +17,33 @@ fn run(work: impl FnOnce(&mut Worker<'_>)) -> Counts {
     let shared = Shared::default();
     let (failures, heard) = channel();
     let effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 8, tamper_one_in: 8 };
-    let mut worker = Worker::new(effort, &shared, failures);
-    work(&mut worker);
-    let counts = worker.counts;
-    drop(worker);
+    let is_over = AtomicBool::new(false);
+    let counts = std::thread::scope(|scope| {
+        scope.spawn(|| watch(&shared, &is_over));
+        let mut worker = Worker::new(effort, &shared, failures);
+        work(&mut worker);
+        shared.ends();
+        is_over.store(true, Ordering::Relaxed);
+        worker.counts
+    });
     let failures: Vec<String> = heard
         .iter()
         .map(|failure| format!("{}\n{}{:#?}", failure.violation, failure.history, failure.violation.trail))
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     counts
+}
+
+/// A history that hangs in a lock cannot be left: it ends the whole test.
+fn watch(shared: &Shared, is_over: &AtomicBool) {
+    let mut watchman = Watchman::default();
+    while !is_over.load(Ordering::Relaxed) {
+        if let Some(replay) = watchman.look(shared, 3000) {
+            eprintln!("a history never ends: cargo run --release -p holdfast-sim -- {replay}");
+            std::process::abort();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 const AT_ONCE: Behind = Behind { at_once: true, frames: 2 };
@@ -231,6 +250,115 @@ fn copies_that_a_crash_tears_are_not_taken_for_damage() {
         Some(AT_ONCE),
         &[put(A, 0), put(A, 4096), put(A, 8192), put(A, 12288), alone(Op::Clean(u32::MAX)), put(B, 0)],
     );
+}
+
+/// One of the keeper's threads emptied a segment and waited for a page that another was draining, which then wanted to give
+/// segments back, too: where threads are simulated none of them went on.
+#[test]
+fn a_segment_is_emptied_beside_a_round_that_drains_its_pages() {
+    let put = |at| alone(Op::Put(A, at, 40));
+    for at in 1..=8 {
+        let amid = Amid::Other(at, 1, Op::Clean(u32::MAX));
+        let round = Step { thread: 0, op: Op::Expire, amid };
+        check_in(Some(AT_ONCE), &[put(0), put(4096), put(8192), put(12288), round]);
+    }
+}
+
+/// Somebody opened a new file and synced it before the keeper had a description of its own, and was told of the lost pages in
+/// its place: the keeper's sync succeeded, and the records expired (invariant 4). A program by another descriptor, which the library did not
+/// look up, or an outsider who had come to read.
+#[test]
+fn nobody_else_takes_the_only_notice_of_lost_pages_of_a_new_file() {
+    for loses in [Op::Fail(A), Op::Lose(A)] {
+        for syncs in [Op::Sync(A), Op::Peek(A)] {
+            let closes = alone(Op::Retire(A));
+            check(&[alone(Op::Put(A, 0, 1200)), alone(loses), closes, alone(syncs), alone(Op::Expire)]);
+            check_in(
+                Some(AT_ONCE),
+                &[alone(Op::Put(A, 0, 40)), alone(loses), alone(syncs), alone(Op::Expire)],
+            );
+        }
+    }
+}
+
+/// Durability = sync: the kernel had lost pages of a file before its first sync, which the log answered: the program was not
+/// told, as by its own sync, and what was logged was what the disk had.
+#[test]
+fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
+    for bytes in [40, 1200] {
+        for journal in [Journal::Ordered, Journal::Lagging] {
+            let steps = [Op::Put(A, 0, bytes), Op::Lose(A), Op::Sync(A), Op::Expire].map(alone).to_vec();
+            let history = History { journal, pool: TINY, behind: None, on_sync: true, steps };
+            run(|worker| worker.check(&history, 0, Only::ALL));
+        }
+    }
+}
+
+/// Durability = sync: a file was renamed over another before anybody asked for its durability, and then removed. Its slot knew the
+/// first name alone. A crash took the rename back, recovery removed the file under that name, and the other one was there again.
+#[test]
+fn a_removal_never_overtakes_the_rename_before_it() {
+    for last in [Op::Unlink(A), Op::UnlinkRefused(A)] {
+        for journal in [Journal::Ordered, Journal::Lagging] {
+            let steps = [
+                Op::Put(A, 0, 40),
+                Op::Put(B, 0, 40),
+                Op::SyncDirectory,
+                Op::Sync(A),
+                Op::Rename(B, A),
+                last,
+            ];
+            let steps = steps.map(|op| Step::alone(1, op)).to_vec();
+            let history = History { journal, pool: TINY, behind: None, on_sync: true, steps };
+            run(|worker| worker.check(&history, 0, Only::ALL));
+        }
+    }
+}
+
+/// A program died in an append to a file in state Behind whose disk refused to finish it. Written again with the log, the bytes
+/// were seen, and gone with the next write: the board did not know that the file was longer.
+#[test]
+fn an_append_that_is_finished_late_stays_seen() {
+    for at in 1..=16 {
+        let dies = Step { thread: 1, op: Op::Append(A, 617), amid: Amid::Killed(at) };
+        check_in(
+            Some(AT_ONCE),
+            &[
+                alone(Op::Put(A, 0, 40)),
+                alone(Op::Drain(A)),
+                alone(Op::Refuse(A)),
+                dies,
+                alone(Op::Put(A, 10, 20)),
+                alone(Op::Expire),
+            ],
+        );
+    }
+}
+
+/// Of the simulator's own: a program died in a call that changes nothing, and the file had to be found because of it.
+#[test]
+fn a_call_that_changes_nothing_promises_nothing() {
+    for op in [Op::Punch(A, 4096, 26), Op::Truncate(A, 0)] {
+        for at in 1..=6 {
+            let dies = |op, at| Step { thread: 0, op, amid: Amid::Killed(at) };
+            check(&[alone(Op::Create(A)), dies(op, at), Step::alone(1, Op::Put(B, 0, 40))]);
+            check_in(Some(AT_ONCE), &[dies(Op::Put(A, 94, 10), 3), dies(op, at)]);
+        }
+    }
+}
+
+/// Of the simulator's own: a program died in a write that its disk kept the keeper from finishing. What was written next counted as
+/// being on top of it, though the write had not come, and need not.
+#[test]
+fn a_write_that_may_still_come_is_not_what_later_ones_build_on() {
+    for at in 1..=12 {
+        let dies = Step { thread: 0, op: Op::Put(A, 168, 993), amid: Amid::Killed(at) };
+        let around = alone(Op::Around(A, 482, 106));
+        check_in(
+            Some(Behind { at_once: false, frames: 1 }),
+            &[alone(Op::Put(A, 309, 36)), alone(Op::Expire), alone(Op::Fail(A)), dies, around],
+        );
+    }
 }
 
 /// State Behind, on crash points of every kind: writes that cover, join and pass by what only the log has, and what brings it

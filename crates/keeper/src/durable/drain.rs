@@ -284,8 +284,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.leave_behind(file, false)
     }
 
-    /// Behind -> Through for good: somebody reads the file where we do not see it.
+    /// Behind -> Through for good: somebody reads the file where we do not see it. Who reads a file may also sync it, and be told
+    /// in our place that pages were lost: from here on we have a description of our own that is told as well (invariant 4).
     pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        if !on(Canary::ReaderUnheard) {
+            let opens = &self.board.files()[file.slot as usize].client_opens;
+            file.description(opens).map(drop).inspect_err(|_| file.meta().rewrite = true)?;
+        }
         if self.never_behind(file) && file.lent().is_none() {
             return Ok(());
         }

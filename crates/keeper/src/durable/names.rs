@@ -52,12 +52,28 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Persists that `client` is about to remove the last name of the file.
     pub fn push_removal(&self, file: &Arc<ManagedFile<D::File>>, path: &Path, client: u32) -> io::Result<()> {
+        self.follow_before_removal(file, path)?;
         self.push_name(file, HintKind::Unlink, path)?;
         file.meta().removing = Some(client);
         locked(&self.removing).push(Arc::clone(file));
         // No record of a file whose durability nobody asked for has done so.
         self.board.header().wake_idle_expirer();
         Ok(())
+    }
+
+    /// Brings the name that is about to be removed to the disk, if the slot does not hold it: a file was renamed before anybody asked
+    /// for its durability. Else a crash that takes the rename back leaves the file where it was before, the removal is made there, and what
+    /// it was renamed over is there again: an order of names that no program made.
+    fn follow_before_removal(&self, file: &ManagedFile<D::File>, path: &Path) -> io::Result<()> {
+        if file.meta().path == path {
+            return Ok(());
+        }
+        let Some(now) = self.moved_to(file) else { return Ok(()) };
+        let mut directories = file.meta().directories.clone();
+        directories.extend(now.parent().map(Path::to_owned));
+        self.sync_directories(&directories)?;
+        file.meta().names_unsynced = 0;
+        self.push_name(file, HintKind::Name, &now)
     }
 
     /// A client died: a removal or a name that it announced and did not make is not made any more.

@@ -48,7 +48,7 @@ pub struct Reclaimed {
     pub free: u32,
 }
 
-/// What is remembered from one pass to the next. Its lock is held by whoever frees segments: one that was looked at is
+/// What is remembered from one pass to the next. Whoever frees segments does so in turn: one that was looked at is
 /// then still in the same use.
 #[derive(Default)]
 pub(super) struct Reclaimer {
@@ -82,13 +82,14 @@ struct Census {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Frees every sealed segment whose records have all expired (invariant 3), and wakes who waits for space.
     pub fn free_segments(&self) {
-        let _alone = locked(&self.reclaimer);
+        let _alone = self.reclaiming.take();
         self.board.free_dead_segments();
     }
 
     /// Frees segments whose records have expired or are covered by newer ones, oldest first, and copies the live
     /// records of those that have few. Never waits for the disk.
     pub fn reclaim(&self, effort: Effort) -> Reclaimed {
+        let _alone = self.reclaiming.take();
         let mut reclaimer = locked(&self.reclaimer);
         self.board.free_dead_segments();
         let mut result = Reclaimed { free: self.count_free(), ..Reclaimed::default() };

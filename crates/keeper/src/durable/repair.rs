@@ -11,7 +11,7 @@ use holdfast_log::{Kind, RECORD_HEADER_BYTES, whole_write};
 use holdfast_media::Nvm;
 
 use super::rewrite::{persist, roll_forward};
-use super::{Durable, Writers};
+use super::{Durable, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -145,13 +145,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 Kind::Punch | Kind::Cancel => {}
             },
             // A short write that was cancelled may have made the file longer.
-            Ok(None) if row.state() == FileState::Behind => {
-                if let Ok(stat) = file.held().stat() {
-                    row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
-                }
-            }
+            Ok(None) => keep_size(row, &file),
             Ok(_) => {}
             Err(error) => {
+                // So may its own call, which others have seen by now.
+                keep_size(row, &file);
                 let mut meta = file.meta();
                 meta.rewrite = true;
                 self.events.trouble(format!(
@@ -160,6 +158,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 ));
             }
         }
+    }
+}
+
+/// A dead client may have made a file in state Behind longer, by a call of the kernel's that readers see while there is no page row,
+/// and so may its record, written to the file again.
+pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
+    if row.state() == FileState::Behind
+        && let Ok(stat) = file.held().stat()
+    {
+        row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
     }
 }
 

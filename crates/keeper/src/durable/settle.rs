@@ -9,6 +9,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
+use super::repair::keep_size;
 use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
 use crate::disk::{Access, Disk, DiskFile};
 
@@ -247,6 +248,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 })
             })
         });
+        keep_size(&self.board.files()[file.slot as usize], file);
         counts.iter().for_each(|count| count.leave());
         replayed?;
         file.meta().rewrite = false;

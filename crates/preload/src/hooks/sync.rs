@@ -6,6 +6,7 @@ use core::ffi::{c_int, c_uint};
 
 use libc::off_t;
 
+use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
 use crate::{behind, critical, process, unsynced};
@@ -22,13 +23,18 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
     // The first to ask for a file's durability has it logged.
     let logs = process::client().is_some_and(holdfast_cache::Client::logs_on_sync);
-    match if logs { target::of_change(fd) } else { target::of_other(fd) } {
+    let writes = || !matches!(fds::look(fd), Row::Readable);
+    match if logs && writes() { target::of_change(fd) } else { target::of_sync(fd) } {
         Target::Managed(handle) => {
             // SAFETY: touches no memory.
             let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
             let result = match unsynced::log_from_now(handle, fd) {
                 Ok(true) => Ok(()),
-                Ok(false) => handle.client.sync(handle.file, handle.seen_error(), kernel),
+                Ok(false) if writes() => handle.client.sync(handle.file, handle.seen_error(), kernel),
+                // It has no memory of its own of what was reported to it.
+                Ok(false) => {
+                    handle.client.sync(handle.file, &handle.client.errors_until_now(handle.file), kernel)
+                }
                 Err(errno) => Err(errno),
             };
             give_int(raw::encode(result.map(|()| 0)))
@@ -90,7 +96,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
 ) -> c_int {
     let sound = offset >= 0 && bytes >= 0 && offset.checked_add(bytes).is_some() && flags & !7 == 0;
     if sound
-        && let Target::Managed(handle) = target::of_other(fd)
+        && let Target::Managed(handle) = target::of_sync(fd)
         && handle.client.keeper_alive()
         && !handle.client.is_unsynced(handle.file)
     {

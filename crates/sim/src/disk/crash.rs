@@ -169,6 +169,7 @@ impl DiskState {
         inode.sizes.clear();
         inode.entries = inode.durable_entries.clone();
         inode.errors = 0;
+        inode.is_error_news = false;
         inode.fails_next = false;
         inode.refuses_next = false;
     }

@@ -32,7 +32,7 @@ impl SimDisk {
         let inode = state.inode_mut(id);
         inode.opens += 1;
         inode.writers += u32::from(writes);
-        let seen = Arc::new(AtomicU64::new(inode.errors));
+        let seen = Arc::new(AtomicU64::new(inode.errors_heard()));
         drop(state);
         SimFile { disk: self.clone(), id, writes, seen }
     }
@@ -113,6 +113,23 @@ impl SimFile {
     /// Its size.
     pub fn size(&self) -> u64 {
         self.disk.state().inode(self.id).cached.size
+    }
+
+    /// Whether a sync on this description would tell of a failure.
+    pub fn owes_error(&self) -> bool {
+        self.disk.state().inode(self.id).errors > self.seen.load(Ordering::Relaxed)
+    }
+
+    /// `sync_file_range` of a program, of no page: tells of a failure as a sync would, and writes nothing.
+    pub fn tell_error(&self) -> io::Result<()> {
+        if !self.owes_error() {
+            return Ok(());
+        }
+        let mut state = self.disk.state();
+        let inode = state.inode_mut(self.id);
+        inode.is_error_news = false;
+        self.seen.store(inode.errors, Ordering::Relaxed);
+        Err(io::Error::from_raw_os_error(libc::EIO))
     }
 
     /// Its device and inode number.

@@ -145,6 +145,10 @@ impl Content for Whole {
         }
         count as u64 == bytes
     }
+
+    fn check(&self) -> Result<(), Errno> {
+        with_handle(self.0, |handle| handle.file.tell_error()).map_err(|_| Errno::EIO)
+    }
 }
 
 /// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show them.
@@ -252,13 +256,13 @@ pub(super) fn raw_sync(index: FileIndex) -> Result<(), Errno> {
 
 pub(super) fn sync(thread: u8, name: Name) {
     let Some(index) = file_at(name) else { return };
-    // The library syncs a file it does not know yet natively.
+    // The library syncs a file natively that nobody has registered yet; it looks for its place, whatever the descriptor is for.
     let (states, changes) = model(|model| (model.states(index), model.name_changes()));
     let logs = client(thread).logs_on_sync();
     let reference = if logs {
         managed(thread, index).ok().flatten()
     } else {
-        with_handle(index, |handle| handle.reference)
+        with_handle(index, |handle| handle.reference).or_else(|| known(thread, name))
     };
     let seen = with_handle(index, |handle| handle.seen_error.load(Ordering::Relaxed));
     let seen_error = AtomicU32::new(seen);
@@ -279,6 +283,9 @@ pub(super) fn sync(thread: u8, name: Name) {
     let seen = seen_error.load(Ordering::Relaxed);
     with_handle(index, |handle| handle.seen_error.store(seen, Ordering::Relaxed));
     if result.is_ok() {
+        if is_first && with_handle(index, |handle| handle.file.owes_error()) {
+            stage::complain(format!("a first sync of {} hides that pages were lost", char::from(name)));
+        }
         let ordered = parts(|parts| parts.disk.is_ordered());
         // Else it was the kernel's sync alone, which says nothing of names.
         let is_logged = (is_first || !is_real.get())

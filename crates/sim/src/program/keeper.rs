@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
+use holdfast_keeper::disk::DiskFile;
 use holdfast_keeper::durable::{Effort, ManagedFile, Pace};
 
 use super::bytes::raw_sync;
@@ -44,6 +45,14 @@ pub(super) fn fail(name: Name) {
     let inode = with_handle(index, |handle| handle.file.id);
     model(|model| model.will_fail(index));
     parts(|parts| parts.disk.state().fail_next_sync(inode));
+}
+
+/// The kernel writes back as it sees fit, and fails.
+pub(super) fn lose(name: Name) {
+    let Some(index) = file_at(name) else { return };
+    let inode = with_handle(index, |handle| handle.file.id);
+    model(|model| model.will_fail(index));
+    parts(|parts| parts.disk.state().lose_dirty(inode));
 }
 
 pub(super) fn outsider(name: Name, late: bool) {
@@ -99,6 +108,17 @@ pub(super) fn show(name: Name) {
     {
         let index = file_at(name);
         super::look_at(name, index, |index| with_handle(index, |handle| handle.file.bytes()));
+    }
+}
+
+/// An outsider opens the file to read it and syncs it, by a description of its own.
+pub(super) fn peek(name: Name) {
+    show(name);
+    let Some(index) = file_at(name) else { return };
+    let (disk, inode) = (parts(|parts| parts.disk.clone()), with_handle(index, |handle| handle.file.id));
+    let states = model(|model| model.states(index));
+    if disk.open_inode(inode, false).sync().is_ok() {
+        model(|model| model.synced(index, states));
     }
 }
 

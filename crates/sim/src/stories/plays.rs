@@ -221,6 +221,9 @@ pub(super) fn failed_syncs(plays: &mut Plays) {
         Op::Sync(A),
         Op::Expire,
     ]));
+    // An outsider's, who came to read, does.
+    plays.push(alone(&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Peek(A), Op::Expire]));
+    plays.push(alone(&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Peek(A), Op::Expire]));
     // It is about to take it when the keeper, which had no description of the file before, syncs with success.
     let pages = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 12_288, 40)];
     let failing = [&pages[..], &[Op::Put(B, 0, 40), Op::Rename(B, C), Op::Fail(A), Op::Sync(A)]].concat();
