@@ -149,25 +149,47 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 9] = [
+const DIRECTED: [(&[Op], Spread); 11] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // Segments that stay live because a sync fails, and somebody who wants space.
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.
     (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
-    // A client's sync takes the kernel's only notice of lost pages.
+    // A client's sync, which the rename of an old file makes real, takes the kernel's only notice of lost pages.
     (
-        &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
+        &[
+            Op::Put(B, 0, 40),
+            Op::Expire,
+            Op::Put(A, 0, 1200),
+            Op::Rename(B, b'c'),
+            Op::Fail(A),
+            Op::Sync(A),
+            Op::Expire,
+        ],
         Spread::None,
     ),
     // The same on a description that both have: the keeper's sync succeeds beside the client's that failed.
     (
-        &[Op::Lend(A), Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A)],
+        &[
+            Op::Put(B, 0, 40),
+            Op::Expire,
+            Op::Lend(A),
+            Op::Put(A, 0, 1200),
+            Op::Rename(B, b'c'),
+            Op::Fail(A),
+            Op::Sync(A),
+        ],
         Spread::Other(1, Op::Expire),
     ),
     // A writer of the page whose size the keeper is telling the kernel.
     (&[Op::Put(A, 30, 20), Op::Put(A, 0, 40), Op::Tell(A)], Spread::Other(1, Op::Put(A, 0, 40))),
+    // A rename that a slot holds, and a directory sync that it answers.
+    (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory], Spread::None),
+    (
+        &[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory, Op::Expire],
+        Spread::Other(1, Op::Put(A, 0, 20)),
+    ),
     // Two writers of the same bytes; neither makes the file longer.
     (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
     // A watched directory, and a new file in it that has no record yet.
@@ -367,7 +389,7 @@ fn rounds(op: &Op) -> bool {
 }
 
 /// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make
-/// beside its rounds), and not two changes of names, whose order against each other only the kernel knows.
+/// beside its rounds), and not two changes of names of which one is a removal, whose order only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
     let names = |op: &Op| {
         matches!(
@@ -375,9 +397,10 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
+    let removes = |op: &Op| matches!(op, Op::Unlink(_) | Op::UnlinkRefused(_));
     let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_) | Op::Frames | Op::Tell(_));
     let beside = op.is_clients() || other.is_clients() || drains(op) && rounds(other) || drains(other);
-    beside && !(names(op) && names(other))
+    beside && !(removes(op) && names(other) || names(op) && removes(other))
 }
 
 /// The interruptions of a history whose last step has `points` points.
@@ -415,7 +438,9 @@ pub fn seeded(seed: u64) -> History {
         // Larger writes are in one piece here.
         pool = (6, 12, 8192);
     }
+    let stores = other.one_in(3);
     let draw = |random: &mut Random| match behind {
+        _ if stores && random.one_in(2) => draw_store(random, names.max(4)),
         Some(_) => draw_behind(random, names, pool.2),
         None => draw(random, names, pool.2),
     };
@@ -475,6 +500,19 @@ fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
         23..=24 => Op::Clean(u32::MAX),
         25 => [Op::Frames, Op::Tell(name), Op::Part, Op::Release][random.below(4)],
         _ => draw(random, names, segment_bytes),
+    }
+}
+
+/// What mail and message stores do: new files get another name that is mostly free, and the directory is synced.
+fn draw_store(random: &mut Random, names: usize) -> Op {
+    let name = A + random.below(names) as u8;
+    let other = A + random.below(names) as u8;
+    match random.below(12) {
+        0..=3 => Op::Put(name, 0, 1 + random.below(60) as u32),
+        4..=7 if name != other => Op::Rename(name, other),
+        8 => Op::Unlink(name),
+        9 => Op::Expire,
+        _ => Op::SyncDirectory,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Directory syncs answered from the slots (design 6): absorbed when every change of the directory since its last
 //! real sync is one that recovery would bring back or repeat.
 //!
-//! Such changes are a managed file that was created and has records (recovery builds it anew) and one whose last
-//! name was removed (its slot is void: recovery removes it again). An inotify watch counts all changes by name,
-//! whoever makes them; the kernel queues the notice before the call returns. Whatever is not one of ours, or does
+//! Such changes are a managed file that was created and has records (recovery builds it anew), such a file that was
+//! renamed to a free name (recovery renames it again), and one whose last name was removed (its slot is void: recovery
+//! removes it again). An inotify watch counts all changes by name, whoever makes them; the kernel queues the notice before the call returns. Whatever is not one of ours, or does
 //! not add up, makes the sync real. Nothing here may call a change durable that no slot holds.
 
 use std::collections::HashMap;
@@ -123,6 +123,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
         // Before the lock below: who holds a file's meta may want it.
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        self.note_renames();
         let is_blank = |file: &ManagedFile<D::File>| {
             let row = &self.board.files()[file.slot as usize];
             (row.state().is_absorbed() || row.state() == FileState::Unsynced)
@@ -157,6 +158,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Err(Errno::EOPNOTSUPP);
         }
         let open = self.disk.open(directory).map_err(|_| Errno::EOPNOTSUPP)?;
+        self.note_renames();
         {
             let mut watched_directories = locked(&self.watched);
             // What is known by now happened before the sync begins; what comes later is counted anew.

@@ -34,6 +34,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             && self.was_only_written(file);
         if let Some(directory) = path.parent() {
             self.secure_names(directory, is_held, &stat)?;
+            self.secure_awaited(&path)?;
         }
         Ok(is_held)
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, MARK_VOID};
+use holdfast_pool::{Hint, HintKind, Identity, MARK_CREATED, MARK_VOID};
 
 use super::run::Source;
 use super::scan::SlotState;
@@ -55,8 +55,15 @@ impl SlotFile {
     /// Whether the newest hint says that the last name was being removed, and no other name is known.
     pub(super) fn is_unlinking(&self) -> bool {
         let [newest, older @ ..] = self.hints.as_slice() else { return false };
-        let stays = |hint: &Hint| hint.kind == HintKind::Name && hint.path != newest.path;
+        let stays = |hint: &Hint| hint.kind != HintKind::Unlink && hint.path != newest.path;
         newest.kind == HintKind::Unlink && !older.iter().any(stays)
+    }
+
+    /// The name that a rename took the file from and the one it gave it, while the disk may not have it.
+    pub(super) fn rename(&self) -> Option<(&[u8], &[u8])> {
+        let [to, from] = self.hints.as_slice() else { return None };
+        let is_held = to.kind == HintKind::Rename && self.marks & MARK_CREATED != 0 && self.is_sound();
+        is_held.then_some((&from.path, &to.path))
     }
 
     /// Whether the program removed the file. An announced removal that was not withdrawn counts as made: its call
