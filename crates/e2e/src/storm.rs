@@ -41,6 +41,13 @@ impl<'a> Storm<'a> {
         self.random.next_u64()
     }
 
+    /// Whether there are to be more than the `rounds` that were: a kill of all leaves records to recover, but who is killed is drawn, and
+    /// so is whether a killed recovery was done before. Without any the storm goes on, ten times as long at most.
+    pub fn goes_on(&self, rounds: u64) -> bool {
+        let blown = self.tally.count("rounds");
+        blown < rounds || blown < 10 * rounds && self.tally.count("records recovered") == 0
+    }
+
     /// Kills somebody in a run of `workload`.
     pub fn kill(&mut self, workload: &dyn Workload) {
         let victims = [Cut::Program, Cut::Keeper, Cut::Supervisor, Cut::All];

@@ -17,7 +17,7 @@ fn mail(choice: u64) -> Box<dyn Workload> {
 
 fn cut(name: &str, disk: &Disk, rounds: u64) {
     let mut storm = Storm::new(disk, name);
-    for _ in 0..rounds * random::rounds() {
+    while storm.goes_on(rounds * random::rounds()) {
         let choice = storm.random();
         storm.cut_power(&*mail(choice));
     }
@@ -28,7 +28,7 @@ fn cut(name: &str, disk: &Disk, rounds: u64) {
 fn mail_survives_kills() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::new(&disk, "kills of mail delivery");
-    for _ in 0..15 * random::rounds() {
+    while storm.goes_on(15 * random::rounds()) {
         let choice = storm.random();
         storm.kill(&*mail(choice));
     }
