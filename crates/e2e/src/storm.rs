@@ -93,9 +93,11 @@ impl<'a> Storm<'a> {
         // A run that was killed before it made its pool has acknowledged nothing.
         let mut told = String::from("there was no pool");
         if self.pool.path.exists() {
+            let killed_before = self.tally.count("of a recovery");
             while self.random.between(0, 3) == 0 {
                 self.kill_recovery();
             }
+            let killed = self.tally.count("of a recovery") - killed_before;
             let recovered = self.pool.recover(&[]);
             let report = report::parse(&recovered.ok().stdout);
             let damaged = report::find(&report, "damaged").and_then(|rows| rows.as_array());
@@ -106,7 +108,7 @@ impl<'a> Storm<'a> {
                 job.told()
             );
             self.tally.add("records recovered", report::number(&report, "records"));
-            told = recovered.told();
+            told = format!("({killed} were killed before it)\n{}", recovered.told());
         }
         if let Err(error) = workload.check(&job.site, acks) {
             panic!(

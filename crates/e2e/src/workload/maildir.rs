@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::crash::{Site, Workload};
@@ -66,7 +67,15 @@ impl Maildir {
             }
         }
         if let Some((name, twice)) = places.iter().find(|(_, places)| places.len() > 1) {
-            return Err(format!("{name} is in {}", twice.join(" and in ")));
+            let inode = |place: &&str| {
+                let found = [name.clone(), format!("{name}{SEEN}")].map(|name| dir.join(place).join(name));
+                let stat = found.iter().find_map(|path| path.metadata().ok());
+                stat.map_or(String::new(), |stat| {
+                    format!(", inode {} with {} links, {} bytes", stat.ino(), stat.nlink(), stat.len())
+                })
+            };
+            let told: Vec<String> = twice.iter().map(|place| format!("{place}{}", inode(place))).collect();
+            return Err(format!("{name} is in {}", told.join("; and in ")));
         }
         for ack in acks {
             let (what, name) = ack.split_once(' ').ok_or_else(|| format!("acknowledged {ack:?}"))?;

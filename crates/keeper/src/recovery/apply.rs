@@ -15,7 +15,7 @@ use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_
 use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
 use super::live::Live;
-use super::locate::{Others, locate};
+use super::locate::{Others, left_behind, locate};
 use super::replay::replay;
 use super::run::Source;
 use crate::disk::{Access, Disk, DiskFile};
@@ -152,21 +152,26 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Gives a file, where the crash took a rename that its slot holds, the new name again, durably. False while another
-    /// file stands there.
+    /// Gives a file, where the crash took a rename that its slot holds, the new name again, durably, and the new one alone. False
+    /// while another file stands there.
     pub(super) fn rename_again(&mut self, file: &SlotFile) -> io::Result<bool> {
-        let Some((from, to)) = file.rename() else { return Ok(true) };
+        let found = locate(self.disk, file, Others::NONE).same;
         // Whoever moved it elsewhere meant it.
-        if locate(self.disk, file, Others::NONE).same.is_none_or(|same| same.path != from) {
+        let (Some((from, to)), Some(found)) = (file.rename(), found) else { return Ok(true) };
+        if left_behind(self.disk, file, &found).is_none() {
             return Ok(true);
         }
         let (old, new) = (parent(self.disk, from)?, parent(self.disk, to)?);
         let ((_, old_name), (_, new_name)) = (split(from).ok_or_else(gone)?, split(to).ok_or_else(gone)?);
         self.beat();
-        match old.rename(old_name, &new, new_name) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-            Err(error) => return Err(error),
+        if found.path == to {
+            remove(&old, old_name)?;
+        } else {
+            match old.rename(old_name, &new, new_name) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+                Err(error) => return Err(error),
+            }
         }
         new.sync()?;
         old.sync()?;

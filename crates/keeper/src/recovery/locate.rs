@@ -122,6 +122,22 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
     location
 }
 
+/// The name that a held rename took a file from, if the file still stands there: alone, or beside the new one. btrfs brings the new
+/// name to disk with the sync of its directory, and the loss of the old one only with that of the other.
+pub(super) fn left_behind<'a, D: Disk>(
+    disk: &D,
+    file: &'a SlotFile,
+    same: &SameFile<D::File>,
+) -> Option<&'a [u8]> {
+    let (from, to) = file.rename()?;
+    let stands_twice = || {
+        to == same.path
+            && same.stat.links == 2
+            && matches!(at_path(disk, from, file.identity.as_ref().ok()), At::Same(_))
+    };
+    (from == same.path || stands_twice()).then_some(from)
+}
+
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.
 pub(super) fn locate_forced<D: Disk>(disk: &D, file: &SlotFile, path: &[u8]) -> Location<D::File> {
     let mut location = Location::nowhere();

@@ -18,7 +18,7 @@ use super::apply::Applier;
 use super::export::export;
 use super::file::SlotFile;
 use super::live::{Live, resolve};
-use super::locate::{Location, Others, SameFile, locate, locate_forced};
+use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
 use super::redo::redo;
 use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
@@ -147,8 +147,10 @@ fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -
         .filter(|file| file.is_void() || file.rename().is_some())
         .filter_map(|file| locate(disk, file, Others::NONE).same.map(|same| (file, same)))
         .filter(|(file, same)| !is_changed(same, file.is_void(), last_alive_unix_s))
-        .filter(|(file, same)| file.is_void() || file.rename().is_some_and(|(from, _)| from == same.path))
-        .map(|(_, same)| same.path)
+        .filter_map(|(file, same)| {
+            let left = left_behind(disk, file, &same).map(<[u8]>::to_vec);
+            if file.is_void() { Some(same.path) } else { left }
+        })
         .collect()
 }
 
