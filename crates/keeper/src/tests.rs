@@ -23,6 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::config::{FenceChoice, KeeperConfig};
 
 mod behind;
+mod directories;
 mod durable;
 mod lent;
 mod loaded;
