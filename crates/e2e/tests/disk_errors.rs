@@ -174,12 +174,11 @@ fn a_disk_that_stays_broken_loses_nothing_that_recovery_could_not_bring_back() {
     assert!(disk.contents() == expected(), "recovery did not bring back what was acknowledged");
 }
 
-/// Moves a file that was synced, waits until its file system is shut down, then syncs both directories, the file and all of the file
-/// system, and tells how each went.
+/// Moves a file that was synced over another one, waits until its file system is shut down, then syncs both directories, the file and
+/// all of the file system, and tells how each went.
 const READER: &str = "
 import ctypes, os, sys, time
 root, down = sys.argv[1:]
-for name in ('new', 'cur'): os.mkdir(root + '/' + name)
 new, cur = (os.open(root + '/' + name, os.O_RDONLY | os.O_DIRECTORY) for name in ('new', 'cur'))
 mail = os.open(root + '/new/mail', os.O_WRONLY | os.O_CREAT)
 os.write(mail, b'mail')
@@ -204,6 +203,11 @@ fn no_sync_succeeds_once_a_journal_has_failed() {
     for kind in [Kind::Xfs, Kind::Ext4] {
         let (disk, pool, home) = (Disk::new(kind), Pool::new(), directory());
         let (told, down) = (home.path().join("told"), home.path().join("down"));
+        for name in ["new", "cur"] {
+            std::fs::create_dir(disk.root.join(name)).expect("directory");
+        }
+        std::fs::write(disk.root.join("cur/mail"), "older").expect("older mail");
+        disk.settle();
         let script = home.path().join("reader.py");
         std::fs::write(&script, READER).expect("script");
         let line = format!(
