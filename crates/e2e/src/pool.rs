@@ -85,8 +85,8 @@ impl Pool {
                 .arg(&self.path)
                 .args(["--size", self.size])
                 .args(more.split_whitespace())
-                .args(options)
-                .args((!says).then_some("--durability=write")),
+                .args((!says).then_some("--durability=write"))
+                .args(options),
         )
     }
 

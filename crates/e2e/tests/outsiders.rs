@@ -281,7 +281,7 @@ fn a_run_inside_a_run_uses_the_inner_pool() {
     let dir = fresh(&disk, "data");
     let holdfast = holdfast_e2e::need::holdfast();
     let line = format!(
-        "echo outer > {dir}/outer; {holdfast} run --volatile --size 64M --summary={dir}/inner.json --pool {pool} -- \
+        "echo outer > {dir}/outer; {holdfast} run --volatile --durability=write --size 64M --summary={dir}/inner.json --pool {pool} -- \
          dd if=/dev/zero of={dir}/inner bs=4k count=30 conv=fsync status=none",
         dir = text(&dir),
         holdfast = text(&holdfast),
