@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::lab::Lab;
 use crate::report::Outcome;
 use crate::{
-    append_api, behind_reads, behind_writes, fio_benches, lifecycle, postgres, presence, recovery, redis,
-    rocksdb, sqlite, stages,
+    append_api, behind_reads, behind_writes, fio_benches, lifecycle, maildir, postgres, presence, recovery,
+    redis, rocksdb, sqlite, stages,
 };
 
 /// One named benchmark.
@@ -118,6 +118,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: false,
         absorbs: true,
         run: postgres::tpcb,
+    },
+    Benchmark {
+        name: "maildir",
+        about: "mail delivery (4 KiB: create, write, fsync, rename, fsync of the directory): against native",
+        tools: &[EATMYDATA],
+        quick: false,
+        absorbs: true,
+        run: maildir::deliveries,
     },
     Benchmark {
         name: "startup",

@@ -14,6 +14,7 @@ mod fio_benches;
 mod lab;
 mod lifecycle;
 mod machine;
+mod maildir;
 mod postgres;
 mod presence;
 mod recovery;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let done = match args.get(1).map(String::as_str) {
         Some(worker::WORKER) => worker::run(&args[2..]),
+        Some(maildir::DELIVERER) => maildir::run(&args[2..]),
         _ => run(Args::parse()),
     };
     match done {

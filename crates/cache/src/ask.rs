@@ -37,7 +37,8 @@ pub enum Ask {
     /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result `EAGAIN`: other names
     /// stay, so nothing was noted; settle the file and count the change.
     Unlinking = 5,
-    /// The file is about to get the name in the path, relative to descriptor `args[2]`.
+    /// The file is about to get the name in the path, relative to descriptor `args[2]`. `args[3]` is 1: in place of its only one,
+    /// where nothing stands; the slot is to hold the rename. Result `EAGAIN`: it cannot, and nothing was noted.
     Naming = 6,
     /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
     Withdraw = 7,

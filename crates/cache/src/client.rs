@@ -29,7 +29,9 @@ impl Errno {
     pub const ENOSPC: Self = Self(28);
     /// The file must leave state Behind first.
     pub const EBUSY: Self = Self(16);
-    /// Not a pool or board this library knows.
+    /// A file stands at the name.
+    pub const EEXIST: Self = Self(17);
+    /// Not a pool or board this library knows, or nothing that this kernel can be asked for.
     pub const EINVAL: Self = Self(22);
     /// Within the keeper alone: somebody has the file; to be tried again.
     pub const EDEADLK: Self = Self(35);

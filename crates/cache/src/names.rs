@@ -1,9 +1,9 @@
 //! Names: what of creations, removals and renames is held by slots, and what makes the next sync real.
 //!
-//! Held are creations of files with records (recovery builds them anew) and removals of a last name (recovery
-//! repeats them). Everything else is the file system's, made durable by the next sync, which is then real
-//! (invariant 9). Files that are renamed or linked have no live records while it happens, so whichever state the
-//! crash leaves, nothing is replayed into the wrong name.
+//! Held are creations of files with records (recovery builds them anew), the first rename of such a file to a free name and
+//! removals of a last name (recovery repeats them). Everything else is the file system's, made durable by the next sync,
+//! which is then real (invariant 9). Files that are renamed in another way, or linked, have no live records while it happens,
+//! so whichever state the crash leaves, nothing is replayed into the wrong name.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -22,6 +22,30 @@ pub enum Removal {
     Held,
     /// Other names stay, or the file is the kernel's: count the change when it is done.
     Counted,
+}
+
+/// A change by which a file gets a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Renaming<'a> {
+    /// The file, if the cache has it.
+    pub named: Option<FileRef>,
+    /// The file that has the name by now, if the cache has it.
+    pub target: Option<FileRef>,
+    /// The file system.
+    pub device: u64,
+    /// The name, relative to a directory of the program.
+    pub to: (i32, &'a CStr),
+    /// It is to be the file's name instead of another, and nothing was found at it.
+    pub to_free: bool,
+}
+
+/// Whether a call may take the name from another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    /// As the program asked.
+    AsAsked,
+    /// No: `EEXIST` then.
+    Never,
 }
 
 impl<N: Nvm> Client<N> {
@@ -73,76 +97,122 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Makes a call that gives `named` the new name `path` (rename, link), and takes that name from `target`.
-    /// Both are settled first and kept from being written meanwhile. The caller counts the change.
+    /// Makes a call that gives a file a name (rename, link), and takes that name from another. Where a slot can hold the change,
+    /// it does; else both files are settled first and kept from being written meanwhile, and the change is counted.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then not made.
     pub fn renaming(
         &self,
-        named: Option<FileRef>,
-        target: Option<FileRef>,
-        dirfd: i32,
-        path: &CStr,
-        mut raw: impl FnMut() -> Result<(), Errno>,
+        renaming: Renaming<'_>,
+        mut raw: impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
-        match self.rename_held(named, target, (dirfd, path), &mut raw) {
+        match self.rename_locked(renaming, &mut raw) {
             // No slot can hold the name: too long, or its directory is missing, for which the kernel has its own error.
             Err(Errno::ENAMETOOLONG) => {
-                if let Some(file) = named {
+                if let Some(file) = renaming.named {
                     self.bypass(file, Reason::Unreachable)?;
                 }
-                self.rename_held(named, target, (dirfd, path), &mut raw)
+                self.rename_locked(renaming, &mut raw)
             }
             done => done,
         }
     }
 
-    fn rename_held(
+    fn rename_locked(
         &self,
-        named: Option<FileRef>,
-        target: Option<FileRef>,
-        (dirfd, path): (i32, &CStr),
-        raw: &mut impl FnMut() -> Result<(), Errno>,
+        renaming: Renaming<'_>,
+        raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
         // In the order of their slots: two renames never wait for each other.
-        let mut held = [named, target];
-        held.sort_by_key(|file| file.map(|file| file.slot));
-        let mut result = Ok(());
+        let mut files = [renaming.named, renaming.target];
+        files.sort_by_key(|file| file.map(|file| file.slot));
         let mut locked = [None; 2];
-        for (place, file) in locked.iter_mut().zip(held) {
+        let mut result = Ok(());
+        for (place, file) in locked.iter_mut().zip(files) {
             if let Some(file) = file
                 && result.is_ok()
             {
                 if self.board.lock_file(file.slot, self.id) {
                     *place = Some(file);
-                    result = self.settle_if_live(file, true);
                 } else {
                     result = Err(Errno::EIO);
                 }
             }
         }
-        let done = match (result, named) {
-            (Err(errno), _) => Err(errno),
-            (Ok(()), Some(file)) if self.is_managed(file) => {
-                match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
-                    Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(raw()),
-                    Err(errno) => Err(errno),
-                }
-            }
-            (Ok(()), _) => Ok(raw()),
-        };
-        match (&done, named, target) {
-            (Ok(Err(_)), Some(file), _) => self.withdraw(file),
-            (Ok(Ok(())), _, Some(file)) if self.is_current(file) => {
-                let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
-            }
-            _ => {}
-        }
+        let done = result.and_then(|()| match self.rename_held(renaming, raw)? {
+            Some(done) => Ok(done),
+            None => self.rename_settled(renaming, raw),
+        });
         for file in locked.into_iter().flatten() {
             self.row(file).unlock_exclusive(self.id);
         }
         done
+    }
+
+    /// A rename that the slot holds; `None`, and nothing done, where it cannot.
+    fn rename_held(
+        &self,
+        renaming: Renaming<'_>,
+        raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
+    ) -> Result<Option<Result<(), Errno>>, Errno> {
+        let Some(file) = renaming.named.filter(|_| renaming.to_free && renaming.target.is_none()) else {
+            return Ok(None);
+        };
+        let row = self.row(file);
+        // All of it must be in the log: the keeper knows what else.
+        let is_whole = row.expired_seq.load(Ordering::SeqCst) == file.generation && !row.is_blank();
+        if !is_whole || !self.is_managed(file) {
+            return Ok(None);
+        }
+        let (dirfd, path) = renaming.to;
+        let [slot, generation, dirfd, _] = name_args(file, dirfd);
+        match ask(&self.board, self.id, Ask::Naming, [slot, generation, dirfd, 1], Some(path)) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        match raw(Replace::Never) {
+            Ok(()) => Ok(Some(Ok(()))),
+            // Recovery may have made it in our place.
+            Err(_) if !self.board.header().keeper_alive() => Err(Errno::EIO),
+            Err(errno) => {
+                self.withdraw(file);
+                // Somebody took the name meanwhile, or this kernel cannot be asked to leave it to them.
+                Ok((!matches!(errno, Errno::EEXIST | Errno::EINVAL)).then_some(Err(errno)))
+            }
+        }
+    }
+
+    /// A change of names that no slot holds: nothing of the files is live while it is made.
+    fn rename_settled(
+        &self,
+        renaming: Renaming<'_>,
+        raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
+    ) -> Result<Result<(), Errno>, Errno> {
+        self.note_names(renaming.device);
+        for file in [renaming.named, renaming.target].into_iter().flatten() {
+            self.settle_if_live(file, true)?;
+        }
+        let (dirfd, path) = renaming.to;
+        if let Some(file) = renaming.named.filter(|&file| self.is_managed(file)) {
+            match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
+                Ok(_) | Err(Errno::EOPNOTSUPP) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let done = raw(Replace::AsAsked);
+        match (&done, renaming.named, renaming.target) {
+            (Err(_), Some(file), _) => self.withdraw(file),
+            (Ok(()), _, Some(file)) if self.is_current(file) => {
+                let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
+            }
+            _ => {}
+        }
+        if done.is_ok() {
+            self.note_names(renaming.device);
+        }
+        Ok(done)
     }
 
     /// Tells that a directory was renamed, so that the slots of files below it hold their new names.

@@ -84,6 +84,11 @@ canaries! {
         OutsiderUnsettled, "5", "an outsider is let in while records are live";
         AroundUnsynced, "5", "a call around the log returns before its effect is synced";
         RenameUnsettled, "4 (names)", "a file is renamed with live records";
+        RenameForgotten, "4 (names)", "recovery does not make a rename again that a slot holds";
+        RenameExpiresEarly, "2", "records of a renamed file expire before its new name is on disk";
+        RenameUncovered, "4 (names)", "a slot holds a rename before earlier changes in the directory are on disk";
+        AwaitedNameUnsynced, "4 (names)", "a file that is created where a slot expects another one does not reach the disk first";
+        RenameBuiltOld, "4 (names)", "recovery builds a file that was renamed at its old name when the new one is taken";
         RetireDirty, "2", "a slot is given back with live records";
         InUseBeforeIdentity, "4 (slots)", "a slot is marked as in use before its identity is written";
         OlderUseLive, "4 (slots)", "recovery takes records of a slot's earlier use for live";

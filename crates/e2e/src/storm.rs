@@ -41,6 +41,13 @@ impl<'a> Storm<'a> {
         self.random.next_u64()
     }
 
+    /// Whether there are to be more than the `rounds` that were: a kill of all leaves records to recover, but who is killed is drawn, and
+    /// so is whether a killed recovery was done before. Without any the storm goes on, ten times as long at most.
+    pub fn goes_on(&self, rounds: u64) -> bool {
+        let blown = self.tally.count("rounds");
+        blown < rounds || blown < 10 * rounds && self.tally.count("records recovered") == 0
+    }
+
     /// Kills somebody in a run of `workload`.
     pub fn kill(&mut self, workload: &dyn Workload) {
         let victims = [Cut::Program, Cut::Keeper, Cut::Supervisor, Cut::All];
@@ -86,9 +93,11 @@ impl<'a> Storm<'a> {
         // A run that was killed before it made its pool has acknowledged nothing.
         let mut told = String::from("there was no pool");
         if self.pool.path.exists() {
+            let killed_before = self.tally.count("of a recovery");
             while self.random.between(0, 3) == 0 {
                 self.kill_recovery();
             }
+            let killed = self.tally.count("of a recovery") - killed_before;
             let recovered = self.pool.recover(&[]);
             let report = report::parse(&recovered.ok().stdout);
             let damaged = report::find(&report, "damaged").and_then(|rows| rows.as_array());
@@ -99,7 +108,7 @@ impl<'a> Storm<'a> {
                 job.told()
             );
             self.tally.add("records recovered", report::number(&report, "records"));
-            told = recovered.told();
+            told = format!("({killed} were killed before it)\n{}", recovered.told());
         }
         if let Err(error) = workload.check(&job.site, acks) {
             panic!(

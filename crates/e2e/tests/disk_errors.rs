@@ -1,13 +1,13 @@
 //! A disk that fails: the kernel drops the pages it could not write, the log still has them (invariant 4).
 //!
 //! The disk is a loop device on a sparse file in a small tmpfs. While that is full, every block that the
-//! sparse file does not have fails: those of the test's file.
+//! sparse file does not have fails: those of the test's file. Or it is a whole file system that is shut down.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_e2e::cmd::Cmd;
-use holdfast_e2e::disk::directory;
+use holdfast_e2e::disk::{Disk, Kind, directory};
 use holdfast_e2e::need;
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::wait_until;
@@ -172,4 +172,65 @@ fn a_disk_that_stays_broken_loses_nothing_that_recovery_could_not_bring_back() {
     disk.heal();
     pool.recover(&[]).ok();
     assert!(disk.contents() == expected(), "recovery did not bring back what was acknowledged");
+}
+
+/// Moves a file that was synced over another one, waits until its file system is shut down, then syncs both directories, the file and
+/// all of the file system, and tells how each went.
+const READER: &str = "
+import ctypes, os, sys, time
+root, down = sys.argv[1:]
+new, cur = (os.open(root + '/' + name, os.O_RDONLY | os.O_DIRECTORY) for name in ('new', 'cur'))
+mail = os.open(root + '/new/mail', os.O_WRONLY | os.O_CREAT)
+os.write(mail, b'mail')
+for fd in (mail, new, cur): os.fsync(fd)
+os.rename(root + '/new/mail', root + '/cur/mail')
+print('moved', flush=True)
+while not os.path.exists(down): time.sleep(0.01)
+def syncfs(fd):
+    if ctypes.CDLL(None, use_errno=True).syncfs(fd): raise OSError(ctypes.get_errno(), 'syncfs')
+for call, fd in ((os.fsync, cur), (os.fdatasync, new), (os.fsync, mail), (syncfs, cur)):
+    try:
+        call(fd)
+        print('synced', flush=True)
+    except OSError as error:
+        print('error', error.errno, flush=True)
+";
+
+/// xfs tells of success for the sync of a directory whose last changes went with its journal. A mail that a reader had moved from
+/// `new/` to `cur/` in the moment of a power cut was in `new/` again, though both directories had been synced.
+#[test]
+fn no_sync_succeeds_once_a_journal_has_failed() {
+    for kind in [Kind::Xfs, Kind::Ext4] {
+        let (disk, pool, home) = (Disk::new(kind), Pool::new(), directory());
+        let (told, down) = (home.path().join("told"), home.path().join("down"));
+        for name in ["new", "cur"] {
+            std::fs::create_dir(disk.root.join(name)).expect("directory");
+        }
+        std::fs::write(disk.root.join("cur/mail"), "older").expect("older mail");
+        disk.settle();
+        let script = home.path().join("reader.py");
+        std::fs::write(&script, READER).expect("script");
+        let line = format!(
+            "exec python3 {} {} {} >{}",
+            script.display(),
+            disk.root.display(),
+            down.display(),
+            told.display()
+        );
+        let mut child = pool.run(&[]).args(["--", "sh", "-c", &line]).spawn();
+        let said = || std::fs::read_to_string(&told).unwrap_or_default();
+        wait_until(Duration::from_secs(20), "a mail that is moved", || said() == "moved\n");
+        disk.cut_power();
+        std::fs::write(&down, "").expect("down");
+        child.wait().expect("wait");
+        let said = said();
+        assert_eq!(said, format!("moved\n{}", "error 5\n".repeat(4)), "{disk}");
+        disk.restore_power();
+        pool.recover(&[]).ok();
+        assert_eq!(
+            std::fs::read(disk.root.join("new/mail")).expect("mail"),
+            b"mail",
+            "the move is lost, and told of"
+        );
+    }
 }

@@ -58,11 +58,11 @@ pub struct Notice {
 /// What happened in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A file got this name by being created or linked.
+    /// A file got this name by being created, linked or renamed.
     Created(Vec<u8>),
-    /// This name of a file was removed.
+    /// This name of a file was removed, or given up for another.
     Removed(Vec<u8>),
-    /// Anything else by which names change: a move, a directory, lost notices.
+    /// Anything else by which names change: a directory, lost notices.
     Other,
     /// As `Other`, and the directory is not watched any more.
     Gone,
@@ -197,8 +197,8 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// In a directory: makes a directory for us alone.
     fn make_directory(&self, name: &[u8]) -> io::Result<()>;
 
-    /// In a directory: gives what has the name `from` the name `to`, which must be free.
-    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()>;
+    /// Gives what has the name `from` in this directory the name `to` in `directory`, which must be free.
+    fn rename(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()>;
 
     /// In a directory: removes a file's name.
     fn remove(&self, name: &[u8]) -> io::Result<()>;

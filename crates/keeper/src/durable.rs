@@ -27,6 +27,7 @@ mod lent;
 mod names;
 mod outsiders;
 mod reclaim;
+mod renames;
 mod repair;
 mod requests;
 mod rewrite;
@@ -83,6 +84,8 @@ pub struct Durable<N, D: Disk> {
     names_covered: Mutex<HashMap<PathBuf, u64>>,
     /// Files of which a removal was announced and not seen yet.
     removing: Mutex<Vec<Arc<ManagedFile<D::File>>>>,
+    /// Renames that slots hold and of which the directories are not told yet.
+    renaming: Mutex<Vec<Arc<renames::Renaming<D::File>>>>,
     /// Created files that had no record when last looked at.
     fresh: Mutex<Vec<Arc<ManagedFile<D::File>>>>,
     /// Directories whose changes are followed, so that their syncs can be absorbed.
@@ -131,6 +134,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             directories: Mutex::default(),
             names_covered: Mutex::default(),
             removing: Mutex::default(),
+            renaming: Mutex::default(),
             fresh: Mutex::default(),
             watched: Mutex::default(),
             removed_files: AtomicU32::new(0),

@@ -24,6 +24,7 @@ mod mapped;
 mod open;
 mod overlay;
 mod plan;
+mod redo;
 mod replay;
 mod run;
 mod scan;

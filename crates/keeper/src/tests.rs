@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::SegmentState;
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
-use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place};
+use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place, Renaming, Replace};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -23,6 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::config::{FenceChoice, KeeperConfig};
 
 mod behind;
+mod directories;
 mod durable;
 mod lent;
 mod loaded;
@@ -307,7 +308,9 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
     let (old, target) = house.create("old");
     write_at(&house.client, target, &old, 0, b"old");
     let name = std::ffi::CString::new(path("old").into_os_string().into_encoded_bytes()).unwrap();
-    let renamed = house.client.renaming(Some(place), Some(target), -100, &name, || {
+    let (device, to) = (house.directory.path().metadata().unwrap().dev(), (-100, name.as_c_str()));
+    let renaming = Renaming { named: Some(place), target: Some(target), device, to, to_free: false };
+    let renamed = house.client.renaming(renaming, |_| {
         assert_eq!(
             (house.replayed(place), house.replayed(target)),
             (vec![], vec![]),
@@ -322,6 +325,46 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
     write_at(&house.client, place, &file, 3, b"er");
     assert_eq!(house.replayed(place), b"\0\0\0er");
     assert_eq!(std::fs::read(path("old")).unwrap(), b"newer");
+}
+
+/// Renames a file to a name at which nothing stands, as the library does; `made` says what the kernel is to answer.
+fn rename_to_free(house: &House, place: FileRef, names: [&str; 2], made: Result<(), Errno>) -> &'static str {
+    let [from, to] = names.map(|name| house.directory.path().join(name));
+    let name = std::ffi::CString::new(to.clone().into_os_string().into_encoded_bytes()).unwrap();
+    let (device, to_name) = (house.directory.path().metadata().unwrap().dev(), (-100, name.as_c_str()));
+    let renaming = Renaming { named: Some(place), target: None, device, to: to_name, to_free: true };
+    let how = std::cell::Cell::new("never called");
+    let done = house.client.renaming(renaming, |replace| {
+        how.set(match (replace, house.replayed(place).is_empty()) {
+            (Replace::Never, false) => "held",
+            (Replace::AsAsked, true) => "settled",
+            other => panic!("{other:?}"),
+        });
+        made.and_then(|()| std::fs::rename(&from, &to).map_err(errno))
+    });
+    assert_eq!(done, Ok(made));
+    how.get()
+}
+
+#[test]
+fn a_slot_holds_the_first_rename_of_a_new_file_to_a_free_name() {
+    let house = house("held", NEVER_MS);
+    let directory = File::open(house.directory.path()).unwrap();
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, b"a");
+    assert_eq!(sync_directory(&house, &directory), "real");
+    assert_eq!(rename_to_free(&house, place, ["a", "b"], Ok(())), "held");
+    assert_eq!(sync_directory(&house, &directory), "absorbed", "recovery would rename it again");
+    assert_eq!(house.replayed(place), b"a", "its records are live");
+    let (new, fresh) = house.create("a");
+    write_at(&house.client, fresh, &new, 0, b"new");
+    assert_eq!(sync_directory(&house, &directory), "absorbed", "the name that was given up is free");
+    // One that the kernel refuses is withdrawn.
+    assert_eq!(rename_to_free(&house, fresh, ["a", "d"], Err(Errno(28))), "held");
+    assert_eq!(sync_directory(&house, &directory), "absorbed", "nothing was renamed");
+    assert_eq!(house.replayed(fresh), b"new");
+    assert_eq!(rename_to_free(&house, place, ["b", "c"], Ok(())), "settled", "a slot has two names");
+    assert_eq!(sync_directory(&house, &directory), "real");
 }
 
 fn append(client: &Client, place: FileRef, file: &File, bytes: &[u8], mut seen: impl FnMut()) -> u64 {

@@ -197,7 +197,7 @@ impl DiskFile for Description {
         Err(no_directory())
     }
 
-    fn rename(&self, _from: &[u8], _to: &[u8]) -> io::Result<()> {
+    fn rename(&self, _from: &[u8], _directory: &Self, _to: &[u8]) -> io::Result<()> {
         Err(no_directory())
     }
 

@@ -94,6 +94,9 @@ pub enum HintKind {
     Name,
     /// The name is about to be removed, or was.
     Unlink,
+    /// The file, whose only name the older copy says, is about to get this one instead, or did: until its names are on disk
+    /// recovery renames it again.
+    Rename,
 }
 
 /// One copy of a path hint.
@@ -287,6 +290,7 @@ impl<N: Nvm> Slots<'_, N> {
         let kind = match raw.kind.get() {
             1 => HintKind::Name,
             2 => HintKind::Unlink,
+            3 => HintKind::Rename,
             _ => return None,
         };
         let path = raw.path.get(..usize::from(raw.path_bytes.get()))?.to_vec();
@@ -299,6 +303,7 @@ impl<N: Nvm> Slots<'_, N> {
         raw.kind = U16::new(match hint.kind {
             HintKind::Name => 1,
             HintKind::Unlink => 2,
+            HintKind::Rename => 3,
         });
         raw.path_bytes = U16::new(hint.path.len() as u16);
         raw.version = U64::new(hint.version);

@@ -98,4 +98,10 @@ fn the_document_shows_the_bytes_that_are_written() {
     // A free slot and an unused segment are blank where it counts.
     assert_eq!(zone(layout.slot_offset(1), SLOT_BYTES), "");
     assert_eq!(zone(layout.segment_offset(1), 64), "");
+    drop(bytes);
+    // Over the older of the two copies.
+    slots.push_hint(0, HintKind::Rename, b"/srv/b");
+    let bytes = memory.0.borrow();
+    let hint = layout.slot_offset(0) + 512;
+    assert_documented("a path hint of a rename", &listing(&bytes[hint as usize..hint as usize + 32], hint));
 }

@@ -263,7 +263,16 @@ pub fn cursor(fd: c_int) -> Result<u64, Errno> {
 /// `fdatasync`.
 pub fn fdatasync(fd: c_int) -> isize {
     // SAFETY: touches no memory.
-    unsafe { call!(libc::SYS_fdatasync, fd) }
+    let result = unsafe { call!(libc::SYS_fdatasync, fd) };
+    synced(fd, result)
+}
+
+/// What a sync of `fd` is worth that returned `result`. When the commit of a journal fails, xfs tells whoever waits for it; what others
+/// changed is given up with it, and a later sync of theirs finds nothing to wait for and succeeds (of a directory always, of a file in
+/// a race). So we look at the file: a file system that was shut down shows none.
+pub fn synced(fd: c_int, result: isize) -> isize {
+    let failed = result >= 0 && fstat(fd).is_err_and(|errno| errno == Errno::EIO);
+    if failed { encode(Err(Errno::EIO)) } else { result }
 }
 
 /// Puts a new description of the file at `path` in the place of `fd`, with the given cursor.

@@ -356,7 +356,8 @@ impl Image {
 
     /// Whether recovery may leave these files of it.
     fn is_right(&self, model: &Model, found: &Tree, keeps_back: bool) -> Result<(), String> {
-        let exempt = self.tampered.as_ref().map(|(name, _)| &name[..]);
+        let tampered = self.tampered.as_ref().map(|(name, _)| model.tied_to(name, &self.disk.tree()));
+        let exempt = tampered.unwrap_or_default();
         if let Some((name, bytes)) = &self.tampered
             && found.get(name) != Some(bytes)
         {
@@ -365,8 +366,8 @@ impl Image {
                 String::from_utf8_lossy(name)
             ));
         }
-        model.check(found, exempt)?;
-        if exempt.is_none() && !model.has_conflict() && keeps_back {
+        model.check(found, &exempt)?;
+        if exempt.is_empty() && !model.has_conflict() && keeps_back {
             return Err("a file is kept back without need".to_owned());
         }
         Ok(())

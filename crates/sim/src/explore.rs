@@ -149,7 +149,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 15] = [
+const DIRECTED: [(&[Op], Spread); 17] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of lost pages.
@@ -178,18 +178,40 @@ const DIRECTED: [(&[Op], Spread); 15] = [
         ],
         Spread::None,
     ),
-    // A client's sync takes the kernel's only notice of lost pages.
+    // A client's sync, which the rename of an old file makes real, takes the kernel's only notice of lost pages.
     (
-        &[Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A), Op::Expire],
+        &[
+            Op::Put(B, 0, 40),
+            Op::Expire,
+            Op::Put(A, 0, 1200),
+            Op::Rename(B, b'c'),
+            Op::Fail(A),
+            Op::Sync(A),
+            Op::Expire,
+        ],
         Spread::None,
     ),
     // The same on a description that both have: the keeper's sync succeeds beside the client's that failed.
     (
-        &[Op::Lend(A), Op::Put(A, 0, 1200), Op::Put(B, 0, 40), Op::Rename(B, b'c'), Op::Fail(A), Op::Sync(A)],
+        &[
+            Op::Put(B, 0, 40),
+            Op::Expire,
+            Op::Lend(A),
+            Op::Put(A, 0, 1200),
+            Op::Rename(B, b'c'),
+            Op::Fail(A),
+            Op::Sync(A),
+        ],
         Spread::Other(1, Op::Expire),
     ),
     // A writer of the page whose size the keeper is telling the kernel.
     (&[Op::Put(A, 30, 20), Op::Put(A, 0, 40), Op::Tell(A)], Spread::Other(1, Op::Put(A, 0, 40))),
+    // A rename that a slot holds, and a directory sync that it answers.
+    (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory], Spread::None),
+    (
+        &[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory, Op::Expire],
+        Spread::Other(1, Op::Put(A, 0, 20)),
+    ),
     // Two writers of the same bytes; neither makes the file longer.
     (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
     // A watched directory, and a new file in it that has no record yet.
@@ -389,7 +411,7 @@ fn rounds(op: &Op) -> bool {
 }
 
 /// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make
-/// beside its rounds), and not two changes of names, whose order against each other only the kernel knows.
+/// beside its rounds), and not two changes of names of which one is a removal, whose order only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
     let names = |op: &Op| {
         matches!(
@@ -397,9 +419,10 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
+    let removes = |op: &Op| matches!(op, Op::Unlink(_) | Op::UnlinkRefused(_));
     let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_) | Op::Frames | Op::Tell(_));
     let beside = op.is_clients() || other.is_clients() || drains(op) && rounds(other) || drains(other);
-    beside && !(names(op) && names(other))
+    beside && !(removes(op) && names(other) || names(op) && removes(other))
 }
 
 /// The interruptions of a history whose last step has `points` points.

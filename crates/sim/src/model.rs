@@ -55,6 +55,8 @@ pub struct Model {
     /// What is certain of the names.
     names: BTreeMap<Vec<u8>, FileIndex>,
     changes: Vec<NameChange>,
+    /// Old and new names of renames to free names, whether they are durable or not.
+    renames: Vec<[Vec<u8>; 2]>,
     next_id: u64,
     /// Changes with everything that changes what may be found.
     pub version: u64,
@@ -88,7 +90,10 @@ impl Model {
     /// The names as programs see them.
     pub fn current(&self) -> BTreeMap<Vec<u8>, FileIndex> {
         let mut names = self.names.clone();
-        self.changes.iter().for_each(|change| change.naming.apply(&mut names));
+        // A rename that is about to be made has not taken the old name yet.
+        let made =
+            |change: &&NameChange| change.made.is_some() || !matches!(change.naming, Naming::Rename(..));
+        self.changes.iter().filter(made).for_each(|change| change.naming.apply(&mut names));
         names
     }
 

@@ -100,8 +100,8 @@ pub(crate) fn perform(thread: u8, op: Op) {
 pub(crate) enum UnderWay {
     /// A change of a file.
     Change(FileIndex, u64),
-    /// A removal that was announced.
-    Removal(u64),
+    /// A removal or a rename that was announced.
+    Naming(u64),
 }
 
 /// Begins a change of a file, so that its end is told even if the thread does not live to see it.
@@ -123,7 +123,7 @@ pub(crate) fn died(thread: u8, refused: bool) {
             }
             model(|model| model.resolve(index, id, &visible, refused));
         }
-        Some(UnderWay::Removal(id)) => model(|model| model.not_named(id)),
+        Some(UnderWay::Naming(id)) => model(|model| model.not_named(id)),
         None => {}
     }
     // Its files are opened anew by whoever comes next.

@@ -70,7 +70,16 @@ pub const STORIES: [Story; 19] = [
     Story {
         number: 4,
         name: "a_torn_name_never_takes_a_slot_with_it",
-        bugs: &["HintInPlace", "InUseBeforeIdentity", "RenameUnsettled"],
+        bugs: &[
+            "HintInPlace",
+            "InUseBeforeIdentity",
+            "RenameUnsettled",
+            "RenameForgotten",
+            "RenameExpiresEarly",
+            "RenameUncovered",
+            "RenameBuiltOld",
+            "AwaitedNameUnsynced",
+        ],
         plays: plays::torn_names,
     },
     Story {

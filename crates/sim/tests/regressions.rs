@@ -133,6 +133,42 @@ fn a_new_file_at_a_name_that_was_just_given_away_survives() {
     });
 }
 
+/// Put a, sync the directory, rename it to b, sync the directory, put another a; the crash takes the rename and the new file,
+/// and then somebody puts a file of their own in the place of b. Recovery built the renamed file anew at a, the name that it had
+/// given up and that another file was to have.
+#[test]
+fn a_file_that_was_renamed_is_not_built_at_the_name_it_gave_up() {
+    let renamed = [Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory].map(alone);
+    for thread in [0, 1] {
+        let then = [Step::alone(thread, Op::Put(A, 0, 20)), alone(Op::SyncDirectory)];
+        check(&[&renamed[..], &then[..]].concat());
+    }
+}
+
+/// Before a rename was made, somebody created a file at its free name. The slot still held the rename; recovery made it, and
+/// the file that had the name was set aside.
+#[test]
+fn a_file_created_where_another_is_about_to_go_keeps_its_name() {
+    check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Rename(A, B))], |at| {
+        Amid::Other(at, 1, Op::Put(B, 0, 40))
+    });
+    check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::RenameRefused(A, B))], |at| {
+        Amid::Other(at, 1, Op::Put(B, 0, 40))
+    });
+}
+
+/// A round of the keeper between the announcement of a rename and its call brought the old name to disk and let the records
+/// expire; the rename, which the next directory sync answered for, was then held by nobody.
+#[test]
+fn a_file_does_not_expire_while_it_is_about_to_be_renamed() {
+    for at in 1..=24 {
+        let mut renamed = Step::alone(0, Op::Rename(A, B));
+        renamed.amid = Amid::Other(at, 1, Op::Expire);
+        let synced = alone(Op::SyncDirectory);
+        check(&[alone(Op::Put(A, 0, 40)), synced, renamed, synced]);
+    }
+}
+
 /// With a failed sync behind it, a file has to be written again before the next one. Who kept its writers out waited for
 /// that, and that waited for them: for ever.
 #[test]

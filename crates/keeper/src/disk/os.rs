@@ -139,8 +139,12 @@ impl Disk for OsDisk {
                 _ if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED) => {
                     Change::Gone
                 }
-                Some(name) if plain && flags.contains(ReadFlags::CREATE) => Change::Created(name),
-                Some(name) if plain && flags.contains(ReadFlags::DELETE) => Change::Removed(name),
+                Some(name) if plain && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) => {
+                    Change::Created(name)
+                }
+                Some(name) if plain && flags.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) => {
+                    Change::Removed(name)
+                }
                 // Mode or times of a file in it are the file's own.
                 Some(_) if flags.contains(ReadFlags::ATTRIB) => continue,
                 _ => Change::Other,
@@ -433,8 +437,8 @@ impl DiskFile for OsFile {
         Ok(mkdirat(&self.file, OsStr::from_bytes(name), Mode::RWXU)?)
     }
 
-    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
-        Ok(renameat_with(&self.file, from, &self.file, to, RenameFlags::NOREPLACE)?)
+    fn rename(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()> {
+        Ok(renameat_with(&self.file, from, &directory.file, to, RenameFlags::NOREPLACE)?)
     }
 
     fn remove(&self, name: &[u8]) -> io::Result<()> {

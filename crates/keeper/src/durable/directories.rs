@@ -1,9 +1,9 @@
 //! Directory syncs answered from the slots (design 6): absorbed when every change of the directory since its last
 //! real sync is one that recovery would bring back or repeat.
 //!
-//! Such changes are a managed file that was created and has records (recovery builds it anew) and one whose last
-//! name was removed (its slot is void: recovery removes it again). An inotify watch counts all changes by name,
-//! whoever makes them; the kernel queues the notice before the call returns. Whatever is not one of ours, or does
+//! Such changes are a managed file that was created and has records (recovery builds it anew), such a file that was
+//! renamed to a free name (recovery renames it again), and one whose last name was removed (its slot is void: recovery
+//! removes it again). An inotify watch counts all changes by name, whoever makes them; the kernel queues the notice before the call returns. Whatever is not one of ours, or does
 //! not add up, makes the sync real. Nothing here may call a change durable that no slot holds.
 
 use std::collections::HashMap;
@@ -116,13 +116,21 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// The last name of a managed file was removed here; its slot is void.
     pub(super) fn note_removed(&self, path: &Path) {
-        locked(&self.watched).note(path, |balance| balance.removed -= 1);
+        let mut watched = locked(&self.watched);
+        watched.take_notices(&self.disk);
+        // As above: what is taken off without a notice would hide somebody else's removal later.
+        watched.note(path, |balance| balance.removed -= i64::from(balance.removed > 0));
+    }
+
+    /// Takes off what slots hold by now. Not with the directories locked: who holds a file's meta may want them.
+    fn note_held(&self) {
+        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        self.note_renames();
     }
 
     /// Answers a directory sync from the slots. `None`: it has to be real (see [`Keeper::sync_directory`]).
     pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
-        // Before the lock below: who holds a file's meta may want it.
-        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        self.note_held();
         let is_blank = |file: &ManagedFile<D::File>| {
             let row = &self.board.files()[file.slot as usize];
             (row.state().is_absorbed() || row.state() == FileState::Unsynced)
@@ -157,6 +165,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Err(Errno::EOPNOTSUPP);
         }
         let open = self.disk.open(directory).map_err(|_| Errno::EOPNOTSUPP)?;
+        self.note_held();
         {
             let mut watched_directories = locked(&self.watched);
             // What is known by now happened before the sync begins; what comes later is counted anew.

@@ -83,6 +83,8 @@ pub(crate) struct Meta {
     /// Names written to the slot that their directories may not hold yet.
     pub names_unsynced: u32,
     pub directories: HashSet<PathBuf>,
+    /// Names written to the slot so far: a sync of directories covers those before it.
+    pub names_pushed: u64,
     /// The name whose removal was announced last: the link count tells when the last one is gone.
     pub unlinking: Option<PathBuf>,
     /// The client that announced it.
@@ -105,6 +107,15 @@ pub(crate) struct Meta {
     pub written_natively: bool,
     /// When it may be judged anew whether it can be managed.
     pub judge_at: Instant,
+}
+
+impl Meta {
+    /// A name of the file was written to its slot.
+    pub fn note_pushed(&mut self, path: &Path) {
+        self.names_unsynced += 1;
+        self.names_pushed += 1;
+        self.directories.extend(path.parent().map(Path::to_owned));
+    }
 }
 
 /// A drain under way.
@@ -130,6 +141,7 @@ impl<F> ManagedFile<F> {
             marks,
             names_unsynced: 1,
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
+            names_pushed: 0,
             unlinking: None,
             removing: None,
             naming: None,

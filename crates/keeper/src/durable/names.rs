@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{HintKind, MARK_VOID, PATH_BYTES_MAX};
+use holdfast_pool::{Hint, HintKind, MARK_VOID, PATH_BYTES_MAX};
 
 use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, locked};
 use crate::disk::{Disk, DiskFile, Stat};
@@ -26,7 +26,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn push_name(&self, file: &ManagedFile<D::File>, kind: HintKind, path: &Path) -> io::Result<()> {
         let mut meta = file.meta();
         if meta.names_unsynced >= NAMES_PER_SLOT {
-            self.sync_directories(&meta.directories)?;
+            let mut directories = meta.directories.clone();
+            if directories.iter().any(|directory| self.disk.open(directory).is_err()) {
+                // Renamed themselves: this one is where they are, or its sync brings them to disk too.
+                directories.extend(path.parent().map(Path::to_owned));
+            }
+            self.sync_directories(&directories)?;
             meta.names_unsynced = 1;
             meta.directories = meta.path.parent().map(Path::to_owned).into_iter().collect();
         }
@@ -36,10 +41,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if kind == HintKind::Name || !on(Canary::UnlinkUnannounced) {
             self.slots().push_hint(file.slot, kind, path.as_os_str().as_bytes());
         }
-        meta.names_unsynced += 1;
-        meta.directories.extend(path.parent().map(Path::to_owned));
+        meta.note_pushed(path);
         match kind {
-            HintKind::Name => meta.path = path.to_owned(),
+            HintKind::Name | HintKind::Rename => meta.path = path.to_owned(),
             HintKind::Unlink => meta.unlinking = Some(path.to_owned()),
         }
         Ok(())
@@ -155,19 +159,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// The call announced by `push_name` failed: the name before it stands.
+    /// The call announced by `push_name` or `push_rename` failed: the name before it stands.
     pub fn withdraw_name(&self, file: &ManagedFile<D::File>) {
         let hints = self.slots().hints(file.slot);
         if on(Canary::RemovalNotWithdrawn) {
             return;
         }
         if let [newest, older, ..] = hints.as_slice() {
-            let stands = if newest.kind == HintKind::Unlink { &newest.path } else { &older.path };
+            let path = |hint: &Hint| PathBuf::from(std::ffi::OsStr::from_bytes(&hint.path));
+            let (newest, older, removal) = (path(newest), path(older), newest.kind == HintKind::Unlink);
+            let (before, other) = if removal { (newest, older) } else { (older, newest) };
+            // Another call may have given it the other name meanwhile.
+            let moved = !self.stands_at(file, &before) && self.stands_at(file, &other);
+            let stands = if moved { other } else { before };
             // Over the withdrawn one: no file may ever be built at a name that it never got.
-            self.slots().restore_hint(file.slot, stands);
+            self.slots().restore_hint(file.slot, stands.as_os_str().as_bytes());
+            self.forget_rename(file);
             let mut meta = file.meta();
-            meta.path = PathBuf::from(std::ffi::OsStr::from_bytes(stands));
-            (meta.unlinking, meta.removing) = (None, None);
+            (meta.path, meta.unlinking, meta.removing) = (stands, None, None);
         }
     }
 

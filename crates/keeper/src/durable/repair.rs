@@ -54,6 +54,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 }
             }
         }
+        // A name among it will not be given.
+        self.withdraw_announced(client);
         for slot in self.board.files_held_by(client) {
             let row = &self.board.files()[slot as usize];
             // A call around the log may have been under way: what it did is made durable before others go on.

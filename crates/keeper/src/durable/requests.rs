@@ -45,6 +45,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             Ask::Bypass => self.try_bypass(&file, Reason::from_u64(args[2])).map_err(refused)?,
             Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
+            // Whoever renames it is waited for: which name goes is known then.
+            Ask::Unlinking if self.is_renaming(&file) => return Err(Errno::EDEADLK),
             // Its data must be in the page cache for good before the last name goes.
             Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
@@ -52,7 +54,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 if !(state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)) {
                     return Err(Errno::EOPNOTSUPP);
                 }
+                // Whether the slot is to hold the whole change.
+                let holds = ask == Ask::Naming && args[3] == 1;
                 let stored = match path() {
+                    Some(path) if holds => {
+                        let held = self.push_rename(&file, &path, client);
+                        return if matches!(held, Ok(true)) { Ok([0, 0]) } else { Err(Errno::EAGAIN) };
+                    }
                     Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
                     Some(path) => {
                         file.meta().naming = Some(client);

@@ -36,12 +36,14 @@ pub(crate) fn is_held(error: &io::Error) -> bool {
 pub struct Synced {
     settled: u64,
     unlogged: u64,
+    /// Names that the slot had when it began; `None`: one of them was about to be given.
+    names: Option<u64>,
 }
 
 impl Synced {
     /// Records up to a seq, and nothing else.
     pub(super) fn of(settled: u64) -> Self {
-        Self { settled, unlogged: 0 }
+        Self { settled, unlogged: 0, names: None }
     }
 }
 
@@ -67,15 +69,25 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
-        let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
-        if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
-            let directories = file.meta().directories.clone();
-            if directories.len() != 1 || !self.syncs_its_name(file)? {
-                self.sync_directories(&directories)?;
+        loop {
+            let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
+            if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
+                let (directories, names) = {
+                    let meta = file.meta();
+                    (meta.directories.clone(), meta.names_unsynced)
+                };
+                if names != 1 || !self.syncs_its_name(file)? {
+                    self.sync_directories(&directories)?;
+                }
+            }
+            if self.expire(file, synced) {
+                return Ok(());
+            }
+            // It got another name since, or is about to: by whoever has it.
+            if writers == Writers::MayBeIn {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock));
             }
         }
-        self.expire(file, synced);
-        Ok(())
     }
 
     /// Whether a sync of a file covered its only name, which was made before: the journals of ext4 and xfs cover all of them.
@@ -153,6 +165,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged.load(Ordering::SeqCst);
+        let names = self.names_given(file);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
         if !on(Canary::DrainSkipped) {
@@ -163,7 +176,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if on(Canary::ExpireBeforeSync) {
-            self.expire(file, Synced { settled, unlogged });
+            self.expire(file, Synced { settled, unlogged, names });
         }
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
         let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != u64::MAX;
@@ -176,28 +189,32 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Ok(None);
         }
         file.meta().failures = 0;
-        Ok(Some(Synced { settled, unlogged }))
+        Ok(Some(Synced { settled, unlogged, names }))
     }
 
     /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
-    /// now: one that the crash takes back is built anew from all of its records or not at all.
-    pub fn expire(&self, file: &ManagedFile<D::File>, synced: Synced) {
+    /// now: one that the crash takes back is built anew from all of its records or not at all. False, and nothing done, if
+    /// such a file got another name since the sync began.
+    pub fn expire(&self, file: &ManagedFile<D::File>, synced: Synced) -> bool {
         let _expiring = locked(&file.expiring);
         // The slot may have been given back while we waited for the disk, and have another file.
         if !self.is_current(file) {
-            return;
+            return true;
         }
         let row = &self.board.files()[file.slot as usize];
         {
             let mut meta = file.meta();
             if meta.marks & MARK_CREATED != 0 {
+                if synced.names != Some(meta.names_pushed) && !on(Canary::RenameExpiresEarly) {
+                    return false;
+                }
                 meta.marks &= !MARK_CREATED;
                 self.slots().set_marks(file.slot, meta.marks);
             }
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
         if on(Canary::SelectiveDrain) {
-            return;
+            return true;
         }
         if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
             if !on(Canary::ExpiryUnpersisted) {
@@ -206,6 +223,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.expired_seq.store(synced.settled, Ordering::SeqCst);
         }
         row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
+        true
     }
 
     pub(super) fn drain_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {

@@ -62,6 +62,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if let (Some(directory), false) = (path.parent(), newcomer.unsynced) {
             // A creation that the slot does not hold is on disk before its client goes on.
             self.secure_names(directory, created, &stat).map_err(Refusal)?;
+            self.secure_awaited(path).map_err(Refusal)?;
         }
         let marks = if created { MARK_CREATED } else { 0 };
         self.slots().take(
@@ -158,6 +159,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         drop(files);
         // Whoever asked for this may need our descriptions gone.
         locked(&self.fresh).retain(|fresh| !std::ptr::eq(&raw const **fresh, file));
+        self.forget_rename(file);
     }
 
     /// Gives back the slot of a file that nobody has open for writing and of which nothing is live. Returns whether it did;

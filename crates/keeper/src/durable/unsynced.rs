@@ -25,6 +25,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             marks & MARK_CREATED != 0 && !moved && !removed && stat.links == 1 && self.was_only_written(file);
         if let Some(directory) = path.parent() {
             self.secure_names(directory, is_held, &stat)?;
+            self.secure_awaited(&path)?;
         }
         Ok(is_held)
     }

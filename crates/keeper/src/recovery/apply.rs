@@ -15,7 +15,7 @@ use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_
 use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
 use super::live::Live;
-use super::locate::locate;
+use super::locate::{Others, left_behind, locate};
 use super::replay::replay;
 use super::run::Source;
 use crate::disk::{Access, Disk, DiskFile};
@@ -73,7 +73,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
     /// Replays into the slot's own file, wherever it is now.
     pub(super) fn replay(&mut self, file: &SlotFile) -> io::Result<()> {
-        let found = locate(self.disk, file, &|_| false).same.ok_or_else(gone)?;
+        let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
         self.write_records(file.slot, &found.file.reopen(Access::Write)?)?;
         if file.marks & MARK_CREATED != 0 {
             parent(self.disk, &found.path)?.sync()?;
@@ -133,7 +133,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
         let temporary = self.temporary_name(file.slot);
         let (_, name) = split(path).ok_or_else(gone)?;
-        match directory.rename(&temporary, name) {
+        match directory.rename(&temporary, &directory, name) {
             Ok(()) => {}
             // No copy under the temporary name: an earlier recovery got as far as the rename.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -152,9 +152,35 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
+    /// Gives a file, where the crash took a rename that its slot holds, the new name again, durably, and the new one alone. False
+    /// while another file stands there.
+    pub(super) fn rename_again(&mut self, file: &SlotFile) -> io::Result<bool> {
+        let found = locate(self.disk, file, Others::NONE).same;
+        // Whoever moved it elsewhere meant it.
+        let (Some((from, to)), Some(found)) = (file.rename(), found) else { return Ok(true) };
+        if left_behind(self.disk, file, &found).is_none() {
+            return Ok(true);
+        }
+        let (old, new) = (parent(self.disk, from)?, parent(self.disk, to)?);
+        let ((_, old_name), (_, new_name)) = (split(from).ok_or_else(gone)?, split(to).ok_or_else(gone)?);
+        self.beat();
+        if found.path == to {
+            remove(&old, old_name)?;
+        } else {
+            match old.rename(old_name, &new, new_name) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        new.sync()?;
+        old.sync()?;
+        Ok(true)
+    }
+
     /// Removes a file again that the program had removed and the crash brought back.
     pub(super) fn unlink_again(&mut self, file: &SlotFile) -> io::Result<()> {
-        if let Some(found) = locate(self.disk, file, &|_| false).same {
+        if let Some(found) = locate(self.disk, file, Others::NONE).same {
             let directory = parent(self.disk, &found.path)?;
             let (_, name) = split(&found.path).ok_or_else(gone)?;
             remove(&directory, name)?;

@@ -1,6 +1,7 @@
 //! Finding the file of a slot: by comparing kernel handles at its path hints, and by handle alone where allowed.
 //! It opens and compares; it never changes anything and never trusts a name.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use holdfast_canary::{Canary, on};
@@ -70,31 +71,71 @@ impl<F> Location<F> {
     }
 }
 
+/// What others make of the names of a file.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Others<'a> {
+    /// How many files call each name their newest: an older one that another file has taken over is not free.
+    pub(super) newest: Option<&'a HashMap<Vec<u8>, usize>>,
+    /// Names whose files recovery is about to remove or to rename first of all.
+    pub(super) vacated: Option<&'a HashSet<Vec<u8>>>,
+}
+
+impl Others<'_> {
+    /// Nobody else matters to where a file is.
+    pub(super) const NONE: Others<'static> = Others { newest: None, vacated: None };
+
+    fn claim(&self, path: &[u8]) -> bool {
+        self.newest.is_some_and(|newest| newest.get(path).is_some_and(|&count| count > 0))
+    }
+
+    fn vacate(&self, path: &[u8]) -> bool {
+        self.vacated.is_some_and(|vacated| vacated.contains(path))
+    }
+}
+
 /// Looks for the file at its hints, newest first, then anywhere on its file system if the kernel lets us.
-///
-/// `claimed` are the newest paths of other files: an older name that another file has taken over is not free.
-pub(super) fn locate<D: Disk>(
-    disk: &D,
-    file: &SlotFile,
-    claimed: &dyn Fn(&[u8]) -> bool,
-) -> Location<D::File> {
+pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> Location<D::File> {
     let mut location = Location::nowhere();
     let identity = file.identity.as_ref().ok();
+    // A name that the file gave up by a rename is none to build it at, whoever has the new one.
+    let given_up = file.rename().is_some() && !on(Canary::RenameBuiltOld);
     for (age, hint) in file.hints.iter().enumerate() {
-        match at_path(disk, &hint.path, identity) {
-            At::Empty if age > 0 && claimed(&hint.path) => {
+        let found = match at_path(disk, &hint.path, identity) {
+            At::Other(_) if others.vacate(&hint.path) => At::Empty,
+            found => found,
+        };
+        match found {
+            At::Same(file) => {
+                location.same = Some(file);
+                return location;
+            }
+            _ if age > 0 && given_up => {}
+            At::Empty if age > 0 && others.claim(&hint.path) => {
                 location.note(&hint.path, At::Other("another file of this pool is to stand"));
             }
             found => location.note(&hint.path, found),
-        }
-        if location.same.is_some() {
-            return location;
         }
     }
     if let Some(identity) = identity {
         location.same = file.hints.iter().find_map(|hint| by_handle(disk, &hint.path, identity));
     }
     location
+}
+
+/// The name that a held rename took a file from, if the file still stands there: alone, or beside the new one. btrfs brings the new
+/// name to disk with the sync of its directory, and the loss of the old one only with that of the other.
+pub(super) fn left_behind<'a, D: Disk>(
+    disk: &D,
+    file: &'a SlotFile,
+    same: &SameFile<D::File>,
+) -> Option<&'a [u8]> {
+    let (from, to) = file.rename()?;
+    let stands_twice = || {
+        to == same.path
+            && same.stat.links == 2
+            && matches!(at_path(disk, from, file.identity.as_ref().ok()), At::Same(_))
+    };
+    (from == same.path || stands_twice()).then_some(from)
 }
 
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.

@@ -18,8 +18,9 @@ use super::apply::Applier;
 use super::export::export;
 use super::file::SlotFile;
 use super::live::{Live, resolve};
-use super::locate::{Location, SameFile, locate, locate_forced};
+use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
+use super::redo::redo;
 use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 use crate::disk::Disk;
@@ -29,10 +30,10 @@ use crate::disk::Disk;
 const CTIME_SLACK_S: u64 = 2;
 
 /// A slot and what is going to happen to it.
-struct Planned {
-    file: SlotFile,
+pub(super) struct Planned {
+    pub(super) file: SlotFile,
     facts: Facts,
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// Where a file is written or built that is not the slot's own.
     target: Vec<u8>,
     reason: String,
@@ -138,15 +139,18 @@ fn plan(
     Ok(Plan { live, files, counter_start, last_alive_unix_s, report })
 }
 
-/// Paths at which a file stands that the program had removed and recovery is about to remove again. Slots are applied
-/// in the order of their use, so whoever was given such a name later finds it free.
+/// Paths at which a file stands that the program had removed or renamed, which recovery is about to do again, first of all. So
+/// whoever was given such a name later finds it free.
 fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -> HashSet<Vec<u8>> {
     files
         .iter()
-        .filter(|file| file.is_void())
-        .filter_map(|file| locate(disk, file, &|_| false).same)
-        .filter(|same| !is_changed(same, true, last_alive_unix_s))
-        .map(|same| same.path)
+        .filter(|file| file.is_void() || file.rename().is_some())
+        .filter_map(|file| locate(disk, file, Others::NONE).same.map(|same| (file, same)))
+        .filter(|(file, same)| !is_changed(same, file.is_void(), last_alive_unix_s))
+        .filter_map(|(file, same)| {
+            let left = left_behind(disk, file, &same).map(<[u8]>::to_vec);
+            if file.is_void() { Some(same.path) } else { left }
+        })
         .collect()
 }
 
@@ -185,7 +189,8 @@ fn plan_one(
         Request::None
     };
     // An older name of this file counts as taken if some file's newest name it is.
-    let mut location = locate(disk, &file, &|path| newest.get(path).is_some_and(|&count| count > 0));
+    let others = Others { newest: Some(newest), vacated: Some(vacated) };
+    let mut location = locate(disk, &file, others);
     if let (Some(wanted), None) = (forced, &location.same) {
         let path = std::path::absolute(wanted).unwrap_or_else(|_| wanted.clone());
         let meant = file.hints.iter().find(|hint| {
@@ -195,11 +200,6 @@ fn plan_one(
         if let Some(hint) = meant.or(file.hints.first()) {
             location = locate_forced(disk, &file, &hint.path);
         }
-    }
-    if let (None, Some((path, _))) = (&location.same, &location.other)
-        && vacated.contains(path)
-    {
-        location.empty = location.other.take().map(|(path, _)| path);
     }
     let void = file.is_void();
     let changed = location.same.as_ref().is_some_and(|same| is_changed(same, void, last_alive_unix_s));
@@ -403,19 +403,25 @@ pub(super) fn recover(
         }
     }
     let mut rows = Vec::new();
+    let mut names_failed = redo(&mut applier, &plan.files);
     for planned in &plan.files {
         let file = &planned.file;
         if planned.touches_files() {
             applier.beat();
         }
         let failed = match planned.outcome {
+            _ if names_failed.contains_key(&file.slot) => names_failed.remove(&file.slot).map_or(Ok(()), Err),
             Outcome::Replay => applier.replay(file),
             Outcome::ReplayInto => applier.replay_into(file, &planned.target),
             Outcome::Rebuild => applier.rebuild(file, &planned.target),
             Outcome::FinishRebuild => applier.finish_rebuild(file),
-            Outcome::UnlinkAgain => applier.unlink_again(file),
             Outcome::Gone => applier.gone(file),
-            Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_) => Ok(()),
+            // Done above.
+            Outcome::UnlinkAgain
+            | Outcome::Release
+            | Outcome::LeaveFile
+            | Outcome::Discard
+            | Outcome::SetAside(_) => Ok(()),
         }
         .err();
         if failed.is_some() {

@@ -109,6 +109,46 @@ fn a_lost_file_whose_new_name_is_taken_is_built_under_its_old_one() {
     assert_eq!(fs::read(&target).unwrap(), b"old");
 }
 
+/// btrfs: the sync of a directory brings a renamed file's new name to disk, and its old one is still there after a power cut.
+/// Found by power cuts of mail delivery: a message was in `tmp/` and in `new/`.
+#[test]
+fn a_renamed_file_that_stands_at_both_names_keeps_the_new_one() {
+    let rig = Rig::new("both-names");
+    let (old, new) = (rig.file("tmp", b""), rig.dir.join("new"));
+    let other = rig.file("other", b"");
+    rig.crash(|pool| {
+        let file = pool.take(0, &old, MARK_CREATED);
+        pool.write(1, file, 0, b"mail");
+        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes());
+        fs::hard_link(&old, &new).unwrap();
+        // Another file was created where it had been, and the crash took that.
+        let later = pool.take(1, &other, MARK_CREATED);
+        pool.slots().push_hint(1, HintKind::Name, old.as_os_str().as_encoded_bytes());
+        pool.write(1, later, 0, b"later");
+        fs::remove_file(&other).unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["replayed", "rebuilt"]);
+    assert_eq!(fs::read(&new).unwrap(), b"mail");
+    assert_eq!(fs::read(&old).unwrap(), b"later");
+}
+
+#[test]
+fn a_renamed_file_with_a_link_that_somebody_made_keeps_all_its_names() {
+    let rig = Rig::new("three-names");
+    let (old, new, third) = (rig.file("tmp", b""), rig.dir.join("new"), rig.dir.join("third"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &old, MARK_CREATED);
+        pool.write(1, file, 0, b"mail");
+        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes());
+        fs::hard_link(&old, &new).unwrap();
+        fs::hard_link(&old, &third).unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["replayed"]);
+    for path in [old, new, third] {
+        assert_eq!(fs::read(&path).unwrap(), b"mail");
+    }
+}
+
 #[test]
 fn a_missing_directory_is_made_for_a_new_file_only() {
     for (marks, outcome) in [(MARK_CREATED, "rebuilt"), (0, "set aside"), (MARK_VOID, "unlinked")] {

@@ -4,7 +4,7 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use holdfast_cache::{Client, Errno, FileRef, Reason, Removal};
+use holdfast_cache::{Client, Errno, FileRef, Reason, Removal, Renaming, Replace};
 
 use crate::raw::{self, call, give_int};
 use crate::{critical, process};
@@ -212,12 +212,13 @@ unsafe fn is_readable(path: Name) -> bool {
 
 unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
     // SAFETY: the kernel checks the addresses.
-    let kernel = || unsafe {
+    let rename = |flags: c_uint| unsafe {
         match flags {
             0 => call!(libc::SYS_renameat, old_dirfd, old, new_dirfd, new),
             _ => call!(libc::SYS_renameat2, old_dirfd, old, new_dirfd, new, flags),
         }
     };
+    let kernel = || rename(flags);
     let Some(client) = process::client() else { return kernel() };
     // SAFETY: the program's path.
     if !unsafe { is_readable(new) } {
@@ -230,10 +231,10 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
             find(client, new_dirfd, new, libc::AT_SYMLINK_NOFOLLOW),
         )
     };
-    count(client, moved);
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
     let (from, to) = (moved.and_then(|found| found.file), target.and_then(|found| found.file));
     if from.is_none() && to.is_none() {
+        count(client, moved);
         let result = kernel();
         if result == 0 {
             count(client, moved);
@@ -252,16 +253,19 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
     }
     // Two names of one file: the kernel does nothing.
     let to = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0 && !swaps);
+    let to_free = target.is_none() && flags & !libc::RENAME_NOREPLACE == 0;
     // SAFETY: the kernel has just read the path.
-    let new_path = unsafe { raw::path(new) };
+    let to_path = unsafe { raw::path(new) };
+    let device = moved.or(target).map_or(0, |found| found.device);
+    let renaming = Renaming { named: from, target: to, device, to: (new_dirfd, to_path), to_free };
     let result = critical::section(|| {
-        client.renaming(from, to, new_dirfd, new_path, || raw::check(kernel()).map(|_| ()))
+        client.renaming(renaming, |replace| {
+            let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
+            raw::check(rename(flags | refused)).map(|_| ())
+        })
     });
     match result {
-        Ok(Ok(())) => {
-            count(client, moved);
-            0
-        }
+        Ok(Ok(())) => 0,
         Ok(Err(errno)) | Err(errno) => refuse(errno),
     }
 }
@@ -305,20 +309,19 @@ unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flag
     let stat_flags = follow | flags & libc::AT_EMPTY_PATH;
     // SAFETY: the program's path.
     let found = unsafe { find(client, old_dirfd, old, stat_flags) };
-    let result = match found.and_then(|found| found.file) {
-        None => raw::check(kernel()).map(|_| ()),
-        Some(file) => critical::section(|| {
-            // SAFETY: the kernel has just read the path.
-            let new_path = unsafe { raw::path(new) };
-            client.renaming(Some(file), None, new_dirfd, new_path, || raw::check(kernel()).map(|_| ()))
-        })
-        .and_then(|result| result),
-    };
-    match result {
-        Ok(()) => {
+    let Some((device, file)) = found.and_then(|found| Some((found.device, found.file?))) else {
+        let result = kernel();
+        if result == 0 {
             count(client, found);
-            0
         }
+        return result;
+    };
+    // SAFETY: the kernel has just read the path.
+    let to = (new_dirfd, unsafe { raw::path(new) });
+    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false };
+    let result = critical::section(|| client.renaming(renaming, |_| raw::check(kernel()).map(|_| ())));
+    match result.and_then(|result| result) {
+        Ok(()) => 0,
         Err(errno) => refuse(errno),
     }
 }

@@ -21,13 +21,13 @@ fn directory_device(fd: c_int) -> Option<u64> {
 
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
+    // SAFETY: touches no memory.
+    let kernel = || check(raw::synced(fd, unsafe { call!(number, fd) })).map(|_| ());
     // The first to ask for a file's durability has it logged.
     let logs = process::client().is_some_and(holdfast_cache::Client::logs_on_sync);
     let writes = || !matches!(fds::look(fd), Row::Readable);
     match if logs && writes() { target::of_change(fd) } else { target::of_sync(fd) } {
         Target::Managed(handle) => {
-            // SAFETY: touches no memory.
-            let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
             let result = match unsynced::log_from_now(handle, fd) {
                 Ok(true) => Ok(()),
                 Ok(false) if writes() => handle.client.sync(handle.file, handle.seen_error(), kernel),
@@ -44,14 +44,12 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
             if let Some(client) = process::client()
                 && let Some(device) = directory_device(fd) =>
         {
-            // SAFETY: touches no memory.
-            let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
             let result = critical::section(|| client.sync_directory(fd, device, kernel));
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Kernel | Target::KernelSynced => {
             // SAFETY: touches no memory.
-            give_int(unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) })
+            give_int(raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) }))
         }
     }
 }
@@ -82,7 +80,7 @@ pub unsafe extern "C-unwind" fn sync() {
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
     // SAFETY: touches no memory.
-    let result = check(unsafe { call!(libc::SYS_syncfs, fd) });
+    let result = check(raw::synced(fd, unsafe { call!(libc::SYS_syncfs, fd) }));
     give_int(raw::encode(result.and(brought).map(|()| 0)))
 }
 

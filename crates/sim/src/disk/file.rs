@@ -260,9 +260,9 @@ impl DiskFile for SimFile {
         Err(io::Error::from(io::ErrorKind::AlreadyExists))
     }
 
-    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+    fn rename(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()> {
         stage::point(Kind::Disk);
-        let (from, to) = (self.name(from), self.name(to));
+        let (from, to) = (self.name(from), directory.name(to));
         self.disk.state().rename((from.0, &from.1), (to.0, &to.1), false)
     }
 

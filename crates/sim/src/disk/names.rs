@@ -48,8 +48,8 @@ impl DiskState {
         let change =
             NameChange::Move { from: (from.0, from.1.to_vec()), to: (to.0, to.1.to_vec()), inode, replaced };
         self.journal.push(change);
-        self.notify(from.0, Change::Other);
-        self.notify(to.0, Change::Other);
+        self.notify(from.0, Change::Removed(from.1.to_vec()));
+        self.notify(to.0, Change::Created(to.1.to_vec()));
         if let Some(replaced) = replaced {
             self.inode_mut(replaced).links -= 1;
             self.touch(replaced);

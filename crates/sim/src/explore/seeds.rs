@@ -26,7 +26,9 @@ pub fn seeded(seed: u64) -> History {
         // Larger writes are in one piece here.
         pool = (6, 12, 8192);
     }
+    let stores = other.one_in(3);
     let draw = |random: &mut Random| match behind {
+        _ if stores && random.one_in(2) => draw_store(random, names.max(4)),
         Some(_) => draw_behind(random, names, pool.2),
         None => draw(random, names, pool.2),
     };
@@ -107,6 +109,19 @@ fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
         23..=24 => Op::Clean(u32::MAX),
         25 => [Op::Frames, Op::Tell(name), Op::Part, Op::Release][random.below(4)],
         _ => draw(random, names, segment_bytes),
+    }
+}
+
+/// What mail and message stores do: new files get another name that is mostly free, and the directory is synced.
+fn draw_store(random: &mut Random, names: usize) -> Op {
+    let name = A + random.below(names) as u8;
+    let other = A + random.below(names) as u8;
+    match random.below(12) {
+        0..=3 => Op::Put(name, 0, 1 + random.below(60) as u32),
+        4..=7 if name != other => Op::Rename(name, other),
+        8 => Op::Unlink(name),
+        9 => Op::Expire,
+        _ => Op::SyncDirectory,
     }
 }
 

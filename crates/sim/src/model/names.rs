@@ -1,9 +1,9 @@
 //! Names: a list of changes, of which some must be found after a crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::{File, FileIndex, Model, NameChange};
+use super::{File, FileIndex, Model, NameChange, Tree};
 
 /// What happened to names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +79,9 @@ impl Model {
     /// Names are about to change.
     pub fn announce(&mut self, naming: Naming) -> u64 {
         let id = self.changed();
+        if let Naming::Rename(from, to, _, None) = &naming {
+            self.renames.push([from.clone(), to.clone()]);
+        }
         self.changes.push(NameChange { naming, sure: false, id, made: None });
         id
     }
@@ -88,6 +91,31 @@ impl Model {
         let now = self.changed();
         for change in self.changes.iter_mut().filter(|change| change.id == id) {
             change.made = Some(now);
+        }
+    }
+
+    /// Whether the change that is about to be made is the announced one.
+    pub fn is_announced(&self, id: u64, naming: &Naming) -> bool {
+        self.changes.iter().any(|change| change.id == id && change.naming == *naming)
+    }
+
+    /// The names that depend on what somebody did to one of them after a crash that left `found`: a file that was changed
+    /// under its old name does not get its new one, and one that was to get the name stays under its old one.
+    pub fn tied_to(&self, name: &[u8], found: &Tree) -> BTreeSet<Vec<u8>> {
+        let mut tied = BTreeSet::from([name.to_vec()]);
+        loop {
+            let before = tied.len();
+            for [from, to] in &self.renames {
+                if tied.contains(from) && !found.contains_key(to) {
+                    tied.insert(to.clone());
+                }
+                if tied.contains(to) && found.contains_key(from) {
+                    tied.insert(from.clone());
+                }
+            }
+            if tied.len() == before {
+                return tied;
+            }
         }
     }
 
@@ -123,7 +151,7 @@ impl Model {
         }
     }
 
-    /// With a change all earlier ones that it builds on are certain.
+    /// With a change all earlier ones that it builds on are certain, if they were made at all.
     fn make_sure(&mut self, index: usize) {
         self.changes[index].sure = true;
         self.version += 1;
@@ -132,7 +160,7 @@ impl Model {
             let needed = later
                 .clone()
                 .any(|later| self.changes[later].naming.builds_on(&self.changes[earlier].naming));
-            if needed {
+            if needed && self.changes[earlier].made.is_some() {
                 self.changes[earlier].sure = true;
             }
         }

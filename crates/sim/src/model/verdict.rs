@@ -1,13 +1,13 @@
 //! Whether what was found after a crash is possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::{Effect, FileIndex, Model, Tree, difference};
 
 impl Model {
-    /// Checks what was found after a crash; says what is wrong. `exempt` is a name that somebody else changed.
-    pub fn check(&self, found: &Tree, exempt: Option<&[u8]>) -> Result<(), String> {
+    /// Checks what was found after a crash; says what is wrong. `exempt` are names that somebody else had a hand in.
+    pub fn check(&self, found: &Tree, exempt: &BTreeSet<Vec<u8>>) -> Result<(), String> {
         let unsure: Vec<usize> = (0..self.changes.len()).filter(|&index| !self.changes[index].sure).collect();
         let mut nearest = None;
         // The likeliest first: everything happened.
@@ -21,7 +21,10 @@ impl Model {
             let builds_on_lost = (0..self.changes.len()).any(|index| {
                 !lost.contains(&index)
                     && lost.iter().any(|&lost| {
-                        lost < index && self.changes[index].naming.builds_on(&self.changes[lost].naming)
+                        // What was not made yet was in nobody's way.
+                        lost < index
+                            && self.changes[lost].made.is_some()
+                            && self.changes[index].naming.builds_on(&self.changes[lost].naming)
                     })
             });
             if builds_on_lost {
@@ -45,9 +48,9 @@ impl Model {
         &self,
         names: &BTreeMap<Vec<u8>, FileIndex>,
         found: &Tree,
-        exempt: Option<&[u8]>,
+        exempt: &BTreeSet<Vec<u8>>,
     ) -> Result<(), String> {
-        for (name, &file) in names.iter().filter(|(name, _)| Some(&name[..]) != exempt) {
+        for (name, &file) in names.iter().filter(|(name, _)| !exempt.contains(*name)) {
             let shown = String::from_utf8_lossy(name);
             match found.get(name) {
                 None if self.files[file].conflict => {}
@@ -57,7 +60,7 @@ impl Model {
                 }
             }
         }
-        match found.keys().find(|name| !names.contains_key(*name) && Some(&name[..]) != exempt) {
+        match found.keys().find(|name| !names.contains_key(*name) && !exempt.contains(*name)) {
             Some(name) => Err(format!("{} is there and must not be", String::from_utf8_lossy(name))),
             None => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::path::Path;
 
-use holdfast_cache::{Errno, Removal};
+use holdfast_cache::{Errno, Removal, Renaming, Replace};
 use holdfast_keeper::disk::DiskFile;
 
 use super::{ENOSPC, UnderWay, file_at, known};
@@ -32,25 +32,48 @@ pub(super) fn rename(thread: u8, from: Name, to: Name, works: bool) {
     }
     let target = CString::new(path(to)).expect("no zero in a path");
     let replaces = Cell::new(None);
-    let raw = || {
+    let announced = Cell::new(None);
+    let (named, target_file) = (known(thread, from), known(thread, to));
+    let to_free = file_at(to).is_none();
+    if let (Some(index), true) = (file_at(from), to_free) {
+        // Recovery may make it in the program's place.
+        let naming = model(|model| model.announce(Naming::Rename(vec![from], vec![to], index, None)));
+        parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Naming(naming)));
+        announced.set(Some(naming));
+    }
+    let raw = |replace| {
         stage::point(Kind::Raw);
         if !works {
             return Err(ENOSPC);
         }
         // Others may have changed the names while this thread asked the keeper.
         let (Some(index), replaced) = (file_at(from), file_at(to)) else { return Err(Errno(2)) };
+        if replaced.is_some() && replace == Replace::Never {
+            return Err(Errno::EEXIST);
+        }
         parts(|parts| parts.disk.rename(&path(from), &path(to))).map_err(|_| Errno::EIO)?;
         let change = Naming::Rename(vec![from], vec![to], index, replaced);
-        model(|model| model.name(change));
+        parts(|parts| parts.under_way[usize::from(thread)] = None);
+        model(|model| match announced.take() {
+            Some(id) if model.is_announced(id, &change) => model.named(id),
+            id => {
+                id.into_iter().for_each(|id| model.not_named(id));
+                let _ = model.name(change);
+            }
+        });
         replaces.set(replaced);
         stage::point(Kind::Raw);
         Ok(())
     };
-    let (named, target_file) = (known(thread, from), known(thread, to));
-    client(thread).note_names(DEVICE);
-    let done = client(thread).renaming(named, target_file, -100, &target, raw);
-    if done == Ok(Ok(())) {
-        client(thread).note_names(DEVICE);
+    let to = (-100, target.as_c_str());
+    let renaming = Renaming { named, target: target_file, device: DEVICE, to, to_free };
+    let done = client(thread).renaming(renaming, raw);
+    if let Some(id) = announced.take() {
+        // A dead keeper cannot be told that it was not made.
+        if matches!(done, Ok(Err(_))) {
+            model(|model| model.not_named(id));
+        }
+        parts(|parts| parts.under_way[usize::from(thread)] = None);
     }
     if let Some(replaced) = replaces.get() {
         parts(|parts| parts.closing.push(replaced));
@@ -62,7 +85,7 @@ pub(super) fn unlink(thread: u8, name: Name, works: bool) {
     let reference = known(thread, name);
     let full = CString::new(path(name)).expect("no zero in a path");
     let naming = model(|model| model.announce(Naming::Unlink(vec![name], index)));
-    parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Removal(naming)));
+    parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Naming(naming)));
     let removal = match reference.map(|file| client(thread).unlinking(file, -100, &full)) {
         Some(Ok(removal)) => Some(removal),
         None => None,

@@ -81,6 +81,48 @@ pub(super) fn torn_names(plays: &mut Plays) {
         amid(plays, &[&written[..], &[name]].concat(), |at| Amid::Other(at, 1, Op::Put(A, 5, 20)), &[]);
     }
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Rename(A, B), Op::Put(B, 0, 40), Op::Rename(B, C)]));
+    // Renames that no slot can hold: over another file, and of one that is not all in the log.
+    plays.push(alone(&[
+        Op::Put(A, 0, 40),
+        Op::Put(B, 0, 40),
+        Op::Rename(B, A),
+        Op::Put(A, 0, 40),
+        Op::Sync(A),
+    ]));
+    plays.push(alone(&[
+        Op::Put(A, 0, 40),
+        Op::Expire,
+        Op::Put(A, 20, 40),
+        Op::Rename(A, B),
+        Op::Put(A, 0, 40),
+    ]));
+    held_renames(plays);
+}
+
+/// Renames that slots hold: the crash takes them, or the files too.
+fn held_renames(plays: &mut Plays) {
+    let watched = [Op::Put(A, 0, 40), Op::SyncDirectory];
+    let renamed = [&watched[..], &[Op::Rename(A, B), Op::SyncDirectory]].concat();
+    plays.push(alone(&renamed));
+    // Others get the name that was given up, or that a rename gave up.
+    plays.push(alone(&[&renamed[..], &[Op::Put(A, 0, 20), Op::SyncDirectory]].concat()));
+    plays.push(alone(&[&renamed[..], &[Op::Rename(B, C), Op::SyncDirectory, Op::Put(B, 0, 20)]].concat()));
+    let chain = [Op::Put(B, 0, 30), Op::Rename(B, C), Op::Rename(A, B), Op::SyncDirectory];
+    plays.push(alone(&[&watched[..], &chain[..]].concat()));
+    plays.push(alone(&[&renamed[..], &[Op::Unlink(B), Op::SyncDirectory]].concat()));
+    // The keeper's round in its middle: names it has synced are not all.
+    let round = [&watched[..], &[Op::Expire]].concat();
+    let synced = [Step::alone(1, Op::SyncDirectory)];
+    amid(plays, &round, |at| Amid::Other(at, 1, Op::Rename(A, B)), &synced);
+    amid(plays, &[&watched[..], &[Op::Rename(A, B)]].concat(), |at| Amid::Other(at, 1, Op::Expire), &synced);
+    amid(plays, &[&watched[..], &[Op::Rename(A, B)]].concat(), Amid::Killed, &synced);
+    // Somebody creates a file where it was about to go.
+    for rename in [Op::Rename(A, B), Op::RenameRefused(A, B)] {
+        amid(plays, &[Op::Put(A, 0, 40), rename], |at| Amid::Other(at, 1, Op::Put(B, 0, 40)), &[]);
+    }
+    // The name was freed by a removal that no slot holds.
+    let freed = [Op::Put(B, 0, 40), Op::Expire, Op::Put(A, 0, 40), Op::Bypass(B), Op::Unlink(B)];
+    plays.push(alone(&[&freed[..], &[Op::Rename(A, B)]].concat()));
 }
 
 pub(super) fn two_writers(plays: &mut Plays) {
@@ -214,8 +256,9 @@ pub(super) fn failed_syncs(plays: &mut Plays) {
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Put(A, 20, 40), Op::Fail(A), Op::Expire, Op::Expire]));
     // A client's sync takes the kernel's only notice of it.
     plays.push(alone(&[
-        Op::Put(A, 0, 1200),
         Op::Put(B, 0, 40),
+        Op::Expire,
+        Op::Put(A, 0, 1200),
         Op::Rename(B, C),
         Op::Fail(A),
         Op::Sync(A),
@@ -226,7 +269,8 @@ pub(super) fn failed_syncs(plays: &mut Plays) {
     plays.push(alone(&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Peek(A), Op::Expire]));
     // It is about to take it when the keeper, which had no description of the file before, syncs with success.
     let pages = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 12_288, 40)];
-    let failing = [&pages[..], &[Op::Put(B, 0, 40), Op::Rename(B, C), Op::Fail(A), Op::Sync(A)]].concat();
+    let old = [Op::Put(B, 0, 40), Op::Expire];
+    let failing = [&old[..], &pages[..], &[Op::Rename(B, C), Op::Fail(A), Op::Sync(A)]].concat();
     amid(plays, &failing, |at| Amid::Other(at, 1, Op::Expire), &[]);
 }
 
