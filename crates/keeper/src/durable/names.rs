@@ -114,6 +114,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
+    /// The slot of a file whose names nobody announced has the one that it has now. Returns whether that is another than it
+    /// had; [`io::ErrorKind::Unsupported`]: it has none by which it would be found.
+    pub(super) fn hold_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
+        let moved = self.moved_to(file);
+        if let Some(path) = &moved {
+            self.push_name(file, HintKind::Name, path)?;
+        }
+        let path = file.meta().path.clone();
+        if self.stands_at(file, &path) { Ok(moved.is_some()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
+
     /// Where a file stands now, if that is not where it was last.
     pub(super) fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
         let path = file.held().path_now()?;

@@ -78,6 +78,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if self.board.header().is_passed(row.ino.load(Ordering::Relaxed)) {
             return false;
         }
+        // Nobody announced what became of its names meanwhile. One that has none left would be logged for nobody.
+        let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
+        let is_named = if logs_on_sync { !file.held().is_removed() } else { self.hold_name(file).is_ok() };
+        if !is_named {
+            return false;
+        }
         // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
         row.note_unlogged();
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);
@@ -86,7 +92,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         file.meta().bypass = None;
         // Its name may not be on disk either, which is seen to when its durability is asked for.
-        let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
         row.set_state(if logs_on_sync { FileState::Unsynced } else { FileState::Through });
         true
     }

@@ -4,7 +4,7 @@
 use std::io;
 
 use holdfast_media::Nvm;
-use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
 use super::{Durable, ManagedFile};
 use crate::disk::{Disk, DiskFile};
@@ -14,24 +14,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// will be found, or the slot holds its creation. Returns whether that is so. [`io::ErrorKind::Unsupported`]: it has no name by
     /// which it would be found.
     pub fn leave_unsynced(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
-        let moved = self.moved_to(file);
-        if let Some(path) = &moved {
-            self.push_name(file, HintKind::Name, path)?;
-        }
+        let moved = self.hold_name(file)?;
         let stat = file.held().stat()?;
         let (path, marks, removed) = {
             let meta = file.meta();
             (meta.path.clone(), meta.marks, meta.unlinking.is_some() || meta.marks & MARK_VOID != 0)
         };
-        if !self.stands_at(file, &path) {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
         // Under its first name alone it can be built anew; any other is brought to the disk as it is.
-        let is_held = marks & MARK_CREATED != 0
-            && moved.is_none()
-            && !removed
-            && stat.links == 1
-            && self.was_only_written(file);
+        let is_held =
+            marks & MARK_CREATED != 0 && !moved && !removed && stat.links == 1 && self.was_only_written(file);
         if let Some(directory) = path.parent() {
             self.secure_names(directory, is_held, &stat)?;
         }

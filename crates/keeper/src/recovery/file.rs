@@ -52,17 +52,17 @@ impl SlotFile {
         self.identity.is_ok() && !self.hints.is_empty()
     }
 
-    /// Whether the newest hint says that the last name was being removed, and no other name is known.
+    /// Whether the newest hint says that a name was being removed, the last one as far as the link count told.
     pub(super) fn is_unlinking(&self) -> bool {
-        let [newest, older @ ..] = self.hints.as_slice() else { return false };
-        let stays = |hint: &Hint| hint.kind == HintKind::Name && hint.path != newest.path;
-        newest.kind == HintKind::Unlink && !older.iter().any(stays)
+        self.hints.first().is_some_and(|newest| newest.kind == HintKind::Unlink)
     }
 
     /// Whether the program removed the file. An announced removal that was not withdrawn counts as made: its call
-    /// had not returned if it was not, and then it may still happen.
+    /// had not returned if it was not, and then it may still happen. A file with another name may have got that at the same
+    /// moment; whether it did is seen at the name.
     pub(super) fn is_void(&self) -> bool {
-        self.marks & MARK_VOID != 0 || self.is_unlinking()
+        let known = |hint: &Hint| hint.kind == HintKind::Name && hint.path != self.hints[0].path;
+        self.marks & MARK_VOID != 0 || self.is_unlinking() && !self.hints.iter().any(known)
     }
 
     /// The newest path, or the slot's number when there is none.

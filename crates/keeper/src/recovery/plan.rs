@@ -201,9 +201,10 @@ const TABLE: &[Row] = &[
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,          No,     Replay),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,          Yes,    SetAside(Aside::Changed)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      Any,    TAKEN | EMPTY | ORPHAN, Any,    Gone),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       Any,    TAKEN,         Any,    SetAside(Aside::Replaced)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       Yes,    EMPTY | ORPHAN,Any,    Rebuild),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    TAKEN,         Any,    SetAside(Aside::Replaced)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY | ORPHAN,Any,    Rebuild),
+    // Another name was known when the removal of one was announced, and it is gone as well.
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      No,     EMPTY | ORPHAN,Any,    Gone),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY | ORPHAN,Any,    SetAside(Aside::Missing)),
 ];
 
@@ -285,7 +286,10 @@ mod tests {
         for facts in all().filter(|facts| facts.live && facts.request != Request::Discard) {
             match decide(&facts) {
                 Release => panic!("{facts:?} drops live records"),
-                Gone => assert!(facts.void || facts.unlinking && facts.place != Place::Same),
+                Gone => {
+                    let is_nowhere = matches!(facts.place, Place::Empty | Place::Orphaned);
+                    assert!(facts.void || facts.unlinking && is_nowhere && !facts.created);
+                }
                 LeaveFile | UnlinkAgain => assert!(facts.void),
                 FinishRebuild => assert!(facts.rebuilt),
                 _ => {}

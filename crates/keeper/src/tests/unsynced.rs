@@ -89,3 +89,25 @@ fn a_file_comes_back_to_the_log_only_when_nobody_writes_to_it_without() {
     bench.durable.repair_lanes(7);
     assert!(!header.is_passed(ino));
 }
+
+/// Found by the fuzzer: removed while it was left to the kernel and written on, such a file was logged, and recovery asked a
+/// person about records of a file that no program had said it removed.
+#[test]
+fn a_file_that_lost_its_name_meanwhile_does_not_come_back_to_the_log() {
+    let bench = bench("unsynced-lost-name");
+    let file = bench.managed();
+    bench.durable.bypass(&file, Reason::MappedShared).unwrap();
+    let path = file.meta().path.clone();
+    let other = path.with_file_name("other");
+    fs::rename(&path, &other).unwrap();
+    assert!(bench.durable.take_back(&file, || false));
+    assert_eq!(bench.state(), FileState::Through);
+    assert_eq!(file.meta().path, other, "the slot has the name that it got meanwhile");
+    bench.durable.bypass(&file, Reason::MappedShared).unwrap();
+    fs::remove_file(&other).unwrap();
+    assert!(!bench.durable.take_back(&file, || false));
+    assert_eq!(bench.state(), FileState::Bypassed);
+    // The kernel's for good, in the other mode as well.
+    bench.durable.board.header().logs_on_sync.word.store(1, Ordering::Relaxed);
+    assert!(!bench.durable.take_back(&file, || false));
+}

@@ -371,6 +371,23 @@ fn a_name_removed_from_a_file_with_another_one_loses_nothing() {
     assert_eq!(fs::read(&b).unwrap(), b"1...");
 }
 
+/// Found by the fuzzer: the name that a hard link had left in the slot made a file whose last name was removed one that a
+/// person had to decide about.
+#[test]
+fn a_removed_file_is_gone_though_its_slot_knows_a_link_that_was_removed_before() {
+    let rig = Rig::new("links-gone");
+    let (a, b) = (rig.file("a", b"...."), rig.dir.join("b"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &a, 0);
+        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes());
+        pool.write(1, file, 0, b"1");
+        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes());
+        fs::remove_file(&a).unwrap();
+    });
+    assert_eq!(outcomes(&rig.recover(&none())), ["unlinked"]);
+    assert!(rig.names().is_empty());
+}
+
 #[test]
 fn a_directory_behind_a_link_is_not_entered() {
     let rig = Rig::new("linked");
