@@ -91,19 +91,6 @@ pub fn of_other(fd: c_int) -> Target {
     }
 }
 
-/// What a sync through `fd` is about: as [`of_other`], and a file that is only read through it, too. The kernel tells of lost pages
-/// once, and whoever is told must be counted (invariant 4).
-#[inline]
-pub fn of_sync(fd: c_int) -> Target {
-    match (of_other(fd), process::client()) {
-        (Target::Kernel, Some(client)) if matches!(fds::look(fd), Row::Readable) => {
-            let file = known(client, fd).filter(|seen| seen.state.is_absorbed()).map(|seen| seen.file);
-            target(client, Ok(file), None, 0)
-        }
-        (other, _) => other,
-    }
-}
-
 #[cold]
 fn without_client(fd: c_int) -> Target {
     if let Some(client) = process::parents_client() {

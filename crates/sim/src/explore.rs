@@ -149,7 +149,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 17] = [
+const DIRECTED: [(&[Op], Spread); 18] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of lost pages.
@@ -166,6 +166,8 @@ const DIRECTED: [(&[Op], Spread); 17] = [
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.
     (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
+    // A file that is logged as a whole, which the disk has longer, and whose name another file's sync brings there.
+    (&[Op::Put(A, 0, 40), Op::Truncate(A, 20), Op::Sync(A), Op::Put(B, 0, 1200), Op::Sync(B)], Spread::None),
     // A removal of a name that its slot does not know.
     (
         &[

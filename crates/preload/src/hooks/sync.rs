@@ -8,7 +8,7 @@ use libc::off_t;
 
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give_int};
-use crate::target::{self, Target};
+use crate::target::{self, Handle, Target};
 use crate::{behind, critical, process, unsynced};
 
 /// The device of an open directory. Directories are synced to make names durable, most of which the slots know.
@@ -19,6 +19,23 @@ fn directory_device(fd: c_int) -> Option<u64> {
     is_open.then_some(stat.dev)
 }
 
+/// What a sync through `fd` is about: as [`target::of_other`], and a file that is only read through it, too. The kernel tells of
+/// lost pages once, and whoever is told must be counted (invariant 4).
+fn of_sync(fd: c_int) -> Target {
+    let target = target::of_other(fd);
+    if !matches!((target, fds::look(fd)), (Target::Kernel, Row::Readable)) {
+        return target;
+    }
+    let seen = process::client().zip(raw::fstat(fd).ok());
+    let seen = seen.and_then(|(client, stat)| Some((client, client.find(stat.dev, stat.ino)?)));
+    match seen.filter(|(_, seen)| seen.state.is_absorbed()) {
+        Some((client, seen)) => {
+            Target::Managed(Handle { client, file: seen.file, description: None, flags: 0 })
+        }
+        None => target,
+    }
+}
+
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
     // SAFETY: touches no memory.
@@ -26,7 +43,7 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
     // The first to ask for a file's durability has it logged.
     let logs = process::client().is_some_and(holdfast_cache::Client::logs_on_sync);
     let writes = || !matches!(fds::look(fd), Row::Readable);
-    match if logs && writes() { target::of_change(fd) } else { target::of_sync(fd) } {
+    match if logs && writes() { target::of_change(fd) } else { of_sync(fd) } {
         Target::Managed(handle) => {
             let result = match unsynced::log_from_now(handle, fd) {
                 Ok(true) => Ok(()),
@@ -94,7 +111,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
 ) -> c_int {
     let sound = offset >= 0 && bytes >= 0 && offset.checked_add(bytes).is_some() && flags & !7 == 0;
     if sound
-        && let Target::Managed(handle) = target::of_sync(fd)
+        && let Target::Managed(handle) = of_sync(fd)
         && handle.client.keeper_alive()
         && !handle.client.is_unsynced(handle.file)
     {
