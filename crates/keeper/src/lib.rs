@@ -11,6 +11,7 @@ pub mod disk;
 pub mod durable;
 pub mod identity;
 mod lease;
+mod spill;
 
 // What decides on durability runs under the model checker, too (`--cfg shuttle`); what is around it needs a kernel.
 #[cfg(not(shuttle))]

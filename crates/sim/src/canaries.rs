@@ -60,6 +60,9 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
                     // The shortest, and the directed ones.
                     (worker.index, worker.of) = (0, 1);
                     worker.exhaustive(1);
+                    if canary.breaks().ends_with("(spill)") {
+                        worker.spilled(3);
+                    }
                     worker.of = ROUNDS;
                 }
                 for round in (0..ROUNDS).filter(|_| index == 0) {

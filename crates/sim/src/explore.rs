@@ -259,6 +259,8 @@ struct Setting<'a> {
     all: &'a [Op],
     /// Behind steps that change nothing, too.
     whole: bool,
+    /// Frames of the spill file.
+    spill: Option<u32>,
 }
 
 impl Setting<'_> {
@@ -266,7 +268,7 @@ impl Setting<'_> {
     fn each(&self, visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread) {
         for &(journal, behind) in self.machines {
             let steps = steps.iter().copied().map(step).collect();
-            visit((History { journal, pool: TINY, behind, steps }, spread));
+            visit((History { journal, pool: TINY, behind, spill: self.spill, steps }, spread));
         }
     }
 
@@ -324,11 +326,79 @@ impl Setting<'_> {
 /// changes nothing only if the `whole` is asked for.
 pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
     let through = [(Journal::Ordered, None), (Journal::Lagging, None)];
-    Setting { machines: &through, core: &CORE, all: &ALL, whole }.visit(operations, visit);
+    Setting { machines: &through, core: &CORE, all: &ALL, whole, spill: None }.visit(operations, visit);
     let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind)));
     // What is the same in both states is tried with what only one has, not with itself once more.
     let all = [&ALL[..], &ALL_BEHIND[..]].concat();
-    Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole }.visit(operations, visit);
+    Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole, spill: None }.visit(operations, visit);
+}
+
+/// The operations of sequences in which the log goes on in a file: what fills segments, and what needs their records.
+pub const CORE_SPILL: [Op; 10] = [
+    Op::Put(A, 300, 900),
+    Op::Put(B, 0, 40),
+    Op::Put(A, 10, 600),
+    Op::Short(A, 10, 500, 350),
+    Op::Truncate(A, 20),
+    Op::Unlink(A),
+    Op::Fail(A),
+    Op::Expire,
+    Op::Spill(2),
+    Op::Spill(8),
+];
+
+/// What else happens beside them.
+const ALL_SPILL: [Op; 6] = [
+    Op::SpillFails(false),
+    Op::SpillFails(true),
+    Op::Rename(A, B),
+    Op::Outsider(A, false),
+    Op::Retire(A),
+    Op::Part,
+];
+
+/// Visits histories in which the log goes on in a file of a few frames, in both states: all sequences of up to so many
+/// operations, spilling beside what else is under way, and deaths.
+pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
+    let machines = [
+        (Journal::Ordered, None),
+        (Journal::Lagging, None),
+        (Journal::Ordered, Some(Behind { at_once: true, frames: 2 })),
+    ];
+    let all = [&CORE_SPILL[..], &ALL_SPILL[..]].concat();
+    for frames in [3, 8] {
+        let setting =
+            Setting { machines: &machines, core: &CORE_SPILL, all: &all, whole: false, spill: Some(frames) };
+        let spills = |steps: &[Op]| steps.iter().any(|op| matches!(op, Op::Spill(_)));
+        for length in 2..=operations {
+            let alphabet = if length > 3 { &CORE_SPILL[..] } else { &all[..] };
+            sequences(alphabet, length, false, &mut |steps| {
+                if spills(steps) {
+                    setting.each(visit, steps, Spread::None);
+                }
+            });
+        }
+        let first = [Op::Put(A, 300, 900), Op::Put(B, 0, 40)];
+        for op in &all {
+            for other in all.iter().filter(|other| pairs(op, other) && spills(&[*op, **other])) {
+                for before in [&first[..1], &first[..], &[first[0], Op::Spill(8), first[0]]] {
+                    let steps = [before, &[*op]].concat();
+                    if follow(&steps).is_some() {
+                        setting.each(visit, &steps, Spread::Other(1, *other));
+                    }
+                }
+            }
+        }
+        for op in all.iter().filter(|op| op.is_clients()) {
+            let steps = [&first[..], &[Op::Spill(8), *op]].concat();
+            if follow(&steps).is_some() {
+                for then in [None, Some(Op::Spill(8)), Some(Op::Expire)] {
+                    setting.each(visit, &steps, Spread::Killed(then));
+                }
+                setting.each(visit, &steps, Spread::KilledAmid(1, Op::Put(A, 20, 40)));
+            }
+        }
+    }
 }
 
 /// Histories of the sets that are not played, because they only have steps more that change nothing.
@@ -355,7 +425,18 @@ fn pairs(op: &Op, other: &Op) -> bool {
             Op::Rename(..) | Op::RenameRefused(..) | Op::Unlink(_) | Op::UnlinkRefused(_) | Op::Create(_)
         )
     };
-    let drains = |op: &Op| matches!(op, Op::Drain(_) | Op::Show(_) | Op::Clean(_) | Op::Frames | Op::Tell(_));
+    let drains = |op: &Op| {
+        matches!(
+            op,
+            Op::Drain(_)
+                | Op::Show(_)
+                | Op::Clean(_)
+                | Op::Frames
+                | Op::Tell(_)
+                | Op::Spill(_)
+                | Op::SpillFails(_)
+        )
+    };
     let beside = op.is_clients() || other.is_clients() || drains(op) && rounds(other) || drains(other);
     beside && !(names(op) && names(other))
 }
@@ -400,6 +481,17 @@ pub fn seeded(seed: u64) -> History {
         None => draw(random, names, pool.2),
     };
     let mut steps: Vec<Step> = Vec::new();
+    let mut spills = Random::of(&[seed, 5]);
+    let spill = spills.one_in(3).then(|| 1 + spills.below(8) as u32);
+    let mut draw = |random: &mut Random| match (draw(random), spill) {
+        (op, None) => op,
+        (op, Some(_)) => match spills.below(32) {
+            0..=5 => Op::Spill(1 + spills.below(4) as u32),
+            6 if spills.one_in(4) => Op::SpillFails(spills.one_in(2)),
+            7..=8 => Op::Fail(op.name().unwrap_or(A)),
+            _ => op,
+        },
+    };
     for _ in 0..count {
         let thread = random.below(2) as u8;
         let op = draw(&mut random);
@@ -415,7 +507,7 @@ pub fn seeded(seed: u64) -> History {
         };
         steps.push(Step { thread, op, amid });
     }
-    History { journal, pool, behind, steps }
+    History { journal, pool, behind, spill, steps }
 }
 
 /// An operation where files are in state Behind: near the ends of pages, and not too large to be there.

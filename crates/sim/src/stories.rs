@@ -196,6 +196,7 @@ impl Story {
             journal,
             pool: TINY,
             behind,
+            spill: None,
             steps: steps.to_vec(),
         };
         plays.iter().flat_map(|steps| machines.iter().map(|machine| history(*machine, steps))).collect()

@@ -194,7 +194,8 @@ impl Bench {
         let file = &scratch;
         let open = || Ok::<_, std::io::Error>(OsFile::from(file.try_clone()?));
         let at = (self.place.slot, self.place.generation);
-        crate::durable::replay_live(&self.durable.nvm, &self.durable.superblock, at, &mut || open()).unwrap();
+        let live = crate::durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
+        live.apply(&mut || open()).unwrap();
         contents(&scratch)
     }
 

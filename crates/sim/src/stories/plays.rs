@@ -65,6 +65,7 @@ pub(super) fn reused_numbers() -> Vec<(History, History)> {
         journal: Journal::Ordered,
         pool: TINY,
         behind: None,
+        spill: None,
         steps: alone(operations),
     };
     let first = [&[Op::Put(B, 0, 40); 5][..], &[Op::Put(A, 0, 40), Op::Put(A, 0, 40)]].concat();
