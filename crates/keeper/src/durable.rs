@@ -100,6 +100,8 @@ pub struct Durable<N, D: Disk> {
     pub(crate) set_aside: Vec<u32>,
     /// Real syncs made here.
     pub(crate) syncs: AtomicU64,
+    /// Segments copied to the spill file.
+    pub(crate) segments_spilled: AtomicU64,
     /// Bytes brought to the page cache from page rows.
     pub(crate) drained_bytes: AtomicU64,
 }
@@ -140,6 +142,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             slot_hint: AtomicU32::new(0),
             set_aside,
             syncs: AtomicU64::new(0),
+            segments_spilled: AtomicU64::new(0),
             drained_bytes: AtomicU64::new(0),
         };
         durable.beat();

@@ -142,6 +142,8 @@ pub(crate) struct Keeper {
     pub stopping: AtomicBool,
     /// Space is short, and the reclaimer finds nothing to free without the disk.
     pub reclaim_stuck: AtomicBool,
+    /// Space is short, and the spill file has room.
+    pub spill_wanted: AtomicBool,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
     pub drain_done: Mutex<(u64, bool)>,

@@ -54,6 +54,10 @@ mod settlers;
 #[cfg(not(shuttle))]
 mod signals;
 #[cfg(not(shuttle))]
+mod spill_file;
+#[cfg(not(shuttle))]
+mod spiller;
+#[cfg(not(shuttle))]
 pub mod status;
 #[cfg(not(shuttle))]
 mod summary;

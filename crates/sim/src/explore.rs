@@ -357,6 +357,45 @@ const ALL_SPILL: [Op; 6] = [
     Op::Part,
 ];
 
+/// Longer sequences with a spill file.
+const DIRECTED_SPILL: [&[Op]; 3] = [
+    // A sync fails when segments that were spilled have other records in them: only the frames still have what it dropped.
+    &[
+        Op::Put(A, 0, 1200),
+        Op::Spill(8),
+        Op::Put(B, 300, 900),
+        Op::Put(B, 300, 900),
+        Op::Put(B, 300, 900),
+        Op::Fail(A),
+        Op::Expire,
+        Op::Put(B, 0, 40),
+        Op::Expire,
+    ],
+    // Small writes that only page rows have, spilled; then their segments are used again.
+    &[
+        Op::Put(A, 0, 40),
+        Op::Put(A, 60, 40),
+        Op::Put(A, 120, 40),
+        Op::Put(A, 180, 40),
+        Op::Put(A, 4096, 40),
+        Op::Spill(8),
+        Op::Put(B, 300, 900),
+        Op::Put(B, 300, 900),
+        Op::Put(B, 300, 900),
+    ],
+    // Frames that are given back and used again.
+    &[
+        Op::Put(A, 300, 900),
+        Op::Spill(8),
+        Op::Expire,
+        Op::Put(A, 10, 900),
+        Op::Spill(8),
+        Op::Put(A, 20, 900),
+        Op::Put(B, 20, 900),
+        Op::Spill(8),
+    ],
+];
+
 /// Visits histories in which the log goes on in a file of a few frames, in both states: all sequences of up to so many
 /// operations, spilling beside what else is under way, and deaths.
 pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
@@ -369,6 +408,11 @@ pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
     for frames in [3, 8] {
         let setting =
             Setting { machines: &machines, core: &CORE_SPILL, all: &all, whole: false, spill: Some(frames) };
+        for steps in DIRECTED_SPILL {
+            for end in 1..=steps.len() {
+                setting.each(visit, &steps[..end], Spread::None);
+            }
+        }
         let spills = |steps: &[Op]| steps.iter().any(|op| matches!(op, Op::Spill(_)));
         for length in 2..=operations {
             let alphabet = if length > 3 { &CORE_SPILL[..] } else { &all[..] };

@@ -170,7 +170,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let early = on(Canary::SpillEntryEarly) || on(Canary::SpillFreedEarly);
         let written = self.write_frames(spill, &mut passages);
-        if written.is_ok() && !early {
+        if written.is_ok() && !early && !on(Canary::SpillRowsStay) {
             self.drain_rows_of(&passages);
         }
         let synced = match written {
@@ -330,6 +330,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             frames[passage.frame as usize] = FrameRow::Held(passage.seqs.clone());
             rows[passage.segment as usize].set_state(SegmentState::Free);
         }
+        self.segments_spilled.fetch_add(held.len() as u64, Ordering::Relaxed);
         self.board.header().announce_free_segments();
         held.len() as u32
     }
