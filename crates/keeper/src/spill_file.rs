@@ -92,15 +92,15 @@ fn remove_own(path: &Path, superblock: &Superblock) -> io::Result<()> {
     let mut start = [0; 64];
     let read = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     match read.and_then(|mut file| file.read_exact(&mut start)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(()) if SpillHeader::decode(&start).is_some_and(|header| header.pool == superblock.uuid) => {
-            std::fs::remove_file(path)
-        }
-        _ => Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "it exists and is not a spill file of this pool",
-        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        _ => {}
     }
+    let why = match SpillHeader::decode(&start) {
+        Some(header) if header.pool == superblock.uuid => return std::fs::remove_file(path),
+        Some(_) => "it is the spill file of another pool (remove it if that pool is gone)",
+        None => "it exists and is no spill file",
+    };
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
 }
 
 fn make(path: &Path, header: &SpillHeader, volatile: bool) -> io::Result<()> {

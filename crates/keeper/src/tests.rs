@@ -27,6 +27,7 @@ mod durable;
 mod lent;
 mod loaded;
 mod reused;
+mod spill;
 
 struct House {
     client: Client,

@@ -31,7 +31,7 @@ pub(super) struct Bench {
     pub client: Client,
     pub file: File,
     pub place: FileRef,
-    pool: PathBuf,
+    pub pool: PathBuf,
     pub directory: tempfile::TempDir,
 }
 
@@ -183,7 +183,7 @@ fn frames_are_emptied_before_there_are_none() {
 }
 
 impl Bench {
-    fn segments(&self, state: SegmentState) -> usize {
+    pub fn segments(&self, state: SegmentState) -> usize {
         self.durable.board.segments().iter().filter(|row| row.state() == state).count()
     }
 
