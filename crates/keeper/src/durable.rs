@@ -45,7 +45,7 @@ pub(crate) use rewrite::LiveRecords;
 pub use settle::Writers;
 pub(crate) use settle::is_held;
 pub use slots::{Newcomer, Refusal};
-pub use spill::Spilled;
+pub use spill::{Order, Spilled};
 
 /// The keeper's name as an owner in the board; no client gets it.
 pub const KEEPER_ID: u32 = 0x7fff_ffff;

@@ -153,6 +153,7 @@ fn build(
         stopping: AtomicBool::new(false),
         reclaim_stuck: AtomicBool::new(false),
         spill_wanted: AtomicBool::new(false),
+        in_order: AtomicBool::new(false),
         drain_wanted: AtomicU64::new(0),
         drain_done: Mutex::new((0, true)),
         drain_signal: Condvar::new(),

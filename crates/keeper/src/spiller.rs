@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use holdfast_board::wait;
 
+use crate::durable::Order;
 use crate::keeper::Keeper;
 
 /// Sleep while nobody rings.
@@ -31,6 +32,13 @@ pub(crate) enum SpillRoom {
 impl Keeper {
     /// Whether the log can go on in the spill file.
     pub(crate) fn spill_room(&self) -> SpillRoom {
+        if self.in_order.load(Ordering::SeqCst) {
+            let total = self.durable.superblock.layout.segment_count;
+            if self.durable.count_free() <= total / 2 {
+                return SpillRoom::None;
+            }
+            self.in_order.store(false, Ordering::SeqCst);
+        }
         match self.durable.count_frames() {
             None | Some((_, 0)) => SpillRoom::None,
             Some((all, free)) if free < all / SHORT_FRACTION => SpillRoom::Short,
@@ -71,7 +79,15 @@ fn pass(keeper: &Keeper) -> bool {
     if !is_short {
         return false;
     }
-    let spilled = durable.spill(BATCH_SEGMENTS.min(total / 4).max(1));
+    let spilled = durable.spill(BATCH_SEGMENTS.min(total / 4).max(1), Order::Matters);
+    if spilled.is_in_order {
+        // As without a spill file, until space is no longer short.
+        keeper.in_order.store(true, Ordering::SeqCst);
+        keeper.spill_wanted.store(false, Ordering::SeqCst);
+        keeper.reclaim_stuck.store(is_behind, Ordering::SeqCst);
+        durable.ring_expirer();
+        return false;
+    }
     durable.board.header().throttle_ns.set(0);
     if durable.count_free() > total / 2 {
         keeper.spill_wanted.store(false, Ordering::SeqCst);

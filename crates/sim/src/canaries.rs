@@ -59,10 +59,10 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
                 if index == 0 {
                     // The shortest, and the directed ones.
                     (worker.index, worker.of) = (0, 1);
-                    worker.exhaustive(1);
                     if canary.breaks().ends_with("(spill)") {
-                        worker.spilled(3);
+                        worker.spilled(2);
                     }
+                    worker.exhaustive(1);
                     worker.of = ROUNDS;
                 }
                 for round in (0..ROUNDS).filter(|_| index == 0) {

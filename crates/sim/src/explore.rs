@@ -373,18 +373,16 @@ const DIRECTED_SPILL: [&[Op]; 3] = [
     // Small writes that only page rows have, spilled; then their segments are used again.
     &[
         Op::Put(A, 0, 40),
-        Op::Put(B, 0, 40),
         Op::Put(A, 4096, 40),
-        Op::Put(B, 4096, 40),
+        Op::Put(A, 8192, 40),
+        Op::Put(A, 12288, 40),
         Op::Spill(8),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
-        Op::Put(B, 0, 40),
+        Op::Put(A, 12288, 40),
+        Op::Put(A, 12288, 40),
+        Op::Put(A, 12288, 40),
+        Op::Put(A, 12288, 40),
+        Op::Put(A, 12288, 40),
+        Op::Put(A, 12288, 40),
     ],
     // Frames that are given back and used again.
     &[

@@ -27,7 +27,21 @@ pub struct Spilled {
     pub segments: u32,
     /// Frames that are still free.
     pub frames_free: u32,
+    /// Nothing was spilled because what is in the oldest segments lies together in its files, which take it as fast.
+    pub is_in_order: bool,
 }
+
+/// Whether what is spilled may lie together in its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// No: a disk takes it in its place as fast.
+    Matters,
+    /// It may.
+    Any,
+}
+
+/// With fewer pages than this in a row on the average, a file's pages are scattered.
+const RUN_PAGES_MIN: usize = 8;
 
 /// The spill file of a pool in service.
 pub(super) struct Spill<F> {
@@ -116,16 +130,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Copies the oldest sealed segments, as many as `segments_max`, to the spill file and gives them back. Waits for the disk of
-    /// the spill file, and for no other; does nothing while another pass is under way.
-    pub fn spill(&self, segments_max: u32) -> Spilled {
+    /// the spill file, and for no other; does nothing while another pass is under way. With [`Order::Matters`] what lies together
+    /// in its files is left to them.
+    pub fn spill(&self, segments_max: u32, order: Order) -> Spilled {
         let Some(spill) = self.spill.get() else { return Spilled::default() };
         if spill.failed.load(Ordering::SeqCst) || spill.busy.swap(true, Ordering::SeqCst) {
             return Spilled::default();
         }
         let passages = self.choose(spill, segments_max);
-        let segments = self.pass(spill, passages);
+        let (segments, is_in_order) = self.pass(spill, passages, order);
         spill.busy.store(false, Ordering::SeqCst);
-        Spilled { segments, frames_free: self.count_frames().map_or(0, |(_, free)| free) }
+        Spilled { segments, frames_free: self.count_frames().map_or(0, |(_, free)| free), is_in_order }
     }
 
     /// The oldest sealed segments, each with a frame for it.
@@ -164,12 +179,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         passages
     }
 
-    fn pass(&self, spill: &Spill<D::File>, mut passages: Vec<Passage>) -> u32 {
+    fn pass(&self, spill: &Spill<D::File>, mut passages: Vec<Passage>, order: Order) -> (u32, bool) {
         if passages.is_empty() {
-            return 0;
+            return (0, false);
         }
         let early = on(Canary::SpillEntryEarly) || on(Canary::SpillFreedEarly);
-        let written = self.write_frames(spill, &mut passages);
+        let mut buffer = self.read_segments(spill, &mut passages);
+        if order == Order::Matters && is_in_order(&passages) {
+            self.let_go_of(spill, buffer, &passages);
+            return (0, true);
+        }
+        let written = self.write_frames(spill, &passages, &mut buffer);
         if written.is_ok() && !early && !on(Canary::SpillRowsStay) {
             self.drain_rows_of(&passages);
         }
@@ -190,18 +210,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             ));
             0
         });
+        self.let_go_of(spill, buffer, &passages);
+        (segments, false)
+    }
+
+    /// Ends a pass: frames that got no entry are free again.
+    fn let_go_of(&self, spill: &Spill<D::File>, buffer: Aligned, passages: &[Passage]) {
+        *locked(&spill.buffer) = Some(buffer);
         let mut frames = locked(&spill.frames);
-        for passage in &passages {
+        for passage in passages {
             let row = &mut frames[passage.frame as usize];
             if matches!(row, FrameRow::Taken) {
                 *row = FrameRow::Free;
             }
         }
-        segments
     }
 
-    /// Copies segments to their frames, neighbouring ones in one piece. What cannot be copied is taken off the list.
-    fn write_frames(&self, spill: &Spill<D::File>, passages: &mut Vec<Passage>) -> io::Result<()> {
+    /// Reads segments, one behind the other. What cannot be copied is taken off the list.
+    fn read_segments(&self, spill: &Spill<D::File>, passages: &mut Vec<Passage>) -> Aligned {
         let layout = &self.superblock.layout;
         let bytes = layout.segment_bytes as usize;
         let wanted = passages.len() * bytes;
@@ -223,6 +249,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         *passages = fits;
+        buffer
+    }
+
+    /// Writes segments to their frames, neighbouring ones in one piece.
+    fn write_frames(
+        &self,
+        spill: &Spill<D::File>,
+        passages: &[Passage],
+        buffer: &mut Aligned,
+    ) -> io::Result<()> {
+        let bytes = self.superblock.layout.segment_bytes as usize;
         let mut from = 0;
         let mut written = Ok(());
         for run in passages.chunk_by(|a, b| b.frame == a.frame + 1) {
@@ -231,7 +268,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             written = written.and_then(|()| spill.file.write_all_at(&buffer.bytes()[from..to], offset));
             from = to;
         }
-        *locked(&spill.buffer) = Some(buffer);
         written
     }
 
@@ -395,4 +431,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let in_use: Vec<u32> = self.frames().in_use().into_iter().filter(unpinned).collect();
         self.frames().clear(&in_use);
     }
+}
+
+/// Whether pages of files lie together that these segments have bytes of.
+fn is_in_order(passages: &[Passage]) -> bool {
+    let mut pages: Vec<(u32, u64)> = passages.iter().flat_map(|passage| &passage.pages).copied().collect();
+    pages.sort_unstable();
+    pages.dedup();
+    let runs = pages.chunk_by(|a, b| (a.0, a.1 + 1) == *b).count();
+    pages.len() >= runs * RUN_PAGES_MIN && runs > 0
 }

@@ -8,7 +8,7 @@ use holdfast_pool::Frames;
 
 use super::contents;
 use super::durable::{Bench, bench};
-use crate::durable::Writers;
+use crate::durable::{Order, Writers};
 use crate::recovery::{RecoverOptions, Report, recover};
 use crate::spill_file::{Wanted, prepare};
 
@@ -39,7 +39,8 @@ fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
         for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
             bench.write(page * 4096, &page_of(page, round));
         }
-        let spilled = bench.durable.spill(4).segments + bench.durable.spill(4).segments;
+        let spilled =
+            bench.durable.spill(4, Order::Any).segments + bench.durable.spill(4, Order::Any).segments;
         assert!(spilled >= 5, "{spilled} segments");
         assert_eq!(bench.segments(SegmentState::Sealed), 0);
     }
