@@ -423,11 +423,17 @@ pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
                 }
             });
         }
+        if frames > 3 {
+            continue;
+        }
         let first = [Op::Put(A, 300, 900), Op::Put(B, 0, 40)];
+        let again = [first[0], Op::Spill(8), first[0]];
+        let befores = [&again[..], &first[..], &first[..1]];
+        let befores = &befores[..if operations > 3 { 3 } else { 1 }];
         for op in &all {
             for other in all.iter().filter(|other| pairs(op, other) && spills(&[*op, **other])) {
-                for before in [&first[..1], &first[..], &[first[0], Op::Spill(8), first[0]]] {
-                    let steps = [before, &[*op]].concat();
+                for before in befores {
+                    let steps = [*before, &[*op]].concat();
                     if follow(&steps).is_some() {
                         setting.each(visit, &steps, Spread::Other(1, *other));
                     }
