@@ -26,6 +26,9 @@ pub enum FileState {
     Orphan = 4,
     /// The disk refuses it for good: writes fail, the log keeps what was acknowledged.
     Failed = 5,
+    /// Nobody has asked for its durability yet (durability = sync): the kernel's until the first sync, and its writers announce
+    /// themselves, so that none is under way when that comes.
+    Unsynced = 6,
 }
 
 impl FileState {
@@ -43,6 +46,7 @@ impl FileState {
             2 => Self::Behind,
             4 => Self::Orphan,
             5 => Self::Failed,
+            6 => Self::Unsynced,
             _ => Self::Bypassed,
         }
     }

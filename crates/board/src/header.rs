@@ -5,6 +5,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::census::Roll;
 use crate::names::{NAMES_ROWS, NamesRow};
 use crate::opens::{OPENS_ROWS, OpensRow};
+use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
 
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
@@ -88,6 +89,8 @@ pub struct Header {
     pub throttle_ns: Counter,
     /// 1 while files may be in state Behind; set by the keeper.
     pub write_behind: Switch,
+    /// 1 when files are logged from their first sync on (durability = sync); set by the keeper.
+    pub logs_on_sync: Switch,
     /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
     pub behind_files: Roll,
     /// 1 once a file was in that state: the kernel may show times of the keeper's own changes.
@@ -96,6 +99,7 @@ pub struct Header {
     /// Not 0 when clients announce opens before they make them, [`LEASES_FILES`] when files are leased besides; set by the keeper.
     pub announces_opens: Switch,
     opens: [OpensRow; OPENS_ROWS],
+    passing: [PassingRow; PASSING_ROWS],
     /// Files that must stay out of state Behind.
     pub shown: Shown,
     /// Syncs answered from the log.
@@ -121,6 +125,24 @@ impl Header {
     /// The opens of files without a row, by inode number.
     pub fn opens(&self, ino: u64) -> &OpensRow {
         &self.opens[(ino % OPENS_ROWS as u64) as usize]
+    }
+
+    /// Notes that `client` is about to change the file of an inode without the log; `None` when too many such calls are
+    /// under way. `hint` says where the search for a free row begins.
+    pub fn begin_passing(&self, client: u32, ino: u64, hint: usize) -> Option<&PassingRow> {
+        (0..PASSING_ROWS)
+            .filter_map(|step| self.passing.get((hint + step) % PASSING_ROWS))
+            .find(|row| row.begin(client, ino))
+    }
+
+    /// Whether such a call is under way.
+    pub fn is_passed(&self, ino: u64) -> bool {
+        self.passing.iter().any(|row| row.is_about(ino))
+    }
+
+    /// Takes away what a dead client noted.
+    pub fn clear_passing(&self, client: u32) {
+        self.passing.iter().for_each(|row| row.clear(client));
     }
 
     /// Counts a change of names on every file system that had one: somebody died who may have made one.

@@ -20,6 +20,7 @@ mod opens;
 #[cfg(shuttle)]
 mod ordinary;
 mod pages;
+mod passing;
 mod reclaim;
 mod requests;
 mod segments;
@@ -41,6 +42,7 @@ pub use locks::{PAGE_BYTES, PageLocks};
 pub use names::NamesRow;
 pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
+pub use passing::PassingRow;
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
 pub use shown::Shown;

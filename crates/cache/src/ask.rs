@@ -55,6 +55,9 @@ pub enum Ask {
     Unseen = 12,
     /// A directory was renamed: the files below it have other names.
     Moved = 13,
+    /// Slot `args[0]` of generation `args[1]`, which the asker keeps from its writers, is about to leave state Unsynced. Answers
+    /// 1 when the slot holds the file's creation and its only name, and 1 when the slot says that it was created.
+    Log = 14,
 }
 
 impl Ask {
@@ -74,6 +77,7 @@ impl Ask {
             Self::Through,
             Self::Unseen,
             Self::Moved,
+            Self::Log,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -88,6 +88,11 @@ pub enum Outcome {
         /// Where they went.
         offset: u64,
     },
+    /// Done by the kernel, in state Unsynced: as durable as it is natively.
+    Passed {
+        /// Bytes written.
+        bytes: usize,
+    },
     /// The file is left to the kernel: make the call, honour `O_SYNC`.
     Kernel,
     /// The slot was given back meanwhile: register the descriptor again and retry.

@@ -35,6 +35,8 @@ pub(crate) enum Entry {
     Through,
     /// Yes, in state Behind; the lane announces it.
     Behind,
+    /// Yes, by the kernel alone, in state Unsynced; the lane announces it.
+    Unsynced,
     /// The file is left to the kernel.
     Kernel,
     /// The slot is used for another file by now.
@@ -128,7 +130,7 @@ impl<N: Nvm> Client<N> {
 }
 
 /// Stacks of different threads lie megabytes apart: a hint that needs no thread-local storage.
-fn lane_hint() -> usize {
+pub(crate) fn lane_hint() -> usize {
     if cfg!(shuttle) {
         // The checker repeats schedules; addresses do not repeat.
         return 0;
@@ -285,6 +287,7 @@ impl<N: Nvm> Lane<'_, N> {
         self.enter_if(file, exclusive, |state| match state {
             FileState::Through => Ok(Entry::Through),
             FileState::Behind => Ok(Entry::Behind),
+            FileState::Unsynced => Ok(Entry::Unsynced),
             FileState::Failed => Err(Errno::EIO),
             _ => Ok(Entry::Kernel),
         })
@@ -322,7 +325,7 @@ impl<N: Nvm> Lane<'_, N> {
             let is_current = row.generation.load(Ordering::SeqCst) == file.generation;
             if !kept_out && (is_current || on(Canary::SlotGenerationUnchecked)) {
                 let entry = judge(row.state());
-                if !matches!(entry, Ok(Entry::Through | Entry::Behind)) {
+                if !matches!(entry, Ok(Entry::Through | Entry::Behind | Entry::Unsynced)) {
                     self.leave();
                 }
                 return entry;

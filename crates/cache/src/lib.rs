@@ -11,9 +11,11 @@ mod client;
 mod lane;
 mod names;
 pub mod through;
+mod unsynced;
 pub mod wire;
 
 pub use ask::{Ask, Reason, Unseen};
 pub use behind::{GLANCE_BYTES_MAX, Reading};
 pub use client::{Client, Errno, FileRef, Origin, Outcome, Place, Seen};
 pub use names::Removal;
+pub use unsynced::Content;

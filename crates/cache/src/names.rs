@@ -151,10 +151,10 @@ impl<N: Nvm> Client<N> {
         let _ = ask(&self.board, self.id, Ask::Moved, [0; 4], None);
     }
 
-    /// Whether records of the file may be live.
+    /// Whether the file's slot says what becomes of it.
     fn has_log(&self, file: FileRef) -> bool {
         let state = self.row(file).state();
-        state.is_absorbed() || state == FileState::Failed
+        state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)
     }
 
     /// `held`: the caller keeps the file's writers out.

@@ -109,6 +109,8 @@ canaries! {
         AroundUnsettled, "5", "a call is made around the log while records are live";
         UnloggedIgnored, "9", "a sync is absorbed although the file changed in ways the log does not hold";
         SyncCoversLater, "9", "a sync counts for changes that were made after it";
+        UnsyncedUnannounced, "9", "writes of files whose durability nobody asked for yet do not announce themselves";
+        UnsyncedForgotten, "9", "what a file held before its first sync counts as logged";
         ReserveLate, "history 13", "a writer waits for log space with the file announced and its pages locked";
         AnnouncedTooHigh, "2", "a writer announces a bound above the number it draws";
         ResizeLoggedLate, "7", "a truncation is logged after it was made";

@@ -163,6 +163,18 @@ pub struct RunArgs {
 pub enum Durability {
     /// Every write is durable when it returns
     Write,
+    /// As natively: a write is durable once the program has synced the file; after a file's first sync, when it returns.
+    /// Files that are never synced cost next to nothing
+    Sync,
+}
+
+impl From<Durability> for holdfast_keeper::config::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Write => Self::Write,
+            Durability::Sync => Self::Sync,
+        }
+    }
 }
 
 /// Whether writes may reach the page cache later than the log.

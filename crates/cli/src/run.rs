@@ -85,6 +85,7 @@ fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
         batch_bytes_min: args.batch_min.unwrap_or(0),
         batch_bytes_max: args.batch_max.unwrap_or(0),
         age_ms_max: args.age_max,
+        durability: args.durability.into(),
         write_behind: args.write_behind.into(),
         read_cache_bytes: args.read_cache,
         spill: args.spill.as_deref().map(spill_path).transpose()?,

@@ -34,6 +34,17 @@ pub enum WriteBehind {
     AtOnce,
 }
 
+/// What makes a write durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Its return.
+    #[default]
+    Write,
+    /// The program's next sync of the file, as natively; once there was one, its return.
+    Sync,
+}
+
 /// Everything a keeper is started with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeeperConfig {
@@ -56,6 +67,8 @@ pub struct KeeperConfig {
     /// Expire at the latest when the oldest record is this old, in milliseconds; in state Behind when a file was not written
     /// for so long, and at the latest after thirty times that.
     pub age_ms_max: u64,
+    /// What makes a write durable.
+    pub durability: Durability,
     /// Whether writes may reach the page cache later than the log.
     pub write_behind: WriteBehind,
     /// DRAM for pages that are read often, or whose newest bytes are scattered over the log, in bytes.
@@ -87,6 +100,7 @@ impl KeeperConfig {
             batch_bytes_min: 0,
             batch_bytes_max: 0,
             age_ms_max: 1000,
+            durability: Durability::Write,
             write_behind: WriteBehind::Off,
             read_cache_bytes: 32 << 20,
             spill: None,

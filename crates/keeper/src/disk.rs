@@ -127,6 +127,11 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Whether it has extended attributes, which no slot holds.
+    fn has_attributes(&self) -> bool {
+        false
+    }
+
     /// Whether its last name is gone.
     fn is_removed(&self) -> bool {
         self.stat().is_ok_and(|stat| stat.links == 0)

@@ -35,6 +35,7 @@ mod spill;
 mod tell;
 mod times;
 mod turn;
+mod unsynced;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
 pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};

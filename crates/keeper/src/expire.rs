@@ -170,7 +170,7 @@ impl Expirer<'_> {
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {
         match self.keeper.durable.board.files()[file.slot as usize].state() {
             FileState::Orphan => true,
-            FileState::Through | FileState::Behind => {
+            FileState::Through | FileState::Behind | FileState::Unsynced => {
                 self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some()
             }
             _ => false,
@@ -217,7 +217,7 @@ impl Expirer<'_> {
 
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
         let state = self.keeper.durable.board.files()[file.slot as usize].state();
-        state.is_absorbed() || state == FileState::Bypassed
+        state.is_absorbed() || matches!(state, FileState::Bypassed | FileState::Unsynced)
     }
 
     fn retire_idle(&self) {

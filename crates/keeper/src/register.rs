@@ -23,7 +23,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use crate::config::WriteBehind;
+use crate::config::{Durability, WriteBehind};
 use crate::disk::{Disk, DiskFile, OsFile};
 use crate::durable::{Events, Held, ManagedFile, Newcomer, locked};
 use crate::fence::FenceKind;
@@ -429,7 +429,9 @@ impl Keeper {
                 self.open(candidate, slot)?
             }
         };
-        let newcomer = Newcomer { identity: &identity, path: &candidate.path, created, fenced, bypass };
+        let unsynced = bypass.is_none() && self.config.durability == Durability::Sync;
+        let newcomer =
+            Newcomer { identity: &identity, path: &candidate.path, created, fenced, bypass, unsynced };
         self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
     }
 

@@ -12,7 +12,7 @@ use holdfast_media::{Delay, Mapping, OpenMode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
-use crate::config::{FenceChoice, KeeperConfig, WriteBehind};
+use crate::config::{Durability, FenceChoice, KeeperConfig, WriteBehind};
 use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, locked};
 use crate::events::EventLoop;
@@ -120,6 +120,8 @@ fn build(
     })?;
     board.header().counter.set(counter_start);
     board.header().write_behind.word.store(config.write_behind as u32, Ordering::SeqCst);
+    let logs_on_sync = config.durability == Durability::Sync;
+    board.header().logs_on_sync.word.store(u32::from(logs_on_sync), Ordering::SeqCst);
     for &segment in &pinned_segments {
         board.segments()[segment as usize].set_state(SegmentState::Pinned);
     }

@@ -44,6 +44,7 @@ impl Keeper {
                 FileState::Through => "through",
                 FileState::Behind => "behind",
                 FileState::Bypassed => "bypassed",
+                FileState::Unsynced => "unsynced",
                 FileState::Orphan => "removed",
                 FileState::Failed => "failed",
                 FileState::Free => continue,

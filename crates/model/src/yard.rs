@@ -76,6 +76,7 @@ impl Yard {
             created: false,
             fenced: false,
             bypass: None,
+            unsynced: false,
         };
         let taken = durable.take_slot((SLOT, GENERATION), Held::Open(description), &newcomer);
         assert!(taken.is_ok(), "the slot is free");

@@ -57,6 +57,7 @@ pub struct Description {
     cursor: AtomicU64,
     born_ns: AtomicU64,
     device: AtomicU64,
+    ino: AtomicU64,
     path_changes: AtomicU32,
 }
 
@@ -82,6 +83,7 @@ static POOL: [Description; ROWS] = [const {
         cursor: AtomicU64::new(CURSOR_UNKNOWN),
         born_ns: AtomicU64::new(0),
         device: AtomicU64::new(0),
+        ino: AtomicU64::new(0),
         path_changes: AtomicU32::new(0),
     }
 }; ROWS];
@@ -102,6 +104,7 @@ pub fn allocate(flags: u32, origin: Origin) -> Option<(u32, &'static Description
             row.flags.store(flags, Ordering::Relaxed);
             row.seen_error.store(0, Ordering::Relaxed);
             row.cursor.store(CURSOR_UNKNOWN, Ordering::Relaxed);
+            row.ino.store(0, Ordering::Relaxed);
             row.origin.store(origin as u32, Ordering::Relaxed);
             row.state.store(PENDING, Ordering::Release);
             return Some((index as u32, row));
@@ -193,7 +196,15 @@ impl Description {
     pub fn remember_birth(&self, stat: &Stat) {
         self.born_ns.store(stat.changed_ns, Ordering::Relaxed);
         self.device.store(stat.dev, Ordering::Relaxed);
+        self.ino.store(stat.ino, Ordering::Relaxed);
         self.path_changes.store(PATH_CHANGES.load(Ordering::SeqCst), Ordering::Relaxed);
+    }
+
+    /// Device and inode number of the file, if its open was seen.
+    #[inline]
+    pub fn file(&self) -> Option<(u64, u64)> {
+        let ino = self.ino.load(Ordering::Relaxed);
+        (ino != 0).then(|| (self.device.load(Ordering::Relaxed), ino))
     }
 
     /// Counts the file's creation as a change of names that no slot holds.

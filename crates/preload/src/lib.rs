@@ -21,6 +21,7 @@ mod streams;
 mod target;
 mod tls;
 mod unseen;
+mod unsynced;
 
 /// What the unwinder, linked in for panics alone, gets when it asks where the tables of an object lie: glibc alone could
 /// tell (build.rs).

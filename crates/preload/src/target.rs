@@ -129,7 +129,8 @@ fn described(
         State::Plain => Ok(None),
         State::Pending(origin) => {
             // Of a new file every change counts, the first one above all.
-            return settle_pending(client, fd, description, origin, register || origin == Origin::Created);
+            let counts = origin == Origin::Created && !client.logs_on_sync();
+            return settle_pending(client, fd, description, origin, register || counts);
         }
     };
     target(client, file, Some(description), flags)
@@ -181,7 +182,8 @@ fn settle_pending(
                 if !register {
                     return Ok(None);
                 }
-                let changed = !stat.is_ok_and(|stat| description.is_as_born(&stat));
+                // What it holds by now is read back before the log stands for it, and what else was done to it is looked at.
+                let changed = !client.logs_on_sync() && !stat.is_ok_and(|stat| description.is_as_born(&stat));
                 let created = origin == Origin::Created;
                 let file = ask(client, fd, if created && changed { Origin::Opened } else { origin })?;
                 if created && (changed || file.is_none()) {

@@ -102,6 +102,8 @@ pub struct Checker<'a> {
     pub doubts: bool,
     /// Whether files are in state Behind when the pool is served again.
     pub behind: Option<Behind>,
+    /// Whether files are logged from their first sync on then.
+    pub on_sync: bool,
     /// Counted so far.
     pub counts: Counts,
 }
@@ -296,7 +298,7 @@ impl Checker<'_> {
             result.nvm.crash(Keep::All, random),
             result.disk.crash(Left::Everything, 1, random),
             *self.superblock,
-            Service::of(&result.recovered, self.behind),
+            Service::of(&result.recovered, self.behind, self.on_sync),
         );
         let name = b'a' + random.below(2) as u8;
         let steps = [
@@ -325,9 +327,10 @@ impl Checker<'_> {
 
 impl Service {
     /// Serves what was recovered.
-    pub fn of(recovered: &Recovered, behind: Option<Behind>) -> Self {
+    pub fn of(recovered: &Recovered, behind: Option<Behind>, on_sync: bool) -> Self {
         Self {
             behind,
+            on_sync,
             counter_start: recovered.counter_start,
             pinned_segments: recovered.pinned_segments.clone(),
             pinned_frames: recovered.pinned_frames.clone(),

@@ -28,7 +28,8 @@
 //! `--whole` leaves out nothing but symmetry and prefixes.
 //!
 //! All of it twice: in state Through, and with files in state Behind, as soon as they are made or after their first round
-//! of expiry ([`BEHIND`]); then with what only that state has, beside the rest ([`CORE_BEHIND`], [`ALL_BEHIND`]).
+//! of expiry ([`BEHIND`]); then with what only that state has, beside the rest ([`CORE_BEHIND`], [`ALL_BEHIND`]). And a third time with
+//! files that are logged from their first sync on ([`CORE_ON_SYNC`]), in state Through.
 
 use crate::disk::Journal;
 use crate::history::{Behind, History, TINY};
@@ -65,6 +66,22 @@ pub const CORE_BEHIND: [Op; 10] = [
     Op::Drain(A),
     Op::Expire,
 ];
+
+/// The same with files that are logged from their first sync on.
+pub const CORE_ON_SYNC: [Op; 9] = [
+    Op::Put(A, 0, 40),
+    Op::Put(B, 0, 40),
+    Op::Sync(A),
+    Op::Sync(B),
+    Op::Unlink(A),
+    Op::Rename(A, B),
+    Op::Retire(A),
+    Op::Expire,
+    Op::SyncDirectory,
+];
+
+/// One in so many seeded histories has files that are logged from their first sync on.
+const ON_SYNC_ONE_IN: usize = 4;
 
 /// All operations, on the first file where one is enough.
 pub const ALL: [Op; 30] = [
@@ -252,7 +269,7 @@ pub type Seedling = (History, Spread);
 
 /// What the histories of a set have in common.
 struct Setting<'a> {
-    machines: &'a [(Journal, Option<Behind>)],
+    machines: &'a [(Journal, Option<Behind>, bool)],
     /// The operations of long sequences.
     core: &'a [Op],
     /// All operations.
@@ -266,9 +283,9 @@ struct Setting<'a> {
 impl Setting<'_> {
     /// Visits a history on each machine.
     fn each(&self, visit: &mut dyn FnMut(Seedling), steps: &[Op], spread: Spread) {
-        for &(journal, behind) in self.machines {
+        for &(journal, behind, on_sync) in self.machines {
             let steps = steps.iter().copied().map(step).collect();
-            visit((History { journal, pool: TINY, behind, spill: self.spill, steps }, spread));
+            visit((History { journal, pool: TINY, behind, on_sync, spill: self.spill, steps }, spread));
         }
     }
 
@@ -325,12 +342,16 @@ impl Setting<'_> {
 /// Visits all histories of the sets in which sequences have up to `operations` operations; those that go on behind a step that
 /// changes nothing only if the `whole` is asked for.
 pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
-    let through = [(Journal::Ordered, None), (Journal::Lagging, None)];
+    let through = [(Journal::Ordered, None, false), (Journal::Lagging, None, false)];
     Setting { machines: &through, core: &CORE, all: &ALL, whole, spill: None }.visit(operations, visit);
-    let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind)));
+    let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind), false));
     // What is the same in both states is tried with what only one has, not with itself once more.
     let all = [&ALL[..], &ALL_BEHIND[..]].concat();
     Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole, spill: None }.visit(operations, visit);
+    let on_sync = [(Journal::Ordered, None, true), (Journal::Lagging, None, true)];
+    let operations = operations.min(5);
+    Setting { machines: &on_sync, core: &CORE_ON_SYNC, all: &ALL, whole, spill: None }
+        .visit(operations, visit);
 }
 
 /// The operations of sequences in which the log goes on in a file: what fills segments, and what needs their records.
@@ -401,9 +422,10 @@ const DIRECTED_SPILL: [&[Op]; 3] = [
 /// operations, spilling beside what else is under way, and deaths.
 pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
     let machines = [
-        (Journal::Ordered, None),
-        (Journal::Lagging, None),
-        (Journal::Ordered, Some(Behind { at_once: true, frames: 2 })),
+        (Journal::Ordered, None, false),
+        (Journal::Lagging, None, false),
+        (Journal::Ordered, Some(Behind { at_once: true, frames: 2 }), false),
+        (Journal::Ordered, None, true),
     ];
     let all = [&CORE_SPILL[..], &ALL_SPILL[..]].concat();
     for frames in [3, 8] {
@@ -532,7 +554,7 @@ pub fn seeded(seed: u64) -> History {
         None => draw(random, names, pool.2),
     };
     let mut steps: Vec<Step> = Vec::new();
-    let mut spills = Random::of(&[seed, 5]);
+    let mut spills = Random::of(&[seed, 6]);
     let spill = spills.one_in(3).then(|| 1 + spills.below(8) as u32);
     let mut draw = |random: &mut Random| match (draw(random), spill) {
         (op, None) => op,
@@ -558,7 +580,18 @@ pub fn seeded(seed: u64) -> History {
         };
         steps.push(Step { thread, op, amid });
     }
-    History { journal, pool, behind, spill, steps }
+    // One in so many with files that are logged from their first sync on, which there are more of then.
+    let mut third = Random::of(&[seed, 5]);
+    let on_sync = third.one_in(ON_SYNC_ONE_IN);
+    if on_sync {
+        let written = |op: &Op| matches!(op, Op::Put(..) | Op::Write(..) | Op::Append(..));
+        for step in steps.iter_mut().filter(|step| written(&step.op)) {
+            if let (true, Some(name)) = (third.one_in(2), step.op.name()) {
+                step.op = Op::Sync(name);
+            }
+        }
+    }
+    History { journal, pool, behind, on_sync, spill, steps }
 }
 
 /// An operation where files are in state Behind: near the ends of pages, and not too large to be there.

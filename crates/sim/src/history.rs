@@ -42,6 +42,9 @@ pub struct History {
     /// Frames of the spill file, if the log goes on in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spill: Option<u32>,
+    /// Durability = sync: files are logged from their first sync on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_sync: bool,
     /// What happens.
     pub steps: Vec<Step>,
 }
@@ -86,6 +89,7 @@ impl History {
             pinned_frames: Vec::new(),
             set_aside_slots: Vec::new(),
             behind: self.behind,
+            on_sync: self.on_sync,
         };
         let machine = Machine::start(nvm, disk, superblock, service);
         self.play_on(&machine, from)
@@ -101,7 +105,8 @@ impl History {
         let random = &mut Random::new(0);
         let nvm = left.nvm.crash(Keep::All, random);
         let disk = left.disk.crash(Left::Everything, 1, random);
-        let machine = Machine::start(nvm, disk, superblock, Service::of(&left.recovered, self.behind));
+        let machine =
+            Machine::start(nvm, disk, superblock, Service::of(&left.recovered, self.behind, self.on_sync));
         self.play_on(&machine, 0)
     }
 
@@ -165,6 +170,9 @@ impl fmt::Display for History {
         }
         if let Some(frames) = self.spill {
             writeln!(f, "  the log goes on in a file of {frames} frames")?;
+        }
+        if self.on_sync {
+            writeln!(f, "  files are logged from their first sync on")?;
         }
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(f, "  {}. {step}", index + 1)?;

@@ -177,6 +177,8 @@ pub struct Service {
     pub set_aside_slots: Vec<u32>,
     /// Whether files enter state Behind.
     pub behind: Option<Behind>,
+    /// Whether files are logged from their first sync on.
+    pub on_sync: bool,
 }
 
 impl Machine {
@@ -191,6 +193,7 @@ impl Machine {
         rig.board.header().counter.set(service.counter_start);
         let write_behind = service.behind.map_or(0, |behind| if behind.at_once { BEHIND_AT_ONCE } else { 1 });
         rig.board.header().write_behind.word.store(write_behind, Ordering::SeqCst);
+        rig.board.header().logs_on_sync.word.store(u32::from(service.on_sync), Ordering::SeqCst);
         stage::set_fine(service.behind.is_some());
         for &segment in &service.pinned_segments {
             rig.board.segments()[segment as usize].set_state(holdfast_board::SegmentState::Pinned);
@@ -377,8 +380,14 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
     let path = String::from_utf8(path).map_err(|_| Errno::EOPNOTSUPP)?;
     let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
     let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
-    let newcomer =
-        Newcomer { identity: &identity, path: Path::new(&path), created, fenced: false, bypass: None };
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: Path::new(&path),
+        created,
+        fenced: false,
+        bypass: None,
+        unsynced: durable.board.header().logs_on_sync.word.load(Ordering::SeqCst) != 0,
+    };
     let held = match lent {
         Some(lent) => Held::Lent(description, Arc::new(lent)),
         None if created => Held::Path(description),

@@ -217,6 +217,15 @@ impl Model {
         }
     }
 
+    /// A sync of a file that holds something returned: it must be found.
+    pub fn first_synced(&mut self, file: FileIndex) {
+        if !self.contents(file).is_empty() && !self.files[file].broken {
+            self.files[file].has_bytes = true;
+            self.changed();
+            self.must_exist(file);
+        }
+    }
+
     /// A sync of the file is going to fail.
     pub fn will_fail(&mut self, file: FileIndex) {
         self.files[file].broken = true;

@@ -161,9 +161,10 @@ fn with_handle<T>(index: FileIndex, with: impl FnOnce(&mut Handle) -> T) -> T {
 
 /// The file's place in the board, as the library finds it before every change; `None` leaves it to the kernel.
 fn managed(thread: u8, index: FileIndex) -> Result<Option<FileRef>, Errno> {
+    let logs = client(thread).logs_on_sync();
     let (inode, key, known, is_as_born) = with_handle(index, |handle| {
         // As the library tells: nobody else has written to it.
-        let is_as_born = handle.is_as_born && handle.file.size() == 0;
+        let is_as_born = handle.is_as_born && (logs || handle.file.size() == 0);
         (handle.file.id, handle.file.key(), handle.reference, is_as_born)
     });
     if let Some(known) = known {

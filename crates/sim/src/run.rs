@@ -91,10 +91,10 @@ pub struct Worker<'a> {
 }
 
 /// Pools whose images may be compared, and how they are served afterwards.
-type Shape = ((u32, u32, u64), Option<Behind>, Option<u32>);
+type Shape = ((u32, u32, u64), Option<Behind>, bool, Option<u32>);
 
 fn shape(history: &History) -> Shape {
-    (history.pool, history.behind, history.spill)
+    (history.pool, history.behind, history.on_sync, history.spill)
 }
 
 impl<'a> Worker<'a> {
@@ -197,11 +197,18 @@ impl Worker<'_> {
         }
         let seed = history.seed();
         let superblock = history.superblock();
-        let (effort, behind, doubts) = (self.effort, history.behind, self.doubts);
+        let (effort, behind, on_sync, doubts) = (self.effort, history.behind, history.on_sync, self.doubts);
         let mut known = self.take_known(history, only);
         let counts = Counts::default();
-        let mut checker =
-            Checker { superblock: &superblock, known: known.as_mut(), doubts, effort, behind, counts };
+        let mut checker = Checker {
+            superblock: &superblock,
+            known: known.as_mut(),
+            doubts,
+            effort,
+            behind,
+            on_sync,
+            counts,
+        };
         'points: for (crash, snapshot) in
             played.snapshots.iter().enumerate().filter(|(crash, _)| only.crash(*crash))
         {
@@ -266,11 +273,18 @@ impl Worker<'_> {
                 return fail(self, number, 0, Violation { what, trail: crate::machine::trouble() });
             }
             let effort = Effort { images: 3, ..self.effort };
-            let (behind, doubts) = (history.behind, self.doubts);
+            let (behind, on_sync, doubts) = (history.behind, history.on_sync, self.doubts);
             let mut known = self.take_known(&history, only);
             let counts = Counts::default();
-            let mut checker =
-                Checker { superblock: &superblock, known: known.as_mut(), doubts, effort, behind, counts };
+            let mut checker = Checker {
+                superblock: &superblock,
+                known: known.as_mut(),
+                doubts,
+                effort,
+                behind,
+                on_sync,
+                counts,
+            };
             let last = played.snapshots.len().saturating_sub(1);
             let chosen = last.saturating_sub(random.below(last + 1) / 4);
             for (index, snapshot) in played.snapshots.iter().enumerate() {

@@ -197,6 +197,7 @@ impl Story {
             pool: TINY,
             behind,
             spill: None,
+            on_sync: false,
             steps: steps.to_vec(),
         };
         plays.iter().flat_map(|steps| machines.iter().map(|machine| history(*machine, steps))).collect()
@@ -243,6 +244,7 @@ fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) ->
         doubts: false,
         effort: EFFORT,
         behind: None,
+        on_sync: false,
         counts: Counts::default(),
     };
     let failed = |violation: Violation, history: &History| Failure {

@@ -121,7 +121,7 @@ impl<N: Nvm> Client<N> {
                 }
                 written.map(Ok)
             }
-            Entry::Kernel => Ok(Err(Outcome::Kernel)),
+            Entry::Unsynced | Entry::Kernel => Ok(Err(Outcome::Kernel)),
             Entry::Stale => Ok(Err(Outcome::Stale)),
         });
         row.unlock_exclusive(self.id);

@@ -114,7 +114,7 @@ impl<N: Nvm> Client<N> {
         match lane.enter_reading(file)? {
             Entry::Behind => {}
             Entry::Stale => return Ok(Reading::Stale),
-            Entry::Through | Entry::Kernel => return Ok(Reading::Kernel),
+            Entry::Through | Entry::Unsynced | Entry::Kernel => return Ok(Reading::Kernel),
         }
         let read = self.read_entered(&lane, file, place, (bytes, buffers), raw, cursor, seek);
         lane.finish(file);

@@ -96,6 +96,11 @@ impl<N: Nvm> Client<N> {
             }
             Ok(Entry::Kernel) => Ok(Outcome::Kernel),
             Ok(Entry::Stale) => Ok(Outcome::Stale),
+            Ok(Entry::Unsynced) => {
+                let result = raw();
+                lane.finish(file);
+                result.map(|()| Outcome::Passed { bytes: 0 })
+            }
             Err(errno) => Err(errno),
         };
         row.unlock_exclusive(self.id);
@@ -151,7 +156,7 @@ impl<N: Nvm> Client<N> {
     ) -> Result<Result<R, F>, Errno> {
         match self.row(file).state() {
             _ if !self.is_current(file) => return Ok(Err(raw)),
-            FileState::Through | FileState::Behind => {}
+            FileState::Through | FileState::Behind | FileState::Unsynced => {}
             // Its records cannot be expired, and a replay would cover what the call does (invariant 5).
             FileState::Failed => return Err(Errno::EIO),
             _ => return Ok(Err(raw)),
@@ -180,6 +185,9 @@ impl<N: Nvm> Client<N> {
                     Ok(Ok(done))
                 }
             })
+        } else if self.is_current(file) && row.state() == FileState::Unsynced {
+            // As durable as it is natively; whoever asks for more waits for the lock.
+            Ok(Ok(raw()))
         } else {
             Ok(Err(raw))
         };

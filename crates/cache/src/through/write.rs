@@ -70,6 +70,9 @@ impl<N: Nvm> Client<N> {
         if total == 0 {
             return Ok(Outcome::Kernel);
         }
+        if let Some(outcome) = self.write_unsynced(file, &mut raw)? {
+            return Ok(outcome);
+        }
         if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
         }
@@ -102,6 +105,11 @@ impl<N: Nvm> Client<N> {
             }
             Entry::Through => {
                 self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor)
+            }
+            // Whoever is asked for its durability once is never in that state again.
+            Entry::Unsynced => {
+                lane.leave();
+                Err(Errno::EIO)
             }
             Entry::Kernel => return Ok(Outcome::Kernel),
             Entry::Stale => return Ok(Outcome::Stale),

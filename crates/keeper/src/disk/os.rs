@@ -20,7 +20,7 @@ use holdfast_pool::{Identity, Ownership};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT,
-    fallocate, futimens, mkdirat, openat, openat2, renameat_with, unlinkat,
+    fallocate, futimens, listxattr, mkdirat, openat, openat2, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -287,6 +287,16 @@ impl DiskFile for OsFile {
         let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let last_modification = Timespec { tv_sec, tv_nsec };
         Ok(futimens(&self.file, &Timestamps { last_access, last_modification })?)
+    }
+
+    /// The label that a security module gives every file is given anew.
+    fn has_attributes(&self) -> bool {
+        const LABEL: &[u8] = b"security.selinux\0";
+        let mut names = [0u8; LABEL.len() + 1];
+        match listxattr(self.magic_path(), &mut names) {
+            Ok(bytes) => bytes != 0 && &names[..bytes] != LABEL,
+            Err(error) => error != Errno::OPNOTSUPP,
+        }
     }
 
     /// A file system that was shut down tells nothing of its files any more; then the kernel's own table of names does.

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use holdfast_board::FileState;
 use holdfast_cache::Errno;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -102,7 +103,15 @@ impl Directories {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A managed file was created here; its slot says so durably.
     pub(super) fn note_created(&self, path: &Path) {
-        locked(&self.watched).note(path, |balance| balance.created -= 1);
+        let mut watched = locked(&self.watched);
+        watched.take_notices(&self.disk);
+        // Of one that was made before the directory's last real sync no notice is left.
+        watched.note(path, |balance| balance.created -= i64::from(balance.created > 0));
+    }
+
+    /// No slot holds the creation of that file any more.
+    pub(super) fn forget_created(&self, path: &Path) {
+        locked(&self.watched).note(path, |balance| balance.created += 1);
     }
 
     /// The last name of a managed file was removed here; its slot is void.
@@ -116,7 +125,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
         let is_blank = |file: &ManagedFile<D::File>| {
             let row = &self.board.files()[file.slot as usize];
-            row.state().is_absorbed()
+            (row.state().is_absorbed() || row.state() == FileState::Unsynced)
                 && row.generation.load(Ordering::SeqCst) == file.generation
                 && row.is_blank()
                 && file.meta().marks & MARK_CREATED != 0

@@ -97,7 +97,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Where a file stands now, if that is not where it was last.
-    fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
+    pub(super) fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
         let path = file.held().path_now()?;
         let moved = {
             let meta = file.meta();

@@ -74,6 +74,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if row.state() != FileState::Bypassed {
             return false;
         }
+        // Somebody is writing to it by the kernel alone, and may not be done when the next sync begins.
+        if self.board.header().is_passed(row.ino.load(Ordering::Relaxed)) {
+            return false;
+        }
         // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
         row.note_unlogged();
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);
@@ -81,7 +85,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.size_hint.store(stat.size, Ordering::SeqCst);
         }
         file.meta().bypass = None;
-        row.set_state(FileState::Through);
+        // Its name may not be on disk either, which is seen to when its durability is asked for.
+        let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
+        row.set_state(if logs_on_sync { FileState::Unsynced } else { FileState::Through });
         true
     }
 }

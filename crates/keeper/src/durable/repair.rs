@@ -31,6 +31,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.board.loaded().free_taken(dead.index);
             self.board.open_lane(&dead);
         }
+        self.board.header().clear_passing(client);
         self.withdraw_announced(client);
         // It may have changed names and died before it counted that.
         self.board.header().note_all_names();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
-use holdfast_pool::HintKind;
+use holdfast_pool::{HintKind, MARK_CREATED};
 
 use super::{Durable, KEEPER_ID, ManagedFile, Writers, is_held};
 use crate::disk::Disk;
@@ -49,7 +49,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
                 let state = self.board.files()[file.slot as usize].state();
-                if !(state.is_absorbed() || state == FileState::Failed) {
+                if !(state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)) {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 let stored = match path() {
@@ -62,6 +62,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 };
                 // A new name that cannot be held is no fault of the disk: its directory may be missing or elsewhere.
                 stored.map_err(|_| if ask == Ask::Naming { Errno::ENAMETOOLONG } else { Errno::EIO })?;
+            }
+            Ask::Log if holder != client => return Err(Errno::EIO),
+            Ask::Log => {
+                let is_held = self.leave_unsynced(&file).map_err(|_| Errno::EIO)?;
+                let was_created = file.meta().marks & MARK_CREATED != 0;
+                return Ok([u64::from(is_held), u64::from(was_created)]);
             }
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),

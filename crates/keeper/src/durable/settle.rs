@@ -57,6 +57,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Whether records of the file may be live, or something of it must still reach the disk.
     pub fn is_dirty(&self, file: &ManagedFile<D::File>) -> bool {
         let row = &self.board.files()[file.slot as usize];
+        if row.state() == FileState::Unsynced {
+            return false;
+        }
         row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
             || file.meta().marks & MARK_CREATED != 0
     }
@@ -307,9 +310,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         match row.state() {
             FileState::Through if on(Canary::BypassUnsettled) => {}
             FileState::Through => self.settle(file, Writers::KeptOut)?,
+            FileState::Unsynced => self.disown(file),
             _ => {}
         }
-        if row.state() == FileState::Through {
+        if matches!(row.state(), FileState::Through | FileState::Unsynced) {
             row.set_state(FileState::Bypassed);
             row.note_unlogged();
         }

@@ -26,6 +26,8 @@ pub struct Newcomer<'a> {
     pub fenced: bool,
     /// It is left to the kernel from the start, for this reason.
     pub bypass: Option<Reason>,
+    /// Nothing of it is logged before somebody asks for its durability.
+    pub unsynced: bool,
 }
 
 /// Why a file cannot be managed: what its directory refused.
@@ -56,7 +58,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let stat = match &held {
             Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?,
         };
-        if let Some(directory) = path.parent() {
+        // What is not logged is not looked for after a crash.
+        if let (Some(directory), false) = (path.parent(), newcomer.unsynced) {
             // A creation that the slot does not hold is on disk before its client goes on.
             self.secure_names(directory, created, &stat).map_err(Refusal)?;
         }
@@ -83,7 +86,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.syncs_under_way.store(0, Ordering::Relaxed);
         row.page_rows.clear();
         row.generation.store(generation, Ordering::SeqCst);
-        row.set_state(if bypass.is_some() { FileState::Bypassed } else { FileState::Through });
+        row.set_state(match bypass {
+            Some(_) => FileState::Bypassed,
+            None if newcomer.unsynced => FileState::Unsynced,
+            None => FileState::Through,
+        });
         let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
         if let Some(reason) = bypass {
             let mut meta = managed.meta();
@@ -123,6 +130,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// and that no client uses it any more.
     pub fn release(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
+        if row.state() == FileState::Unsynced {
+            self.disown(file);
+        }
         {
             let _files = locked(&self.files);
             self.board.remove(file.slot);
@@ -163,6 +173,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         };
         let settled = match row.state() {
             FileState::Through | FileState::Behind => !row.needs_real_sync(),
+            FileState::Unsynced => !unlinking,
             // Its bytes are the kernel's to sync. A mark or a removal that the slot holds must outlive its use.
             FileState::Bypassed => marks & (MARK_CONFLICT | MARK_VOID) == 0 && !unlinking,
             _ => false,

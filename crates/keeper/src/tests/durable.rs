@@ -63,7 +63,14 @@ pub(super) fn bench(name: &str) -> Bench {
     let (slot, generation) = durable.free_slot(|_| false).unwrap();
     let description = durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: false, bypass: None };
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: &path,
+        created: false,
+        fenced: false,
+        bypass: None,
+        unsynced: false,
+    };
     assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
     durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
     let client = Client::new(open(), theirs, layout, uuid, CLIENT);

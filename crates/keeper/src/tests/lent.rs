@@ -50,7 +50,14 @@ fn lent_bench(name: &str) -> Bench {
     lease::take(lent.as_fd(), rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
     let identity = OsFile::from(bench.file.try_clone().unwrap()).identity().unwrap();
     let (slot, generation) = bench.durable.free_slot(|_| false).unwrap();
-    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: true, bypass: None };
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: &path,
+        created: false,
+        fenced: true,
+        bypass: None,
+        unsynced: false,
+    };
     let held = Held::Lent(bench.durable.disk.hold(&path).unwrap(), Arc::new(OsFile::leased(lent)));
     assert!(bench.durable.take_slot((slot, generation), held, &newcomer).is_ok());
     bench.place = FileRef { slot, generation };

@@ -26,7 +26,14 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     let next = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer { identity: &identity, path: &path, created: false, fenced: false, bypass: None };
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: &path,
+        created: false,
+        fenced: false,
+        bypass: None,
+        unsynced: false,
+    };
     let generation = bench.durable.board.header().counter.add(1);
     let place = FileRef { slot: bench.place.slot, generation };
     assert!(bench.durable.take_slot((place.slot, generation), Held::Open(description), &newcomer).is_ok());

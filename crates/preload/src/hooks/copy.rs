@@ -11,10 +11,13 @@ use libc::{msghdr, off_t, size_t, ssize_t};
 use super::streams::original;
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
-use crate::{behind, critical, memory, patch, process};
+use crate::{behind, critical, memory, patch, process, unsynced};
 
 /// Makes a call that fills `fd` with content from elsewhere around the log.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
+    if let Some(result) = unsynced::pass(fd, &kernel) {
+        return give(result);
+    }
     match target::of_other(fd) {
         Target::Managed(handle) => {
             handle.forget_cursor();
@@ -164,8 +167,9 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
             // A file that may only be appended to, or not be changed, cannot be brought up to date by the keeper.
             behind::show(fd);
             let result = kernel();
-            if let Target::Managed(handle) = target::of_other(fd) {
-                handle.client.note_unlogged(handle.file);
+            match target::of_other(fd) {
+                Target::Managed(handle) => handle.client.note_unlogged(handle.file),
+                _ => unsynced::note_change(fd),
             }
             give(result) as c_int
         }

@@ -13,7 +13,7 @@ use super::streams::original;
 use crate::patch::{self, FCHMODAT};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, descriptions, memory, process};
+use crate::{behind, descriptions, memory, process, unsynced};
 
 type Name = *const c_char;
 
@@ -24,10 +24,11 @@ const HERE: c_int = libc::AT_FDCWD;
 const MAY_RUN: c_uint = 0o6111;
 
 fn note_fd(fd: c_int, result: isize) -> c_int {
-    if result >= 0
-        && let Target::Managed(handle) = target::of_other(fd)
-    {
-        handle.client.note_unlogged(handle.file);
+    if result >= 0 {
+        match target::of_other(fd) {
+            Target::Managed(handle) => handle.client.note_unlogged(handle.file),
+            _ => unsynced::note_change(fd),
+        }
     }
     give_int(result)
 }

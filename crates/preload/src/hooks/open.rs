@@ -325,7 +325,7 @@ pub(super) fn plain_outcome(
     kernel: impl FnOnce() -> isize,
 ) -> Option<isize> {
     match outcome {
-        Ok(Outcome::Absorbed { .. }) => Some(0),
+        Ok(Outcome::Absorbed { .. } | Outcome::Passed { .. }) => Some(0),
         Ok(Outcome::Kernel) => Some(kernel()),
         Ok(Outcome::Stale) => None,
         Err(errno) => Some(-(errno.0 as isize)),

@@ -8,7 +8,7 @@ use libc::off_t;
 
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
-use crate::{behind, critical, process};
+use crate::{behind, critical, process, unsynced};
 
 /// The device of an open directory. Directories are synced to make names durable, most of which the slots know.
 fn directory_device(fd: c_int) -> Option<u64> {
@@ -20,11 +20,17 @@ fn directory_device(fd: c_int) -> Option<u64> {
 
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
-    match target::of_other(fd) {
+    // The first to ask for a file's durability has it logged.
+    let logs = process::client().is_some_and(holdfast_cache::Client::logs_on_sync);
+    match if logs { target::of_change(fd) } else { target::of_other(fd) } {
         Target::Managed(handle) => {
             // SAFETY: touches no memory.
             let kernel = || check(unsafe { call!(number, fd) }).map(|_| ());
-            let result = handle.client.sync(handle.file, handle.seen_error(), kernel);
+            let result = match unsynced::log_from_now(handle, fd) {
+                Ok(true) => Ok(()),
+                Ok(false) => handle.client.sync(handle.file, handle.seen_error(), kernel),
+                Err(errno) => Err(errno),
+            };
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Refused(errno) => give_int(-(errno.0 as isize)),
@@ -86,6 +92,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     if sound
         && let Target::Managed(handle) = target::of_other(fd)
         && handle.client.keeper_alive()
+        && !handle.client.is_unsynced(handle.file)
     {
         return 0;
     }

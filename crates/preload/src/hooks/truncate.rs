@@ -13,7 +13,7 @@ use super::open::plain_outcome;
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
-use crate::{critical, process};
+use crate::{critical, process, unsynced};
 
 /// `ftruncate` with the kernel's convention for errors.
 pub(super) fn resize(fd: c_int, size: off_t) -> isize {
@@ -24,6 +24,9 @@ pub(super) fn resize(fd: c_int, size: off_t) -> isize {
         let result = kernel();
         if result == 0 && synced { raw::fdatasync(fd) } else { result }
     };
+    if let Some(result) = unsynced::pass(fd, kernel) {
+        return result;
+    }
     target::retry(
         fd,
         synced_kernel,
@@ -73,6 +76,9 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (Ok(start), Ok(length)) = (u64::try_from(offset), u64::try_from(bytes)) else { return kernel() };
     if mode == hole {
+        if let Some(result) = unsynced::pass(fd, kernel) {
+            return result;
+        }
         return target::retry(
             fd,
             |_| kernel(),
@@ -84,6 +90,9 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
                 plain_outcome(outcome, kernel)
             },
         );
+    }
+    if let Some(result) = unsynced::pass(fd, kernel) {
+        return result;
     }
     match target::of_other(fd) {
         Target::Managed(handle) if allocates_only(fd, mode, start, length) => {

@@ -15,7 +15,7 @@ use crate::descriptions::{APPEND, DIRECT, DSYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, memory, process, tls};
+use crate::{behind, critical, memory, process, tls, unsynced};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -56,7 +56,11 @@ impl Call {
 
     /// The call on a file left to the kernel, whose description the program believes to be synchronous.
     fn kernel_synced(&self, synced: bool) -> isize {
-        let result = self.transfer.kernel();
+        self.synced_after(self.transfer.kernel(), synced)
+    }
+
+    /// Syncs what such a call wrote.
+    fn synced_after(&self, result: isize, synced: bool) -> isize {
         if result > 0 && synced {
             let sync = raw::fdatasync(self.transfer.fd);
             if sync < 0 {
@@ -74,6 +78,12 @@ impl Call {
         }
         tls::with(|thread| thread.writes.set(thread.writes.get().wrapping_add(1)));
         let moment = fds::moment(self.transfer.fd);
+        if self.transfer.flags & (RWF_DSYNC | RWF_SYNC) == 0
+            && let Some(result) = unsynced::pass(self.transfer.fd, || self.unsynced())
+        {
+            let strayed = result > 0 && !moment.lasts(self.transfer.fd);
+            return give(if strayed { self.settle_others(result, None) } else { result });
+        }
         give(target::retry(
             self.transfer.fd,
             |synced| {
@@ -116,12 +126,29 @@ impl Call {
         result
     }
 
+    /// A write to a file that is left to the kernel, which may end at any moment: what is under way then is noted. `None`: it is
+    /// the log's again.
+    fn left_to_kernel(&self, handle: Handle) -> Option<isize> {
+        let synced = handle.flags & DSYNC != 0;
+        let passed = critical::section(|| handle.client.pass_by(handle.file, || self.transfer.plain()));
+        let passed = passed.map(|result| self.synced_after(result, synced));
+        match passed {
+            None if handle.client.is_bypassed(handle.file) => Some(self.kernel_synced(synced)),
+            passed => passed,
+        }
+    }
+
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
         // A write of state Behind makes no call that would refuse the flags.
         let is_odd = self.transfer.flags & !KNOWN_FLAGS != 0 && handle.client.writes_behind();
         if handle.flags & DIRECT != 0 && handle.client.hides_bytes(handle.file) {
             // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
             let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
+        }
+        if (handle.flags & DSYNC != 0 || self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0)
+            && let Err(errno) = unsynced::log_from_now(handle, self.transfer.fd)
+        {
+            return Some(-(errno.0 as isize));
         }
         if is_odd || !parts.iter().all(memory::is_readable) {
             return Some(self.around(handle));
@@ -149,7 +176,9 @@ impl Call {
                 let before = description.cursor();
                 let outcome = self.absorb(handle, parts, before, (moment, &strayed, &moved));
                 description.set_cursor(match (outcome, before) {
-                    (Ok(Outcome::Absorbed { bytes, .. }), Some(before)) => Some(before + bytes as u64),
+                    (Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }), Some(before)) => {
+                        Some(before + bytes as u64)
+                    }
                     // Larger writes may have gone around the log, without an offset to learn from.
                     (Ok(Outcome::Absorbed { bytes, offset }), None) if bytes <= LEARN_BYTES_MAX => {
                         Some(offset + bytes as u64)
@@ -164,8 +193,8 @@ impl Call {
         }
         match outcome {
             Err(_) if moved.get() => None,
-            Ok(Outcome::Absorbed { bytes, .. }) => Some(bytes as isize),
-            Ok(Outcome::Kernel) => Some(self.kernel_synced(handle.flags & DSYNC != 0)),
+            Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => Some(bytes as isize),
+            Ok(Outcome::Kernel) => self.left_to_kernel(handle),
             Ok(Outcome::Stale) => None,
             Err(errno) => Some(-(errno.0 as isize)),
         }

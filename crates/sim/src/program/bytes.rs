@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_cache::{Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
+use holdfast_board::FileState;
+use holdfast_cache::{Content, Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_keeper::disk::DiskFile;
 use holdfast_media::Bytes;
 
@@ -46,7 +47,6 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
     let client = client(thread);
     let id = begin(thread, index, whole);
     for _ in 0..STALE_MAX {
-        let Ok(reference) = managed(thread, index) else { break };
         let cursor = Cell::new(0u64);
         let called = Cell::new(false);
         let raw = |durable: bool| {
@@ -66,6 +66,10 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
             stage::point(Kind::Raw);
             if kept == 0 { Err(ENOSPC) } else { Ok(part.len()) }
         };
+        if passes(thread, index, || raw(false)) {
+            break;
+        }
+        let Ok(reference) = managed(thread, index) else { break };
         let Some(reference) = reference else {
             let _ = raw(false);
             break;
@@ -79,7 +83,7 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
             let is_logging =
                 client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
             around.set(row.is_exclusive() && !is_logging);
-            raw(!around.get())
+            raw(!around.get() && row.state() != FileState::Unsynced)
         };
         let seek = |to| {
             cursor.set(to);
@@ -87,6 +91,7 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
         };
         match client.write_seeking(reference, place, &parts, raw_write, || Ok(cursor.get()), seek) {
             Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
+            Ok(Outcome::Passed { .. }) => break,
             Ok(Outcome::Kernel) => {
                 let _ = raw(false);
                 break;
@@ -115,6 +120,33 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
     model(|model| model.returned(index, id));
 }
 
+/// Has the kernel change a file that has no place in the board yet, where files are logged from their first sync on; as the
+/// library. The second thread has its files registered first, as other changes do.
+fn passes<R>(thread: u8, index: FileIndex, raw: impl FnOnce() -> R) -> bool {
+    let client = client(thread);
+    let key = with_handle(index, |handle| handle.file.key());
+    thread == 0 && client.logs_on_sync() && client.pass(key.0, key.1, raw).is_some()
+}
+
+/// What a file holds, for its first sync.
+struct Whole(FileIndex);
+
+impl Content for Whole {
+    fn size(&self) -> Result<u64, Errno> {
+        Ok(with_handle(self.0, |handle| handle.file.size()))
+    }
+
+    fn read(&self, bytes: u64, log: &mut dyn FnMut(&[Bytes<'_>])) -> bool {
+        let mut content = vec![0; bytes as usize];
+        stage::point(Kind::Raw);
+        let count = with_handle(self.0, |handle| handle.file.pread(&mut content, 0));
+        if count as u64 == bytes {
+            log(&[Bytes::from_slice(&content)]);
+        }
+        count as u64 == bytes
+    }
+}
+
 /// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show them.
 pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
     let Some(ghost) = parts(|parts| parts.ghost.take()) else { return };
@@ -127,7 +159,7 @@ pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
     let logged = ghost.reference.is_some_and(|reference| {
         let place = Place::At(at.into());
         let written = client(thread).write(reference, place, &[Bytes::from_slice(&data)], raw, || Ok(0));
-        matches!(written, Ok(Outcome::Absorbed { .. }))
+        matches!(written, Ok(Outcome::Absorbed { .. } | Outcome::Passed { .. }))
     });
     if !logged {
         let _ = raw();
@@ -158,9 +190,10 @@ pub(super) fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {
             let _ = raw(false);
             break;
         };
+        let logged = || raw(!client.is_unsynced(reference));
         let result = match effect {
-            Effect::Punch { offset, bytes } => client.punch(reference, *offset, *bytes, || raw(true)),
-            Effect::Truncate(size) => client.truncate(reference, *size, || raw(true)),
+            Effect::Punch { offset, bytes } => client.punch(reference, *offset, *bytes, logged),
+            Effect::Truncate(size) => client.truncate(reference, *size, logged),
             _ => break,
         };
         match result {
@@ -220,20 +253,41 @@ pub(super) fn raw_sync(index: FileIndex) -> Result<(), Errno> {
 pub(super) fn sync(thread: u8, name: Name) {
     let Some(index) = file_at(name) else { return };
     // The library syncs a file it does not know yet natively.
-    let reference = with_handle(index, |handle| handle.reference);
     let (states, changes) = model(|model| (model.states(index), model.name_changes()));
+    let logs = client(thread).logs_on_sync();
+    let reference = if logs {
+        managed(thread, index).ok().flatten()
+    } else {
+        with_handle(index, |handle| handle.reference)
+    };
     let seen = with_handle(index, |handle| handle.seen_error.load(Ordering::Relaxed));
     let seen_error = AtomicU32::new(seen);
+    let is_first = reference.is_some_and(|reference| client(thread).is_unsynced(reference));
+    let is_real = Cell::new(false);
+    let raw = || {
+        is_real.set(true);
+        raw_sync(index)
+    };
     let result = match reference {
-        Some(reference) => client(thread).sync(reference, &seen_error, || raw_sync(index)),
-        None => raw_sync(index),
+        Some(reference) => match client(thread).log_from_now(reference, &Whole(index)) {
+            Ok(true) => Ok(()),
+            Ok(false) => client(thread).sync(reference, &seen_error, raw),
+            Err(errno) => Err(errno),
+        },
+        None => raw(),
     };
     let seen = seen_error.load(Ordering::Relaxed);
     with_handle(index, |handle| handle.seen_error.store(seen, Ordering::Relaxed));
     if result.is_ok() {
         let ordered = parts(|parts| parts.disk.is_ordered());
+        // Else it was the kernel's sync alone, which says nothing of names.
+        let is_logged = (is_first || !is_real.get())
+            && reference.is_some_and(|reference| client(thread).is_managed(reference));
         model(|model| {
             model.synced(index, states);
+            if logs && is_logged {
+                model.first_synced(index);
+            }
             if ordered {
                 model.names_synced(changes, false);
             }

@@ -66,6 +66,7 @@ pub(super) fn reused_numbers() -> Vec<(History, History)> {
         pool: TINY,
         behind: None,
         spill: None,
+        on_sync: false,
         steps: alone(operations),
     };
     let first = [&[Op::Put(B, 0, 40); 5][..], &[Op::Put(A, 0, 40), Op::Put(A, 0, 40)]].concat();

@@ -1,0 +1,213 @@
+//! State Unsynced (durability = sync): nobody has asked for a file's durability yet, so nothing of it is logged.
+//!
+//! Its writes are the kernel's, at the kernel's speed; they announce themselves, so that none is under way when the first
+//! sync takes the file out of the state, for good. A new file that is short then goes into the log as a whole, which
+//! answers that sync; any other is brought to the disk by it, as natively. Source: NVLog (FAST'25, section 4) absorbs what is
+//! synced and nothing else; a file of which one sync was asked for is logged with every write from then on.
+//!
+//! Must never let a write be under way unlogged while a sync is absorbed (invariant 9).
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use holdfast_board::{FileState, NO_SIZE, NamesRow, pause};
+use holdfast_canary::{Canary, on};
+use holdfast_log::Kind;
+use holdfast_media::{Bytes, Nvm};
+
+use crate::ask::{Ask, ask};
+use crate::client::{Client, Errno, FileRef, Outcome};
+use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
+
+/// New files of up to this many bytes are logged as a whole at their first sync.
+const CONTENT_BYTES_MAX: u64 = 1 << 20;
+/// How often it is seen whether calls that were begun without the log are over.
+const PASSING_PAUSE: Duration = Duration::from_micros(20);
+
+/// A file as its page cache has it.
+pub trait Content {
+    /// Its size, in bytes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn size(&self) -> Result<u64, Errno>;
+
+    /// Hands all of its first `bytes` bytes to `log`, once; false when they could not be read, or were fewer.
+    fn read(&self, bytes: u64, log: &mut dyn FnMut(&[Bytes<'_>])) -> bool;
+}
+
+/// Whether nobody but the kernel has to do with the changes of a file.
+fn is_kernels(state: FileState) -> bool {
+    matches!(state, FileState::Free | FileState::Bypassed | FileState::Orphan)
+}
+
+impl<N: Nvm> Client<N> {
+    /// Whether files are logged from their first sync on.
+    #[inline]
+    pub fn logs_on_sync(&self) -> bool {
+        self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0
+    }
+
+    /// Makes a call that changes a file which has no row, or is left to the kernel. `None`, and the call is not made, when the
+    /// file has a row by which it must be made, or too many such calls are under way.
+    pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
+        let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
+        let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
+        let result = (is_passed || on(Canary::UnsyncedUnannounced)).then(raw);
+        call.end();
+        result
+    }
+
+    /// As [`Client::pass`], for a file that had a row when it was looked at last.
+    pub fn pass_by<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Option<R> {
+        let row = self.row(file);
+        let (dev, ino) = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        if self.is_current(file) { self.pass(dev, ino, raw) } else { None }
+    }
+
+    /// Whether the file is left to the kernel now.
+    pub fn is_bypassed(&self, file: FileRef) -> bool {
+        is_kernels(self.row(file).state()) && self.is_current(file)
+    }
+
+    /// Whether nobody has asked for the file's durability yet.
+    #[inline]
+    pub fn is_unsynced(&self, file: FileRef) -> bool {
+        self.row(file).state() == FileState::Unsynced && self.is_current(file)
+    }
+
+    /// Has the kernel make a write, if the file is in state Unsynced.
+    pub(crate) fn write_unsynced(
+        &self,
+        file: FileRef,
+        raw: &mut impl FnMut() -> Result<usize, Errno>,
+    ) -> Result<Option<Outcome>, Errno> {
+        if self.row(file).state() != FileState::Unsynced {
+            return Ok(None);
+        }
+        let mut lane = self.take_lane()?;
+        if on(Canary::UnsyncedUnannounced) {
+            drop(lane);
+            return raw().map(|bytes| Some(Outcome::Passed { bytes }));
+        }
+        match lane.enter(file, false)? {
+            Entry::Unsynced => {
+                let written = raw();
+                lane.finish(file);
+                drop(lane);
+                if !self.keeper_alive() {
+                    return Err(Errno::EIO);
+                }
+                written.map(|bytes| Some(Outcome::Passed { bytes }))
+            }
+            Entry::Through | Entry::Behind => {
+                lane.finish(file);
+                Ok(None)
+            }
+            Entry::Kernel => Ok(Some(Outcome::Kernel)),
+            Entry::Stale => Ok(Some(Outcome::Stale)),
+        }
+    }
+
+    /// Takes a file out of state Unsynced, before a sync or a synchronous write of it: what is written from now on is logged, and
+    /// what it holds is, too, or a sync has to be real. True when there was one, which answers the program's. Nothing
+    /// happens in any other state.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed.
+    pub fn log_from_now(&self, file: FileRef, content: &impl Content) -> Result<bool, Errno> {
+        if !self.is_unsynced(file) {
+            return Ok(false);
+        }
+        // Writers who had not found its row.
+        while self.board.header().is_passed(self.row(file).ino.load(Ordering::Relaxed)) {
+            if !self.keeper_alive() {
+                return Err(Errno::EIO);
+            }
+            pause(PASSING_PAUSE);
+        }
+        let bytes_max = CONTENT_BYTES_MAX.min(atomic_write_bytes_max(&self.layout));
+        // An empty file leaves no record of which it could be made.
+        let bytes = content.size().ok().filter(|bytes| (1..=bytes_max).contains(bytes));
+        // Space before any lock.
+        let lane = match bytes.map(|bytes| self.reserve(bytes)) {
+            Some(Err(Errno::ENOSPC)) | None => None,
+            Some(lane) => Some(lane?),
+        };
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let result = if self.is_unsynced(file) {
+            self.log_from_now_locked(file, lane.zip(bytes), content)
+        } else {
+            Ok(false)
+        };
+        self.row(file).unlock_exclusive(self.id);
+        result
+    }
+
+    fn log_from_now_locked(
+        &self,
+        file: FileRef,
+        room: Option<(Lane<'_, N>, u64)>,
+        content: &impl Content,
+    ) -> Result<bool, Errno> {
+        let row = self.row(file);
+        let args = [u64::from(file.slot), file.generation, 0, 0];
+        let (is_held, was_created) = match ask(&self.board, self.id, Ask::Log, args, None) {
+            Ok([is_held, was_created]) => (is_held != 0, was_created != 0),
+            // Somebody took the slot away: the kernel's, until it is asked for anew.
+            Err(Errno::EOPNOTSUPP) => return Ok(false),
+            Err(errno) => return Err(errno),
+        };
+        let unlogged = row.unlogged.load(Ordering::SeqCst);
+        let is_whole = is_held && unlogged <= row.unlogged_synced.load(Ordering::SeqCst);
+        row.size_hint.store(content.size().unwrap_or(NO_SIZE), Ordering::SeqCst);
+        // Before the state, and until the content is logged: should we die in between, the next sync is real.
+        let noted = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
+        row.set_state(FileState::Through);
+        if let Some((mut lane, bytes)) = room.filter(|_| is_whole && noted == unlogged)
+            && self.log_content(&mut lane, file, bytes, content)?
+        {
+            row.unlogged_synced.fetch_max(noted + 1, Ordering::SeqCst);
+            return Ok(false);
+        }
+        if !was_created || on(Canary::UnsyncedForgotten) {
+            // The program's own sync.
+            return Ok(false);
+        }
+        // Its slot does not hold its creation, and must not say so any more.
+        let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
+        let covered = names.and_then(NamesRow::pending);
+        self.settle(file, true)?;
+        if let Some((names, covered)) = names.zip(covered) {
+            names.cover(covered);
+        }
+        Ok(true)
+    }
+
+    /// Logs all of a file, whose writers are kept out.
+    fn log_content(
+        &self,
+        lane: &mut Lane<'_, N>,
+        file: FileRef,
+        bytes: u64,
+        content: &impl Content,
+    ) -> Result<bool, Errno> {
+        let row = self.row(file);
+        if row.size_hint.load(Ordering::SeqCst) != bytes || !matches!(lane.enter(file, true)?, Entry::Through)
+        {
+            return Ok(false);
+        }
+        let mut is_logged = false;
+        let is_read = content.read(bytes, &mut |parts| {
+            lane.append(file, Kind::Write, 0, bytes, parts);
+            is_logged = true;
+        });
+        lane.finish(file);
+        if is_logged {
+            row.note_recorded();
+        }
+        Ok(is_read && is_logged)
+    }
+}
