@@ -48,6 +48,11 @@ pub struct Home {
     pub frame_count: u32,
 }
 
+/// A frame's entry that is neither blank nor possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its entry in the pool is damaged")]
+pub struct DamagedEntry;
+
 /// A path that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -121,18 +126,18 @@ impl<N: Nvm> Frames<'_, N> {
     }
 
     /// What a frame holds; `Ok(None)` when it is free, an error when its entry is damaged.
-    pub fn get(&self, frame: u32) -> Result<Option<Frame>, ()> {
+    pub fn get(&self, frame: u32) -> Result<Option<Frame>, DamagedEntry> {
         let at = self.layout.frame_offset(frame);
         let word = self.nvm.load_u64(at);
         if word == 0 {
             return Ok(None);
         }
-        let generation = decode(word).ok_or(())?;
-        let place = decode(self.nvm.load_u64(at + 8)).ok_or(())?;
-        let segment = u32::try_from(place >> END_BITS).map_err(|_| ())?;
+        let generation = decode(word).ok_or(DamagedEntry)?;
+        let place = decode(self.nvm.load_u64(at + 8)).ok_or(DamagedEntry)?;
+        let segment = u32::try_from(place >> END_BITS).map_err(|_| DamagedEntry)?;
         let end = (place & ((1 << END_BITS) - 1)) as u32 * LINE_BYTES;
         let is_possible = segment < self.layout.segment_count && u64::from(end) <= self.layout.segment_bytes;
-        if is_possible { Ok(Some(Frame { segment, generation, end })) } else { Err(()) }
+        if is_possible { Ok(Some(Frame { segment, generation, end })) } else { Err(DamagedEntry) }
     }
 
     /// Persists what frames hold, whose bytes are durable in the file: first all that is needed, then the words that

@@ -95,10 +95,8 @@ pub(super) fn scan_frame(
     visit: impl FnMut(holdfast_log::Record<'_>),
 ) -> Result<Option<FrameScan>, FrameError> {
     let frames = source.frames();
-    let entry = frames.get(frame).map_err(|()| {
-        FrameError::Damaged(format!(
-            "spill frame {frame}: its entry in the pool is damaged, nothing in it can be read"
-        ))
+    let entry = frames.get(frame).map_err(|error| {
+        FrameError::Damaged(format!("spill frame {frame}: {error}, nothing in it can be read"))
     })?;
     let (Some(held), Some(spill)) = (entry, source.spill) else { return Ok(None) };
     buffer.resize(source.layout().segment_bytes as usize, 0);
