@@ -36,7 +36,8 @@ fn check(steps: &[Step]) {
 
 fn check_in(behind: Option<Behind>, steps: &[Step]) {
     for journal in [Journal::Ordered, Journal::Lagging] {
-        let history = History { journal, pool: TINY, behind, on_sync: false, steps: steps.to_vec() };
+        let history =
+            History { journal, pool: TINY, behind, on_sync: false, spill: None, steps: steps.to_vec() };
         let counts = run(|worker| worker.check(&history, 0, Only::ALL));
         assert!(counts.images > 0, "nothing was checked");
     }

@@ -149,6 +149,11 @@ pub(super) fn clean(copy_bytes_max: u32) {
     durable().reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX });
 }
 
+/// The disk of the spill file refuses once.
+pub(super) fn spill_fails(sync: bool) {
+    parts(|parts| parts.disk.state().fail_spill(sync));
+}
+
 /// The next write of the keeper to the file fails.
 pub(super) fn refuse(name: Name) {
     let Some(index) = file_at(name) else { return };

@@ -1,0 +1,99 @@
+//! The spiller: while log space is short it has the oldest full segments copied to the spill file. What a pass does is
+//! `durable::spill`. It is a thread of its own, because it waits for the disk: the reclaimer never does, and the expirer may wait
+//! for longer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use holdfast_board::wait;
+
+use crate::durable::Order;
+use crate::keeper::Keeper;
+
+/// Sleep while nobody rings.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Segments in one write and one sync: large enough for a disk to be busy, small enough that nobody waits for long.
+const BATCH_SEGMENTS: u32 = 8;
+/// Files are brought to disk, for their frames, when fewer than one in so many are free.
+const SHORT_FRACTION: u32 = 4;
+
+/// Whether the log can go on in the spill file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpillRoom {
+    /// Not at all: there is none, its disk refused, or all frames are in use.
+    None,
+    /// For a while; files should be brought to disk.
+    Short,
+    /// There are frames enough.
+    Plenty,
+}
+
+impl Keeper {
+    /// Whether the log can go on in the spill file.
+    pub(crate) fn spill_room(&self) -> SpillRoom {
+        if self.in_order.load(Ordering::SeqCst) {
+            let total = self.durable.superblock.layout.segment_count;
+            if self.durable.count_free() <= total / 2 {
+                return SpillRoom::None;
+            }
+            self.in_order.store(false, Ordering::SeqCst);
+        }
+        match self.durable.count_frames() {
+            None | Some((_, 0)) => SpillRoom::None,
+            Some((all, free)) if free < all / SHORT_FRACTION => SpillRoom::Short,
+            Some(_) => SpillRoom::Plenty,
+        }
+    }
+}
+
+/// Runs until the keeper stops.
+pub(crate) fn run(keeper: &Arc<Keeper>) {
+    let bell = &keeper.durable.board.header().expirer_wake.word;
+    loop {
+        // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
+        let seen = bell.load(Ordering::SeqCst);
+        if keeper.is_stopping() {
+            return;
+        }
+        if !pass(keeper) {
+            wait(bell, seen, IDLE);
+        }
+    }
+}
+
+/// One pass. Returns whether another one is due at once.
+fn pass(keeper: &Keeper) -> bool {
+    let durable = &keeper.durable;
+    if keeper.spill_room() == SpillRoom::None {
+        return false;
+    }
+    let total = durable.superblock.layout.segment_count;
+    let is_behind = durable.board.header().behind_files.census.get() != 0;
+    // What the reclaimer can make room for without any disk is its business first.
+    let is_short = if is_behind {
+        keeper.spill_wanted.load(Ordering::SeqCst)
+    } else {
+        durable.count_free() <= total / 2
+    };
+    if !is_short {
+        return false;
+    }
+    let spilled = durable.spill(BATCH_SEGMENTS.min(total / 4).max(1), Order::Matters);
+    if spilled.is_in_order {
+        // As without a spill file, until space is no longer short.
+        keeper.in_order.store(true, Ordering::SeqCst);
+        keeper.spill_wanted.store(false, Ordering::SeqCst);
+        keeper.reclaim_stuck.store(is_behind, Ordering::SeqCst);
+        durable.ring_expirer();
+        return false;
+    }
+    durable.board.header().throttle_ns.set(0);
+    if durable.count_free() > total / 2 {
+        keeper.spill_wanted.store(false, Ordering::SeqCst);
+    }
+    if keeper.spill_room() != SpillRoom::Plenty {
+        durable.ring_expirer();
+    }
+    spilled.segments > 0
+}
