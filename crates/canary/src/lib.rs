@@ -129,6 +129,7 @@ canaries! {
         SpillFreedEarly, "3 (spill)", "a spilled segment is given back before its frame's entry is persisted";
         SpillFrameLive, "3 (spill)", "a frame is given back before its records have expired";
         SpillRowsStay, "4 (spill)", "page rows still point into a segment that was spilled and given back";
+        SpillFailureForgotten, "4 (spill)", "a frame counts although another one's sync failed meanwhile";
         RecoverNoFrames, "4 (spill)", "recovery leaves the frames of the spill file out";
         RewriteNoFrames, "4 (spill)", "the rewrite after a failed sync leaves the frames of the spill file out";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";

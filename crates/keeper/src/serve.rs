@@ -27,6 +27,8 @@ use crate::{ahead, expire, reclaim, requests, runtime, signals, spiller, teller}
 
 /// Threads that answer requests which wait for the disk, beside those that settle ahead of requests.
 const SETTLERS: usize = 2 + ahead::THREADS_MAX;
+/// One copies segments while the disk has work from another.
+const SPILLERS: usize = 2;
 /// A terabyte.
 const FRAMES_MAX: u64 = 1 << 28;
 
@@ -171,7 +173,7 @@ struct Threads {
     server: std::thread::JoinHandle<()>,
     expirer: std::thread::JoinHandle<()>,
     reclaimer: std::thread::JoinHandle<()>,
-    spiller: Option<std::thread::JoinHandle<()>>,
+    spillers: Vec<std::thread::JoinHandle<()>>,
     teller: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
     queue: Arc<Queue>,
@@ -203,16 +205,14 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
     let reclaimed = Arc::clone(keeper);
     let reclaimer = spawn("reclaimer", Box::new(move || reclaim::run(&reclaimed)))?;
-    let spiller = match keeper.config.spill {
-        Some(_) => {
-            let spilled = Arc::clone(keeper);
-            Some(spawn("spiller", Box::new(move || spiller::run(&spilled)))?)
-        }
-        None => None,
-    };
+    let mut spillers = Vec::new();
+    for _ in 0..if keeper.config.spill.is_some() { SPILLERS } else { 0 } {
+        let spilled = Arc::clone(keeper);
+        spillers.push(spawn("spiller", Box::new(move || spiller::run(&spilled)))?);
+    }
     let told = Arc::clone(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
-    Ok(Threads { server, expirer, reclaimer, spiller, teller, settlers, queue })
+    Ok(Threads { server, expirer, reclaimer, spillers, teller, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -247,10 +247,9 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     threads.queue.close();
     let _ = threads.expirer.join();
     let _ = threads.reclaimer.join();
-    let _ = threads.spiller.map(std::thread::JoinHandle::join);
     let _ = threads.teller.join();
-    for settler in threads.settlers {
-        let _ = settler.join();
+    for thread in threads.spillers.into_iter().chain(threads.settlers) {
+        let _ = thread.join();
     }
     let busy = keeper.durable.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0);
     let clean = keeper.durable.expire_all() && keeper.durable.expire_all() && !busy;

@@ -1,6 +1,6 @@
-//! The spiller: while log space is short it has the oldest full segments copied to the spill file. What a pass does is
-//! `durable::spill`. It is a thread of its own, because it waits for the disk: the reclaimer never does, and the expirer may wait
-//! for longer.
+//! The spillers: while log space is short they have the oldest full segments copied to the spill file. What a pass does is
+//! `durable::spill`. They are threads of their own, because they wait for the disk: the reclaimer never does, and the expirer
+//! may wait for longer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,10 @@ use crate::keeper::Keeper;
 
 /// Sleep while nobody rings.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Sleep while another pass is under way.
+const SOON: Duration = Duration::from_millis(2);
 /// Segments in one write and one sync: large enough for a disk to be busy, small enough that nobody waits for long.
-const BATCH_SEGMENTS: u32 = 8;
+const BATCH_SEGMENTS: u32 = 4;
 /// Files are brought to disk, for their frames, when fewer than one in so many are free.
 const SHORT_FRACTION: u32 = 4;
 
@@ -49,39 +51,45 @@ impl Keeper {
 
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
-    let bell = &keeper.durable.board.header().expirer_wake.word;
+    let header = keeper.durable.board.header();
+    let bell = &header.expirer_wake.word;
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
         if keeper.is_stopping() {
             return;
         }
-        if !pass(keeper) {
-            wait(bell, seen, IDLE);
+        let goes_on = is_wanted(keeper) && pass(keeper);
+        header.log_goes_on.word.store(is_wanted(keeper).into(), Ordering::SeqCst);
+        if !goes_on {
+            // Segments fill up while another pass is under way, and nobody rings for them.
+            wait(bell, seen, if keeper.durable.is_spilling() { SOON } else { IDLE });
         }
+    }
+}
+
+/// Whether log space is short and there are frames.
+fn is_wanted(keeper: &Keeper) -> bool {
+    let durable = &keeper.durable;
+    if keeper.spill_room() == SpillRoom::None {
+        return false;
+    }
+    // What the reclaimer can make room for without any disk is its business first.
+    if durable.board.header().behind_files.census.get() != 0 {
+        keeper.spill_wanted.load(Ordering::SeqCst)
+    } else {
+        durable.count_free() <= durable.superblock.layout.segment_count / 2
     }
 }
 
 /// One pass. Returns whether another one is due at once.
 fn pass(keeper: &Keeper) -> bool {
     let durable = &keeper.durable;
-    if keeper.spill_room() == SpillRoom::None {
-        return false;
-    }
     let total = durable.superblock.layout.segment_count;
-    let is_behind = durable.board.header().behind_files.census.get() != 0;
-    // What the reclaimer can make room for without any disk is its business first.
-    let is_short = if is_behind {
-        keeper.spill_wanted.load(Ordering::SeqCst)
-    } else {
-        durable.count_free() <= total / 2
-    };
-    if !is_short {
-        return false;
-    }
     let spilled = durable.spill(BATCH_SEGMENTS.min(total / 4).max(1), Order::Matters);
     if spilled.is_in_order {
         // As without a spill file, until space is no longer short.
+        let is_behind = durable.board.header().behind_files.census.get() != 0;
         keeper.in_order.store(true, Ordering::SeqCst);
         keeper.spill_wanted.store(false, Ordering::SeqCst);
         keeper.reclaim_stuck.store(is_behind, Ordering::SeqCst);

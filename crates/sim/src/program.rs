@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_cache::behind::fetch;
 use holdfast_cache::{Errno, FileRef, Origin};
-use holdfast_keeper::durable::Order;
 
 use crate::machine::{Handle, client, durable, parts, path};
 use crate::model::{Effect, FileIndex};
@@ -62,7 +61,7 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Around(name, at, bytes) => around(thread, name, at, bytes, true),
         Op::Fill(name, at, bytes) => around(thread, name, at, bytes, false),
         Op::Clean(copy_bytes_max) => clean(copy_bytes_max),
-        Op::Spill(segments_max) => _ = durable().spill(segments_max, Order::Any),
+        Op::Spill(segments_max) => keeper::spill(segments_max),
         Op::SpillFails(sync) => spill_fails(sync),
         Op::Haunt(at, bytes) => haunt(thread, at, bytes),
         Op::Sync(name) => sync(thread, name),

@@ -5,7 +5,7 @@
 //! record in it has expired; its entry is cleared durably before anything else is written to it. Nothing is synced here but
 //! the spill file. No lock is held while the disk works: a segment that died or is in another use by then is left as it is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ use holdfast_log::{Kind, Record, Stop, scan_bytes};
 use holdfast_media::Nvm;
 use holdfast_pool::{Frame, Frames, Home, SEGMENT_HEADER_BYTES, segment_generation};
 
+use super::turn::Turn;
 use super::{Durable, Pace, locked};
 use crate::disk::{Access, Disk, DiskFile};
 use crate::spill::{self, Aligned};
@@ -50,11 +51,13 @@ pub(super) struct Spill<F> {
     frames: Mutex<Vec<FrameRow>>,
     /// Segments that cannot be spilled, with the generation in which that was found.
     unfit: Mutex<HashMap<u32, u64>>,
-    /// A pass is under way.
-    busy: AtomicBool,
+    /// Segments that passes have in hand.
+    in_hand: Mutex<HashSet<u32>>,
+    /// One sync at a time: whoever takes the kernel's only notice of a failure has said so before another one succeeds.
+    syncing: Turn,
     /// Its disk refused; it is used no more.
     failed: AtomicBool,
-    buffer: Mutex<Option<Aligned>>,
+    buffers: Mutex<Vec<Aligned>>,
 }
 
 /// What the keeper knows of a frame.
@@ -92,9 +95,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             home,
             frames: Mutex::new((0..count).map(row).collect()),
             unfit: Mutex::default(),
-            busy: AtomicBool::new(false),
+            in_hand: Mutex::default(),
+            syncing: Turn::default(),
             failed: AtomicBool::new(false),
-            buffer: Mutex::default(),
+            buffers: Mutex::default(),
         };
         let _ = self.spill.set(spill);
         Ok(count)
@@ -119,6 +123,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         frames.iter().filter(|row| matches!(row, FrameRow::Held(_) | FrameRow::Pinned)).count() as u32
     }
 
+    /// Whether a pass is under way.
+    pub fn is_spilling(&self) -> bool {
+        self.spill.get().is_some_and(|spill| !locked(&spill.in_hand).is_empty())
+    }
+
     /// The highest seq in all frames: with the files expired up to there all of them are free again.
     pub fn seq_of_frames(&self) -> Option<u64> {
         let frames = locked(&self.spill.get()?.frames);
@@ -130,16 +139,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Copies the oldest sealed segments, as many as `segments_max`, to the spill file and gives them back. Waits for the disk of
-    /// the spill file, and for no other; does nothing while another pass is under way. With [`Order::Matters`] what lies together
-    /// in its files is left to them.
+    /// the spill file, and for no other. Passes may be made at once: while one copies, the disk has work from another. With
+    /// [`Order::Matters`] what lies together in its files is left to them.
     pub fn spill(&self, segments_max: u32, order: Order) -> Spilled {
         let Some(spill) = self.spill.get() else { return Spilled::default() };
-        if spill.failed.load(Ordering::SeqCst) || spill.busy.swap(true, Ordering::SeqCst) {
+        if spill.failed.load(Ordering::SeqCst) {
             return Spilled::default();
         }
         let passages = self.choose(spill, segments_max);
         let (segments, is_in_order) = self.pass(spill, passages, order);
-        spill.busy.store(false, Ordering::SeqCst);
         Spilled { segments, frames_free: self.count_frames().map_or(0, |(_, free)| free), is_in_order }
     }
 
@@ -153,12 +161,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut passages = Vec::new();
         let mut frames = locked(&spill.frames);
         let unfit = locked(&spill.unfit);
+        let mut in_hand = locked(&spill.in_hand);
         let mut free = (0..).zip(frames.iter_mut()).filter(|(_, row)| matches!(row, FrameRow::Free));
         for segment in self.sealed_by_age() {
             let Some(generation) = segment_generation(&self.nvm, &self.superblock.layout, segment) else {
                 continue;
             };
-            if unfit.get(&segment) == Some(&generation) {
+            if unfit.get(&segment) == Some(&generation) || in_hand.contains(&segment) {
                 continue;
             }
             if passages.len() == segments_max as usize {
@@ -166,6 +175,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             let Some((frame, row)) = free.next() else { break };
             *row = FrameRow::Taken;
+            in_hand.insert(segment);
             let passage = Passage {
                 segment,
                 frame,
@@ -193,8 +203,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if written.is_ok() && !early && !on(Canary::SpillRowsStay) {
             self.drain_rows_of(&passages);
         }
+        let turn = spill.syncing.take();
+        // A sync of another pass that failed may have been told of our bytes, too.
+        let is_over = spill.failed.load(Ordering::SeqCst) && !on(Canary::SpillFailureForgotten);
         let synced = match written {
             Ok(()) if early => Ok(self.commit(spill, &passages)),
+            Ok(()) if is_over => Ok(0),
             Ok(()) => spill.file.sync_data().map(|()| self.commit(spill, &passages)),
             Err(error) => Err(error),
         };
@@ -203,22 +217,26 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let path = spill::path_of(&spill.home);
         let segments = synced.unwrap_or_else(|error| {
-            spill.failed.store(true, Ordering::SeqCst);
-            self.events.trouble(format!(
-                "{}: the log cannot go on there: {error}; it stays as short as it is until the next start",
-                path.display()
-            ));
+            if !spill.failed.swap(true, Ordering::SeqCst) {
+                self.events.trouble(format!(
+                    "{}: the log cannot go on there: {error}; it stays as short as it is until the next start",
+                    path.display()
+                ));
+            }
             0
         });
+        drop(turn);
         self.let_go_of(spill, buffer, &passages);
         (segments, false)
     }
 
     /// Ends a pass: frames that got no entry are free again.
     fn let_go_of(&self, spill: &Spill<D::File>, buffer: Aligned, passages: &[Passage]) {
-        *locked(&spill.buffer) = Some(buffer);
+        locked(&spill.buffers).push(buffer);
         let mut frames = locked(&spill.frames);
+        let mut in_hand = locked(&spill.in_hand);
         for passage in passages {
+            in_hand.remove(&passage.segment);
             let row = &mut frames[passage.frame as usize];
             if matches!(row, FrameRow::Taken) {
                 *row = FrameRow::Free;
@@ -231,7 +249,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let layout = &self.superblock.layout;
         let bytes = layout.segment_bytes as usize;
         let wanted = passages.len() * bytes;
-        let kept = locked(&spill.buffer).take().filter(|buffer| buffer.bytes().len() >= wanted);
+        let kept = locked(&spill.buffers).pop().filter(|buffer| buffer.bytes().len() >= wanted);
         let mut buffer = kept.unwrap_or_else(|| Aligned::new(wanted));
         let mut at = 0;
         let mut fits = Vec::with_capacity(passages.len());
@@ -244,6 +262,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 }
                 Err(passage) => {
                     locked(&spill.unfit).insert(passage.segment, passage.generation);
+                    locked(&spill.in_hand).remove(&passage.segment);
                     locked(&spill.frames)[passage.frame as usize] = FrameRow::Free;
                 }
             }

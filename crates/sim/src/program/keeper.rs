@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
-use holdfast_keeper::durable::{Effort, ManagedFile, Pace};
+use holdfast_keeper::durable::{Effort, ManagedFile, Order, Pace};
 
 use super::bytes::raw_sync;
 use super::{UnderWay, file_at, managed, payload, with_handle};
@@ -109,6 +109,13 @@ pub(super) fn drain(name: Name) {
         let settled = durable.board.settled_seq(file.slot);
         let _ = durable.drain(&file, settled, Pace::Gentle);
     }
+}
+
+/// The keeper has the log go on in the spill file. With few segments at a time it is taken for short from then on.
+pub(super) fn spill(segments_max: u32) {
+    let durable = durable();
+    durable.spill(segments_max, Order::Any);
+    durable.board.header().log_goes_on.word.store(u32::from(segments_max < 4), Ordering::SeqCst);
 }
 
 /// The keeper has the kernel know that a file was written.
