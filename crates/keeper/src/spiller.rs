@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_board::wait;
 
@@ -15,6 +15,8 @@ use crate::keeper::Keeper;
 const IDLE: Duration = Duration::from_secs(3600);
 /// Sleep while another pass is under way.
 const SOON: Duration = Duration::from_millis(2);
+/// Writers are on their own again when no pass was needed for so long.
+const CALM: Duration = Duration::from_millis(100);
 /// Segments in one write and one sync: large enough for a disk to be busy, small enough that nobody waits for long.
 const BATCH_SEGMENTS: u32 = 4;
 /// Files are brought to disk, for their frames, when fewer than one in so many are free.
@@ -52,18 +54,28 @@ impl Keeper {
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
-    let bell = &header.expirer_wake.word;
+    let (bell, goes_on) = (&header.expirer_wake.word, &header.log_goes_on.word);
+    let mut needed: Option<Instant> = None;
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
         if keeper.is_stopping() {
             return;
         }
-        let goes_on = is_wanted(keeper) && pass(keeper);
-        header.log_goes_on.word.store(is_wanted(keeper).into(), Ordering::SeqCst);
-        if !goes_on {
+        let again = is_wanted(keeper) && {
+            needed = Some(Instant::now());
+            goes_on.store(1, Ordering::SeqCst);
+            pass(keeper)
+        };
+        // Writers that are as fast as they can be between two passes only make rows for the next.
+        if keeper.in_order.load(Ordering::SeqCst) || needed.is_some_and(|needed| needed.elapsed() >= CALM) {
+            needed = None;
+            goes_on.store(0, Ordering::SeqCst);
+        }
+        if !again {
             // Segments fill up while another pass is under way, and nobody rings for them.
-            wait(bell, seen, if keeper.durable.is_spilling() { SOON } else { IDLE });
+            let calm = if needed.is_some() { CALM } else { IDLE };
+            wait(bell, seen, if keeper.durable.is_spilling() { SOON } else { calm });
         }
     }
 }
