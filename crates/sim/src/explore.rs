@@ -418,6 +418,10 @@ const DIRECTED_SPILL: [&[Op]; 3] = [
     ],
 ];
 
+/// Two passes at once: what one has written is lost in a failure that the other is told of.
+const FAILING_SPILL: [Op; 5] =
+    [Op::Put(A, 300, 900), Op::Put(B, 300, 900), Op::Put(A, 10, 900), Op::SpillFails(true), Op::Spill(1)];
+
 /// Visits histories in which the log goes on in a file of a few frames, in both states: all sequences of up to so many
 /// operations, spilling beside what else is under way, and deaths.
 pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
@@ -436,6 +440,7 @@ pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
                 setting.each(visit, &steps[..end], Spread::None);
             }
         }
+        setting.each(visit, &FAILING_SPILL, Spread::Other(1, Op::Spill(1)));
         let spills = |steps: &[Op]| steps.iter().any(|op| matches!(op, Op::Spill(_)));
         for length in 2..=operations {
             let alphabet = if length > 3 { &CORE_SPILL[..] } else { &all[..] };

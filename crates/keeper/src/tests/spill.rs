@@ -1,13 +1,17 @@
 //! A log that goes on in a file, on real files: what comes back from there, and what is said when the file does not.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use holdfast_board::SegmentState;
+use holdfast_cache::Place;
+use holdfast_media::Bytes;
 use holdfast_pool::Frames;
 
-use super::contents;
 use super::durable::{Bench, bench};
+use super::{contents, errno};
 use crate::durable::{Order, Writers};
 use crate::recovery::{RecoverOptions, Report, recover};
 use crate::spill_file::{Wanted, prepare};
@@ -94,7 +98,7 @@ fn a_frame_that_lost_its_bytes_is_reported() {
     let (bench, path) = spilling("spill-torn", 1);
     bench.file.set_len(0).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 4096 + (1 << 20)).unwrap();
+    file.write_all_at(&[0; 4096], 4096 + (1 << 20)).unwrap();
     let report = recovered(&bench).unwrap();
     assert!(report.damaged.iter().any(|text| text.starts_with("spill frame 0")), "{:?}", report.damaged);
 }
@@ -109,6 +113,31 @@ fn a_failed_sync_is_made_good_from_the_frames() {
     assert!(contents(&bench.file) == all(2));
     bench.durable.free_segments();
     assert_eq!(bench.durable.frames_in_use(), 0, "all of it has expired");
+}
+
+#[test]
+fn while_the_log_goes_on_writers_bring_pages_to_the_page_cache() {
+    let bench = bench("spill-writers");
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    bench.write(0, &page_of(0, 0));
+    bench.durable.board.header().log_goes_on.word.store(1, Ordering::SeqCst);
+    // The page has a row, which is newer than the page cache: there it stays.
+    bench.write(0, &page_of(0, 1));
+    assert_eq!(contents(&bench.file).len(), 0);
+    let bytes = page_of(1, 1);
+    let parts = [Bytes::from_slice(&bytes)];
+    let raw = || bench.file.write_at(&bytes, 4096).map_err(errno);
+    bench
+        .client
+        .write(bench.place, Place::At(4096), &parts, raw, || unreachable!("it has an offset"))
+        .unwrap();
+    assert_eq!((contents(&bench.file).len(), row.page_rows.get()), (8192, 1));
+    bench.durable.board.header().log_goes_on.word.store(0, Ordering::SeqCst);
+    bench.write(4096, &page_of(1, 2));
+    assert_eq!(row.page_rows.get(), 2);
+    bench.file.set_len(0).unwrap();
+    recovered(&bench).unwrap();
+    assert!(contents(&bench.file) == [page_of(0, 1), page_of(1, 2)].concat());
 }
 
 #[test]
