@@ -8,14 +8,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, wait};
+use holdfast_media::Nvm;
 
+use crate::disk::Disk;
+use crate::durable::{Durable, ManagedFile};
 use crate::keeper::Keeper;
 
-/// How old a size or a time may be that an outsider sees.
+/// A step: how old a size or a time may be that an outsider sees.
 const TELL: Duration = Duration::from_millis(10);
+/// The same while a file is written all the time. Telling takes an open, which the fence looks at as at any other.
+const TELL_AGAIN: Duration = Duration::from_millis(100);
 /// Steps that found a file in state Through written since the one before, until it counts as written again and again.
 const STEPS_WRITTEN: u32 = 2;
 const IDLE: Duration = Duration::from_secs(3600);
@@ -28,12 +33,19 @@ struct Young {
     steps_written: u32,
 }
 
+/// What outsiders were told of a file in state Behind.
+struct Told {
+    generation: u64,
+    newest_seq: u64,
+    at: Instant,
+}
+
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
     let bell = &header.expirer_wake.word;
-    // Per slot, its generation and up to which record it was told.
-    let mut told: HashMap<u32, (u64, u64)> = HashMap::new();
+    // By slot.
+    let mut told: HashMap<u32, Told> = HashMap::new();
     let mut young: HashMap<u32, Young> = HashMap::new();
     while header.write_behind.word.load(Ordering::SeqCst) != 0 {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
@@ -41,9 +53,12 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         if keeper.is_stopping() {
             return;
         }
-        find_written(keeper, &mut young);
-        if header.behind_files.census.get() != 0 {
-            tell_all(keeper, &mut told);
+        for file in keeper.durable.managed() {
+            match keeper.durable.board.files()[file.slot as usize].state() {
+                FileState::Through => look_at_writes(&keeper.durable, &file, &mut young),
+                FileState::Behind => tell(&keeper.durable, &file, &mut told),
+                _ => {}
+            }
         }
         // While nothing is dirty the expirer is idle, and the first write rings.
         if header.expirer_idle.word.load(Ordering::SeqCst) != 0 {
@@ -54,38 +69,40 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     }
 }
 
-/// Has files that are written again and again enter state Behind.
-fn find_written(keeper: &Keeper, young: &mut HashMap<u32, Young>) {
-    let durable = &keeper.durable;
-    for file in durable.managed() {
-        let row = &durable.board.files()[file.slot as usize];
-        if row.state() != FileState::Through || !file.meta().may_be_behind {
-            continue;
-        }
-        let newest_seq = row.newest_seq.load(Ordering::SeqCst);
-        let fresh = Young { generation: file.generation, newest_seq, steps_written: 0 };
-        let seen = young.entry(file.slot).or_insert(fresh);
-        if seen.generation != file.generation {
-            *seen = Young { generation: file.generation, newest_seq, steps_written: 0 };
-        } else if seen.newest_seq != newest_seq {
-            (seen.newest_seq, seen.steps_written) = (newest_seq, seen.steps_written + 1);
-            // Once: what keeps it out then is looked at again in the expirer's reviews.
-            if seen.steps_written == STEPS_WRITTEN {
-                durable.enter_behind(&file);
-            }
+/// Has a file that is written again and again enter state Behind.
+fn look_at_writes<N: Nvm, D: Disk>(
+    durable: &Durable<N, D>,
+    file: &ManagedFile<D::File>,
+    young: &mut HashMap<u32, Young>,
+) {
+    if !file.meta().may_be_behind {
+        return;
+    }
+    let newest_seq = durable.board.files()[file.slot as usize].newest_seq.load(Ordering::SeqCst);
+    let fresh = || Young { generation: file.generation, newest_seq, steps_written: 0 };
+    let seen = young.entry(file.slot).or_insert_with(fresh);
+    if seen.generation != file.generation {
+        *seen = fresh();
+    } else if seen.newest_seq != newest_seq {
+        (seen.newest_seq, seen.steps_written) = (newest_seq, seen.steps_written + 1);
+        // Once: what keeps it out then is looked at again in the expirer's reviews.
+        if seen.steps_written == STEPS_WRITTEN {
+            durable.enter_behind(file);
         }
     }
 }
 
-fn tell_all(keeper: &Keeper, told: &mut HashMap<u32, (u64, u64)>) {
-    let durable = &keeper.durable;
-    for file in durable.managed() {
-        let row = &durable.board.files()[file.slot as usize];
-        let now = (file.generation, row.newest_seq.load(Ordering::SeqCst));
-        if row.state() == FileState::Behind && told.get(&file.slot) != Some(&now) {
-            // A disk that refuses is met, and reported, by who drains all of the file.
-            let _ = durable.tell(&file);
-            told.insert(file.slot, now);
-        }
+fn tell<N: Nvm, D: Disk>(
+    durable: &Durable<N, D>,
+    file: &ManagedFile<D::File>,
+    told: &mut HashMap<u32, Told>,
+) {
+    let newest_seq = durable.board.files()[file.slot as usize].newest_seq.load(Ordering::SeqCst);
+    let before = told.get(&file.slot).filter(|told| told.generation == file.generation);
+    if before.is_some_and(|told| told.newest_seq == newest_seq || told.at.elapsed() < TELL_AGAIN) {
+        return;
     }
+    // A disk that refuses is met, and reported, by who drains all of the file.
+    let _ = durable.tell(file);
+    told.insert(file.slot, Told { generation: file.generation, newest_seq, at: Instant::now() });
 }
