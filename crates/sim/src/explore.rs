@@ -418,9 +418,19 @@ const DIRECTED_SPILL: [&[Op]; 3] = [
     ],
 ];
 
-/// Two passes at once: what one has written is lost in a failure that the other is told of.
-const FAILING_SPILL: [Op; 5] =
-    [Op::Put(A, 300, 900), Op::Put(B, 300, 900), Op::Put(A, 10, 900), Op::SpillFails(true), Op::Spill(1)];
+/// Two passes at once: what one has written, while it drains rows, is lost in a failure that the other is told of.
+const FAILING_SPILL: [Op; 10] = [
+    Op::Put(A, 0, 40),
+    Op::Put(A, 4096, 40),
+    Op::Put(A, 8192, 40),
+    Op::Put(A, 12288, 40),
+    Op::Put(A, 16384, 40),
+    Op::Put(A, 20480, 40),
+    Op::Put(A, 24576, 40),
+    Op::Put(A, 28672, 40),
+    Op::SpillFails(true),
+    Op::Spill(1),
+];
 
 /// Visits histories in which the log goes on in a file of a few frames, in both states: all sequences of up to so many
 /// operations, spilling beside what else is under way, and deaths.
@@ -462,7 +472,7 @@ pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
                 for before in befores {
                     let steps = [*before, &[*op]].concat();
                     if follow(&steps).is_some() {
-                        setting.each(visit, &steps, Spread::Other(1, *other));
+                        setting.each(visit, &steps, Spread::Other(1 - step(*op).thread, *other));
                     }
                 }
             }
@@ -473,7 +483,8 @@ pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
                 for then in [None, Some(Op::Spill(8)), Some(Op::Expire)] {
                     setting.each(visit, &steps, Spread::Killed(then));
                 }
-                setting.each(visit, &steps, Spread::KilledAmid(1, Op::Put(A, 20, 40)));
+                let other = 1 - step(*op).thread;
+                setting.each(visit, &steps, Spread::KilledAmid(other, Op::Put(A, 20, 40)));
             }
         }
     }
