@@ -97,33 +97,46 @@ pub fn append(lab: &Lab) -> Result<Outcome> {
 /// 1 GiB through a pool of 64 MiB, and the longest that one write took.
 pub fn saturated(lab: &Lab) -> Result<Outcome> {
     let small = behind(lab.sized_side(GIB / 16)?);
+    let spilling = lab.spilling(&small, 2 * GIB)?;
     lay_out(&lab.home(&Side::Native).join("random"), GIB)?;
     let mut checks = Vec::new();
     let mut all = Vec::new();
     for rw in ["randwrite", "write"] {
         let job = Job { rw, end: End::SyncedBytes(GIB), ..random_writes(lab, 0) };
-        let longest = Cell::new(0f64);
+        let (longest, longest_spilling) = (Cell::new(0f64), Cell::new(0f64));
         let run = |label: &str, side: &Side| -> Run<'_> {
-            let (side, job, longest) = (side.clone(), at_home(lab, side, job.clone()), &longest);
+            let longest = if label.ends_with("spill file") { &longest_spilling } else { &longest };
+            let (side, job) = (side.clone(), at_home(lab, side, job.clone()));
             let sample = move || {
                 let done = job.run(lab, &side)?;
-                if let Side::Holdfast(..) = side {
-                    longest.set(longest.get().max(done.write_max_ms));
-                }
+                longest.set(longest.get().max(done.write_max_ms));
                 Ok((GIB >> 20) as f64 / done.wall_s)
             };
-            (format!("{label}, {rw}"), Box::new(sample))
+            (format!("{label}, {rw}"), Box::new(sample) as _)
         };
-        let runs = vec![run("native", &Side::Native), run("holdfast, write-behind", &small)];
+        let native = (format!("native, {rw}"), {
+            let job = at_home(lab, &Side::Native, job.clone());
+            let sample = move || Ok((GIB >> 20) as f64 / job.run(lab, &Side::Native)?.wall_s);
+            Box::new(sample) as Box<dyn FnMut() -> Result<f64>>
+        });
+        let runs = vec![
+            native,
+            run("holdfast, write-behind", &small),
+            run("holdfast, write-behind, spill file", &spilling),
+        ];
         let series = interleave(lab.options.rounds, "MiB/s", runs)?;
-        checks.push(Check::ratio(&series[1], &series[0], Some(Bar::AtLeast(0.9))));
-        let what = format!("longest single write, {rw}");
-        checks.push(Check::value(what, longest.get(), "ms", Some(Bar::AtMost(100.0))));
+        let sides = [("", &series[1], &longest), (", spill file", &series[2], &longest_spilling)];
+        for (which, side, longest) in sides {
+            checks.push(Check::ratio(side, &series[0], Some(Bar::AtLeast(0.9))));
+            let what = format!("longest single write, {rw}{which}");
+            checks.push(Check::value(what, longest.get(), "ms", Some(Bar::AtMost(100.0))));
+        }
         all.extend(series);
     }
     let notes = vec![
         "wall time of the process, start, final drain and one fsync included; each block of 1 GiB once"
             .into(),
+        "the spill file has 2 GiB and lies on the same disk".into(),
     ];
     Ok(Outcome { series: all, checks, notes, ..Outcome::default() })
 }

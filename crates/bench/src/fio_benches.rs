@@ -143,6 +143,7 @@ pub fn saturated(lab: &Lab) -> Result<Outcome> {
     // What a log of this size must do at the least: half of it goes to disk while the other half fills.
     let in_batches = Job { writes_per_fsync: GIB / 16 / 2 / 4096, ..random.clone() };
     let small = lab.sized_side(GIB / 16)?;
+    let spilling = lab.spilling(&small, 2 * GIB)?;
     lay_out(&lab.home(&Side::Native).join("random"), GIB)?;
     // What fio itself takes to start and stop is no part of either side.
     let nothing = at_home(lab, &Side::Native, Job { end: End::SyncedBytes(4096), ..random.clone() });
@@ -160,6 +161,8 @@ pub fn saturated(lab: &Lab) -> Result<Outcome> {
         side("holdfast, random, fsync each", &small, &synced(&random)),
         side("native, sequential", &Side::Native, &sequential),
         side("holdfast, sequential", &small, &sequential),
+        side("holdfast, random, spill file", &spilling, &random),
+        side("holdfast, sequential, spill file", &spilling, &sequential),
     ];
     let series = interleave(lab.options.rounds, "MiB/s", sides)?;
     let checks = vec![
@@ -168,8 +171,11 @@ pub fn saturated(lab: &Lab) -> Result<Outcome> {
         Check::ratio(&series[1], &series[0], None),
         Check::ratio(&series[2], &series[1], None),
         Check::ratio(&series[5], &series[4], Some(Bar::AtLeast(0.8))),
+        Check::ratio(&series[6], &series[0], Some(Bar::AtLeast(0.8))),
+        Check::ratio(&series[7], &series[4], Some(Bar::AtLeast(0.8))),
     ];
     let notes = vec![
+        "the spill file has 2 GiB and lies on the same disk".into(),
         format!(
             "pool 64 MiB; 4 KiB writes, each block of 1 GiB once, fsync at the end; wall time of the process (keeper \
              start and final drain included) less {:.0} ms that fio takes by itself",

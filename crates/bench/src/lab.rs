@@ -162,6 +162,18 @@ impl Lab {
         Ok(Side::Holdfast(path, Vec::new()))
     }
 
+    /// The same where the log goes on in a file when it is full. The file is made now: that is done once for all runs.
+    pub fn spilling(&self, side: &Side, bytes: u64) -> Result<Side> {
+        let Side::Holdfast(pool, options) = side else { return Ok(side.clone()) };
+        let file = self.files.path().join("spill");
+        let mut options = options.clone();
+        options.push(format!("--spill={}", file.display()));
+        options.push(format!("--spill-size={bytes}"));
+        let side = Side::Holdfast(pool.clone(), options);
+        self.run(&side, &["true".into()])?;
+        Ok(side)
+    }
+
     fn make_pool(&self, path: &Path, bytes: u64) -> Result<()> {
         self.made_pools.borrow_mut().push(path.to_path_buf());
         self.holdfast(&["format", "--volatile", "--size", &bytes.to_string(), "--pool"], path).map(drop)

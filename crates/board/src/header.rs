@@ -87,6 +87,9 @@ pub struct Header {
     pub forks_pending: Switch,
     /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
     pub throttle_ns: Counter,
+    /// 1 while a log that is short goes on in a file: what can go to the page cache at once need not be brought there later.
+    /// Set by the keeper.
+    pub log_goes_on: Switch,
     /// 1 while files may be in state Behind; set by the keeper.
     pub write_behind: Switch,
     /// 1 when files are logged from their first sync on (durability = sync); set by the keeper.

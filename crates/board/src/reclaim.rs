@@ -11,6 +11,15 @@ use crate::segments::SegmentState;
 use crate::sync::{Ordering, wait, wake};
 
 impl Board {
+    /// Up to which seq the records of a slot are dead; those of one that is free or void all are.
+    pub fn expired_seq(&self, slot: u32) -> u64 {
+        let row = &self.files()[slot as usize];
+        match row.state() {
+            FileState::Free | FileState::Orphan => u64::MAX,
+            _ => row.expired_seq.load(Ordering::SeqCst),
+        }
+    }
+
     /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
     pub fn free_dead_segments(&self) {
         let collect = || -> Vec<_> {
@@ -19,10 +28,7 @@ impl Board {
         // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
         let sealed = collect();
         let rows = self.files();
-        let expired = |slot: u32| match rows[slot as usize].state() {
-            FileState::Free | FileState::Orphan => u64::MAX,
-            _ => rows[slot as usize].expired_seq.load(Ordering::SeqCst),
-        };
+        let expired = |slot: u32| self.expired_seq(slot);
         let lowest = rows
             .iter()
             .filter(|row| {

@@ -132,6 +132,13 @@ canaries! {
         CoveredInPart, "3", "a record counts as covered when newer ones cover its first byte on each page";
         CopyUnfenced, "3", "a segment is given back before the copies of its live records are fenced";
         CopyUnredirected, "4 (page rows)", "page rows are not pointed to the copies of their records";
+        SpillEntryEarly, "3 (spill)", "a frame's entry is persisted before the frame is durable";
+        SpillFreedEarly, "3 (spill)", "a spilled segment is given back before its frame's entry is persisted";
+        SpillFrameLive, "3 (spill)", "a frame is given back before its records have expired";
+        SpillRowsStay, "4 (spill)", "page rows still point into a segment that was spilled and given back";
+        SpillFailureForgotten, "4 (spill)", "a frame counts although another one's sync failed meanwhile";
+        RecoverNoFrames, "4 (spill)", "recovery leaves the frames of the spill file out";
+        RewriteNoFrames, "4 (spill)", "the rewrite after a failed sync leaves the frames of the spill file out";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {

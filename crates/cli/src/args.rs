@@ -88,6 +88,7 @@ Examples:
   holdfast run --volatile --summary -- sqlite3 app.db 'INSERT INTO t VALUES (1)'
   holdfast run --pool /dev/dax0.0 --exclusive /srv/pg -- postgres -D /srv/pg
   holdfast run --volatile --fence lease --write-behind=on -- ./append-only-daemon
+  holdfast run --pool /mnt/pmem/db.pool --spill /srv/db.spill --spill-size 16G -- ./bulk-load
   holdfast run --volatile --nvm-latency-ns 300 --nvm-bandwidth 2G/s -- fio job.fio
 
 A pool that does not exist is created. A pool that another keeper of yours owns is joined. A pool
@@ -127,6 +128,12 @@ pub struct RunArgs {
     /// Memory for pages that are read often, or whose newest bytes are scattered over the log, with --write-behind
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
     pub read_cache: u64,
+    /// When the log is full let it go on in FILE, in order, on any local disk; made if it does not exist
+    #[arg(long, value_name = "FILE")]
+    pub spill: Option<PathBuf>,
+    /// Size of a spill file that has to be made [default: 16 times the pool, at least 1G]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes, requires = "spill")]
+    pub spill_size: Option<u64>,
     /// Start bringing files to disk once this much is logged [default: an eighth of the pool]
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     pub batch_min: Option<u64>,

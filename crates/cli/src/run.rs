@@ -88,10 +88,23 @@ fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
         durability: args.durability.into(),
         write_behind: args.write_behind.into(),
         read_cache_bytes: args.read_cache,
+        spill: args.spill.as_deref().map(spill_path).transpose()?,
+        spill_bytes: args.spill_size.unwrap_or(0),
         nvm_latency_ns: args.nvm_latency_ns,
         nvm_bandwidth_bytes_per_s: args.nvm_bandwidth.unwrap_or(0),
         ..KeeperConfig::new(pool)
     })
+}
+
+/// The spill file's path as the pool keeps it: recovery follows no symbolic link.
+fn spill_path(path: &Path) -> anyhow::Result<PathBuf> {
+    let path = locate::absolute(path)?;
+    let named = path
+        .parent()
+        .zip(path.file_name())
+        .with_context(|| format!("--spill {}: no file", path.display()))?;
+    let directory = named.0.canonicalize().with_context(|| format!("--spill {}", path.display()))?;
+    Ok(directory.join(named.1))
 }
 
 /// The keeper that serves this run.

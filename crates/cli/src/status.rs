@@ -118,6 +118,10 @@ fn in_words(answer: &Answer) -> String {
             "segments free",
             format!("{} of {}", human_count(status.segments_free), human_count(status.segments)),
         ),
+        (
+            "spill frames used",
+            format!("{} of {}", human_count(status.frames_used), human_count(status.frames)),
+        ),
         ("file slots used", format!("{} of {}", human_count(status.slots_used), human_count(status.slots))),
         ("files not on disk", human_count(status.files_dirty)),
         ("backlog at most", human_bytes(status.backlog_bytes)),

@@ -1,10 +1,13 @@
 //! Building hostile images, byte by byte as `docs/format.md` says, with checksums that hold wherever the input does not
 //! ask for others: what the writers of the product refuse to write must reach the readers too.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    CHECKED_MAX, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES, SEGMENT_HEADER_BYTES,
-    encode, segment_seed,
+    CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
+    SEGMENT_HEADER_BYTES, SPILL_HEADER_BYTES, SpillHeader, VERSION, encode, segment_seed,
 };
 
 use crate::choices::Choices;
@@ -18,6 +21,7 @@ const SLOTS_MAX: u64 = 4;
 const SEGMENTS_MAX: u64 = 3;
 const RECORDS_MAX: u64 = 12;
 const DAMAGES_MAX: u64 = 3;
+const FRAMES_MAX: u64 = 2;
 
 /// A pool of the smallest size, nothing in it.
 pub fn empty() -> (Ram, Layout) {
@@ -47,6 +51,60 @@ pub fn pool(choices: &mut Choices<'_>, yard: &Yard) -> (Ram, Layout) {
     (ram, layout)
 }
 
+/// Any spill file of a pool whose account of it says anything: the bytes to be put at `path`, if there is to be one.
+pub fn spill(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, path: &Path) -> Option<Vec<u8>> {
+    if !choices.once_in(3) {
+        return None;
+    }
+    let frame_count = 1 + choices.upto(FRAMES_MAX) as u32;
+    let home = Home { path: path.as_os_str().as_bytes().to_vec(), id: [7; 16], frame_count };
+    let frames = Frames { nvm: ram, layout };
+    if frames.set_home(&home).is_err() {
+        return None;
+    }
+    let header = SpillHeader { pool: UUID, id: home.id, segment_bytes: SEGMENT_BYTES, frame_count };
+    let mut bytes = vec![0; header.file_bytes() as usize];
+    bytes[..SPILL_HEADER_BYTES as usize].copy_from_slice(&header.encode());
+    let slots: Vec<u64> = (0..SLOTS_MAX as u32)
+        .map(|slot| holdfast_pool::Slots { nvm: ram, layout }.generation(slot).unwrap_or(10))
+        .collect();
+    let (other, _) = empty();
+    for frame in 0..frame_count + 1 {
+        let segment = choices.upto(SEGMENTS_MAX) as u32;
+        put_segment(choices, &other, layout, segment, &slots);
+        let from = layout.segment_offset(segment);
+        let image = other.get(from, SEGMENT_BYTES as usize);
+        if let Some(place) =
+            bytes.get_mut(frames.file_offset(frame) as usize..).filter(|_| frame < frame_count)
+        {
+            place[..SEGMENT_BYTES as usize].copy_from_slice(&image);
+        }
+        let generation = ram_word(&image);
+        let end = if choices.once_in(3) { choices.number() } else { choices.upto(10) };
+        let named = if choices.once_in(8) { choices.number() >> 16 } else { segment.into() };
+        let place = if choices.once_in(24) { choices.number() } else { checked(named << 16 | end & 0xffff) };
+        let word = match choices.upto(11) {
+            0 => 0,
+            1 => choices.number(),
+            2 => checked(choices.number()),
+            _ => generation,
+        };
+        ram.put(layout.frame_offset(frame) + 8, &place.to_le_bytes());
+        ram.put(layout.frame_offset(frame), &word.to_le_bytes());
+    }
+    damage(choices, ram, layout.frame_offset(0) - 4096, 4096 + 64);
+    if choices.once_in(12) {
+        bytes.truncate(choices.upto(bytes.len() as u64) as usize);
+    }
+    (!choices.once_in(16)).then_some(bytes)
+}
+
+fn ram_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[..8]);
+    u64::from_le_bytes(word)
+}
+
 /// Any image of one segment.
 pub fn segment(choices: &mut Choices<'_>) -> (Ram, Layout) {
     let (ram, layout) = empty();
@@ -68,7 +126,7 @@ pub fn superblock(choices: &mut Choices<'_>) -> Ram {
     let layout = Layout::new(pool_bytes).or(Layout::new(POOL_BYTES_MIN)).expect("the smallest size is one");
     let mut raw = [0u8; 128];
     raw[..8].copy_from_slice(b"HOLDFAST");
-    put32(&mut raw, 8, 1);
+    put32(&mut raw, 8, VERSION);
     put32(&mut raw, 12, SEGMENT_BYTES as u32);
     raw[16..32].copy_from_slice(&UUID);
     put64(&mut raw, 32, pool_bytes);

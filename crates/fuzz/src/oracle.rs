@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_log::scan_segment;
-use holdfast_pool::{HintKind, Identity, Layout, MARK_CREATED, MARK_VOID, Slots};
+use holdfast_log::{scan_bytes, scan_segment};
+use holdfast_pool::{Frames, HintKind, Identity, Layout, MARK_CREATED, MARK_VOID, Slots};
 
 use crate::image::UUID;
 use crate::ram::Ram;
@@ -22,11 +22,21 @@ pub struct Named {
 }
 
 impl Named {
-    pub fn read(ram: &Ram, layout: &Layout) -> Self {
+    pub fn read(ram: &Ram, layout: &Layout, spill: Option<&[u8]>) -> Self {
         let mut records = Vec::new();
         let mut buffer = Vec::new();
         for segment in 0..layout.segment_count {
             scan_segment(ram, layout, &UUID, segment, &mut buffer, |record| {
+                records.push((record.header.slot, record.header.slot_generation, record.header.seq));
+            });
+        }
+        let frames = Frames { nvm: ram, layout };
+        for frame in frames.in_use() {
+            let Ok(Some(held)) = frames.get(frame) else { continue };
+            let from = frames.file_offset(frame) as usize;
+            let image = spill.and_then(|bytes| bytes.get(from..from + layout.segment_bytes as usize));
+            let Some(image) = image else { continue };
+            scan_bytes(image, &UUID, (held.segment, held.generation), |record| {
                 records.push((record.header.slot, record.header.slot_generation, record.header.seq));
             });
         }

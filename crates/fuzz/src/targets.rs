@@ -77,6 +77,7 @@ impl Bench {
                 let pool = memory.path().join("pool");
                 let outcomes = recover_in(&mut choices, yard, &pool);
                 std::fs::remove_file(&pool)?;
+                let _ = std::fs::remove_file(pool.with_extension("spill"));
                 outcomes
             }
             (Target::Recover, None) => unreachable!("made by `new`"),
@@ -136,7 +137,12 @@ fn scan(choices: &mut Choices<'_>) -> anyhow::Result<Outcomes> {
 
 fn recover_in(choices: &mut Choices<'_>, yard: &mut Yard, pool: &PathBuf) -> anyhow::Result<Outcomes> {
     let (ram, layout) = image::pool(choices, yard);
-    let named = Named::read(&ram, &layout);
+    let path = pool.with_extension("spill");
+    let spill = image::spill(choices, &ram, &layout, &path);
+    let named = Named::read(&ram, &layout, spill.as_deref());
+    if let Some(bytes) = &spill {
+        std::fs::write(&path, bytes)?;
+    }
     ram.store(&File::create(pool)?)?;
     let before = yard.look()?;
     let mut outcomes = Vec::new();
@@ -153,6 +159,9 @@ fn recover_in(choices: &mut Choices<'_>, yard: &mut Yard, pool: &PathBuf) -> any
     let after = yard.look()?;
     if let Some(trespass) = named.trespass(&before, &after) {
         anyhow::bail!("{trespass}\n{first:#?}");
+    }
+    if let Some(bytes) = &spill {
+        anyhow::ensure!(std::fs::read(&path)? == *bytes, "recovery wrote to the spill file");
     }
     // Invariant 8: what was recovered stays, what was set aside stays set aside.
     let second = recover(pool, &RecoverOptions::default(), &mut |_, _, _| ());

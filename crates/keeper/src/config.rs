@@ -73,6 +73,12 @@ pub struct KeeperConfig {
     pub write_behind: WriteBehind,
     /// DRAM for pages that are read often, or whose newest bytes are scattered over the log, in bytes.
     pub read_cache_bytes: u64,
+    /// The file in which the log goes on when it is full: absolute, without symbolic links.
+    #[serde(default)]
+    pub spill: Option<PathBuf>,
+    /// Size of a spill file that has to be made, in bytes (0: as large as is useful).
+    #[serde(default)]
+    pub spill_bytes: u64,
     /// Injected write latency per fence, in nanoseconds.
     pub nvm_latency_ns: u64,
     /// Injected write bandwidth limit, in bytes per second (0: none).
@@ -97,6 +103,8 @@ impl KeeperConfig {
             durability: Durability::Sync,
             write_behind: WriteBehind::Off,
             read_cache_bytes: 32 << 20,
+            spill: None,
+            spill_bytes: 0,
             nvm_latency_ns: 0,
             nvm_bandwidth_bytes_per_s: 0,
             exit_when_unused: true,

@@ -44,6 +44,8 @@ pub enum Access {
     Read,
     /// Writing.
     Write,
+    /// Reading and writing of aligned pieces past the page cache, where the file system can.
+    Direct,
 }
 
 /// A change of names in a watched directory. The kernel queues it before the call that makes it returns.
@@ -157,6 +159,12 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
 
     /// `fsync`: of a file its bytes and size, of a directory the names in it.
     fn sync(&self) -> io::Result<()>;
+
+    /// `fdatasync`: the bytes of a file whose size stays.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Reads all of `bytes`.
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// `syncfs`: has the disk begin with everything of its file system. Errors of files are shown by their own syncs.
     fn sync_file_system(&self);

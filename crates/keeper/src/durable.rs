@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use holdfast_board::Board;
 use holdfast_cache::Reason;
@@ -33,6 +33,7 @@ mod requests;
 mod rewrite;
 mod settle;
 mod slots;
+mod spill;
 mod tell;
 mod times;
 mod turn;
@@ -42,10 +43,12 @@ pub use drain::{BEHIND_AT_ONCE, Pace};
 pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
 pub use reclaim::{Effort, Reclaimed};
-pub(crate) use rewrite::replay_live;
+#[cfg(test)]
+pub(crate) use rewrite::LiveRecords;
 pub use settle::Writers;
 pub(crate) use settle::is_held;
 pub use slots::{Newcomer, Refusal};
+pub use spill::{Order, Spilled};
 
 /// The keeper's name as an owner in the board; no client gets it.
 pub const KEEPER_ID: u32 = 0x7fff_ffff;
@@ -96,12 +99,16 @@ pub struct Durable<N, D: Disk> {
     reclaiming: Turn,
     /// Belongs to who reclaims.
     reclaimer: Mutex<reclaim::Reclaimer>,
+    /// Where the log goes on when it is short.
+    spill: OnceLock<spill::Spill<D::File>>,
     /// Where the search for a free slot begins.
     slot_hint: AtomicU32,
     /// Slots that recovery set aside: never used, never expired.
     pub(crate) set_aside: Vec<u32>,
     /// Real syncs made here.
     pub(crate) syncs: AtomicU64,
+    /// Segments copied to the spill file.
+    pub(crate) segments_spilled: AtomicU64,
     /// Bytes brought to the page cache from page rows.
     pub(crate) drained_bytes: AtomicU64,
 }
@@ -140,9 +147,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             removed_files: AtomicU32::new(0),
             reclaiming: Turn::default(),
             reclaimer: Mutex::default(),
+            spill: OnceLock::new(),
             slot_hint: AtomicU32::new(0),
             set_aside,
             syncs: AtomicU64::new(0),
+            segments_spilled: AtomicU64::new(0),
             drained_bytes: AtomicU64::new(0),
         };
         durable.beat();

@@ -13,6 +13,7 @@ use crate::ages::{Ages, Dirty, Due};
 use crate::disk::OsFile;
 use crate::durable::{BYPASSED_FILE, ManagedFile, Pace, REMOVED_FILES_MAX, locked};
 use crate::keeper::Keeper;
+use crate::spiller::SpillRoom;
 
 /// A file that was still open for writing then is looked at again after this long.
 const OPEN_FILE: Duration = Duration::from_secs(60);
@@ -112,7 +113,10 @@ impl Expirer<'_> {
     /// The files that are due, and when to look again.
     fn look_at_ages(&mut self, now: Instant) -> (HashMap<u32, u64>, Instant) {
         let durable = &self.keeper.durable;
-        let backlog = self.backlog_is_large();
+        let room = self.keeper.spill_room();
+        let frames_short = room == SpillRoom::Short;
+        // Where the log goes on, nothing has to reach its file for want of space.
+        let backlog = self.backlog_is_large() && room == SpillRoom::None;
         let is_stuck = self.keeper.reclaim_stuck.load(Ordering::SeqCst);
         let (mut due, mut next) = (HashMap::new(), now + REVIEW);
         for file in durable.managed() {
@@ -132,6 +136,8 @@ impl Expirer<'_> {
                 _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
                 Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
+                // Much has gathered by now, in which neighbours are found: all that the frames hold.
+                _ if frames_short => _ = durable.seq_of_frames().map(|seq| due.insert(file.slot, seq)),
                 _ if is_stuck && dirty.is_behind => _ = due.insert(file.slot, self.oldest_batch()),
                 Due::At(at) => next = next.min(at),
             }
@@ -266,6 +272,9 @@ impl Expirer<'_> {
 
     /// The fewer segments are free, the closer a writer's pace comes to that of the disk.
     fn throttle(&self, free: u64) {
+        if self.keeper.spill_room() != SpillRoom::None {
+            return self.keeper.durable.board.header().throttle_ns.set(0);
+        }
         let low = u64::from(self.keeper.durable.superblock.layout.segment_count) / THROTTLE_FREE_FRACTION;
         let ns = if free >= low { 0 } else { self.segment_ns * (low - free) / low.max(1) };
         let word = &self.keeper.durable.board.header().throttle_ns;

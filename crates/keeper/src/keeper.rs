@@ -142,6 +142,10 @@ pub(crate) struct Keeper {
     pub stopping: AtomicBool,
     /// Space is short, and the reclaimer finds nothing to free without the disk.
     pub reclaim_stuck: AtomicBool,
+    /// Space is short, and the spill file has room.
+    pub spill_wanted: AtomicBool,
+    /// What fills the log lies together in its files: they are brought to disk, and nothing is spilled.
+    pub in_order: AtomicBool,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
     pub drain_done: Mutex<(u64, bool)>,

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod durable;
 pub mod identity;
 mod lease;
+mod spill;
 
 // What decides on durability runs under the model checker, too (`--cfg shuttle`); what is around it needs a kernel.
 #[cfg(not(shuttle))]
@@ -52,6 +53,10 @@ mod serve;
 mod settlers;
 #[cfg(not(shuttle))]
 mod signals;
+#[cfg(not(shuttle))]
+mod spill_file;
+#[cfg(not(shuttle))]
+mod spiller;
 #[cfg(not(shuttle))]
 pub mod status;
 #[cfg(not(shuttle))]

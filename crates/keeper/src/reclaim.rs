@@ -9,6 +9,7 @@ use holdfast_board::wait;
 
 use crate::durable::Effort;
 use crate::keeper::Keeper;
+use crate::spiller::SpillRoom;
 
 /// Sleep while nobody rings.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -63,7 +64,12 @@ fn pass(keeper: &Keeper) -> bool {
         vain_looks_max: VAIN_LOOKS_MAX,
     };
     let reclaimed = durable.reclaim(effort);
-    let is_stuck = reclaimed.free < total / 4 && reclaimed.free < effort.free_goal;
+    let falls_short = reclaimed.free < effort.free_goal;
+    let goes_on = falls_short && keeper.spill_room() != SpillRoom::None;
+    if goes_on && !keeper.spill_wanted.swap(true, Ordering::SeqCst) {
+        durable.ring_expirer();
+    }
+    let is_stuck = reclaimed.free < total / 4 && falls_short && !goes_on;
     if keeper.reclaim_stuck.swap(is_stuck, Ordering::SeqCst) != is_stuck && is_stuck {
         durable.ring_expirer();
     }

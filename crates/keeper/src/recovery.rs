@@ -18,6 +18,7 @@ mod directory;
 mod export;
 mod file;
 mod format;
+mod frames;
 mod live;
 mod locate;
 mod mapped;
@@ -125,6 +126,6 @@ pub fn recover_on(
     disk: &impl Disk,
     options: &RecoverOptions,
 ) -> Result<(Recovered, Report), PoolError> {
-    let source = run::Source { nvm, superblock, name: Path::new("of this memory") };
+    let source = run::Source::new(nvm, superblock, Path::new("of this memory"));
     run::recover(&source, disk, options, &mut |_, _, _| {})
 }

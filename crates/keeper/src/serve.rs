@@ -22,10 +22,13 @@ use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 use crate::settlers::{self, Queue};
-use crate::{ahead, expire, reclaim, requests, runtime, signals, teller};
+use crate::spill_file::{Wanted, prepare};
+use crate::{ahead, expire, reclaim, requests, runtime, signals, spiller, teller};
 
 /// Threads that answer requests which wait for the disk, beside those that settle ahead of requests.
 const SETTLERS: usize = 2 + ahead::THREADS_MAX;
+/// One copies segments while the disk has work from another.
+const SPILLERS: usize = 2;
 /// A terabyte.
 const FRAMES_MAX: u64 = 1 << 28;
 
@@ -82,8 +85,21 @@ fn build(
     pool: RecoveredPool,
     recovered: Option<Report>,
 ) -> Result<(Keeper, OwnedFd), KeeperError> {
-    let RecoveredPool { mapping, superblock, lock, counter_start, pinned_segments, set_aside_slots, .. } =
-        pool;
+    let RecoveredPool {
+        mapping,
+        superblock,
+        lock,
+        counter_start,
+        pinned_segments,
+        pinned_frames,
+        set_aside_slots,
+        ..
+    } = pool;
+    if let Some(path) = &config.spill {
+        let (size_bytes, volatile) = (config.spill_bytes, config.volatile);
+        let wanted = Wanted { path, size_bytes, volatile, pinned: &pinned_frames, pool: &config.pool };
+        prepare(&mapping, &superblock, &wanted)?;
+    }
     let pool_fd: OwnedFd = std::fs::File::options()
         .read(true)
         .write(true)
@@ -123,6 +139,9 @@ fn build(
         set_aside_slots,
         Arc::clone(&notes) as Arc<dyn Events<OsFile>>,
     );
+    if config.spill.is_some() {
+        durable.use_spill(&pinned_frames).map_err(os("open the spill file"))?;
+    }
     let keeper = Keeper {
         config,
         durable,
@@ -134,9 +153,11 @@ fn build(
         pending: Mutex::default(),
         clients: Mutex::default(),
         recovered,
-        segments_pinned: pinned_segments.len(),
+        segments_pinned: pinned_segments.len() + pinned_frames.len(),
         stopping: AtomicBool::new(false),
         reclaim_stuck: AtomicBool::new(false),
+        spill_wanted: AtomicBool::new(false),
+        in_order: AtomicBool::new(false),
         drain_wanted: AtomicU64::new(0),
         drain_done: Mutex::new((0, true)),
         drain_signal: Condvar::new(),
@@ -152,6 +173,7 @@ struct Threads {
     server: std::thread::JoinHandle<()>,
     expirer: std::thread::JoinHandle<()>,
     reclaimer: std::thread::JoinHandle<()>,
+    spillers: Vec<std::thread::JoinHandle<()>>,
     teller: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
     queue: Arc<Queue>,
@@ -183,9 +205,14 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
     let reclaimed = Arc::clone(keeper);
     let reclaimer = spawn("reclaimer", Box::new(move || reclaim::run(&reclaimed)))?;
+    let mut spillers = Vec::new();
+    for _ in 0..if keeper.config.spill.is_some() { SPILLERS } else { 0 } {
+        let spilled = Arc::clone(keeper);
+        spillers.push(spawn("spiller", Box::new(move || spiller::run(&spilled)))?);
+    }
     let told = Arc::clone(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
-    Ok(Threads { server, expirer, reclaimer, teller, settlers, queue })
+    Ok(Threads { server, expirer, reclaimer, spillers, teller, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -221,8 +248,8 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let _ = threads.expirer.join();
     let _ = threads.reclaimer.join();
     let _ = threads.teller.join();
-    for settler in threads.settlers {
-        let _ = settler.join();
+    for thread in threads.spillers.into_iter().chain(threads.settlers) {
+        let _ = thread.join();
     }
     let busy = keeper.durable.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0);
     let clean = keeper.durable.expire_all() && keeper.durable.expire_all() && !busy;

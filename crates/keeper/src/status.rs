@@ -52,6 +52,9 @@ pub struct Summary {
     /// Calls that went around the log because expiry could not make room in it.
     #[serde(default)]
     pub no_room: u64,
+    /// Segments copied to the spill file.
+    #[serde(default)]
+    pub segments_spilled: u64,
     /// Segments with records that recovery set aside.
     #[serde(default)]
     pub segments_set_aside: usize,
@@ -96,6 +99,12 @@ pub struct Status {
     pub segments: u64,
     /// Segments free.
     pub segments_free: u64,
+    /// Frames of the spill file that can be written to, in all.
+    #[serde(default)]
+    pub frames: u64,
+    /// Frames that hold a part of the log.
+    #[serde(default)]
+    pub frames_used: u64,
     /// File slots in all.
     pub slots: u64,
     /// File slots in use.

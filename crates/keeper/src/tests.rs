@@ -28,6 +28,7 @@ mod durable;
 mod lent;
 mod loaded;
 mod reused;
+mod spill;
 mod unsynced;
 
 struct House {
@@ -116,10 +117,9 @@ impl House {
         let mut copy = tempfile::tempfile().unwrap();
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
-        crate::durable::replay_live(&nvm, &superblock, (place.slot, place.generation), &mut || {
-            Ok(crate::disk::OsFile::from(handle.take().unwrap()))
-        })
-        .unwrap();
+        crate::durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+            .apply(&mut || Ok(crate::disk::OsFile::from(handle.take().unwrap())))
+            .unwrap();
         let mut bytes = Vec::new();
         std::io::Seek::rewind(&mut copy).unwrap();
         copy.read_to_end(&mut bytes).unwrap();

@@ -57,19 +57,28 @@ pub fn scan_segment(
     uuid: &[u8; 16],
     segment: u32,
     buffer: &mut Vec<u8>,
-    mut visit: impl FnMut(Record<'_>),
+    visit: impl FnMut(Record<'_>),
 ) -> SegmentScan {
-    let start = SEGMENT_HEADER_BYTES as u32;
     let Some(generation) = segment_generation(nvm, layout, segment) else {
-        return SegmentScan { generation: None, end: start, stop: Stop::Tail };
+        return SegmentScan { generation: None, end: SEGMENT_HEADER_BYTES as u32, stop: Stop::Tail };
     };
     buffer.resize(layout.segment_bytes as usize, 0);
     nvm.read(layout.segment_offset(segment), buffer);
+    scan_bytes(buffer, uuid, (segment, generation), visit)
+}
+
+/// As [`scan_segment`], of the bytes of a whole segment, wherever they are now, and the generation it had.
+pub fn scan_bytes(
+    bytes: &[u8],
+    uuid: &[u8; 16],
+    (segment, generation): (u32, u64),
+    mut visit: impl FnMut(Record<'_>),
+) -> SegmentScan {
     let seed = segment_seed(uuid, segment, generation);
-    let mut at = start;
-    while u64::from(at) + RECORD_HEADER_BYTES <= layout.segment_bytes {
-        let Some((header, payload)) = record_at(buffer, at, generation, seed) else {
-            let stop = match valid_after(buffer, at, generation, seed) {
+    let mut at = SEGMENT_HEADER_BYTES as u32;
+    while u64::from(at) + RECORD_HEADER_BYTES <= bytes.len() as u64 {
+        let Some((header, payload)) = record_at(bytes, at, generation, seed) else {
+            let stop = match valid_after(bytes, at, generation, seed) {
                 Some(valid_at) => Stop::Damaged { valid_at },
                 None => Stop::Tail,
             };

@@ -155,6 +155,15 @@ impl DiskFile for Description {
         Ok(())
     }
 
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let read = self.file.pread(bytes, offset);
+        if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
     fn sync_file_system(&self) {}
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -8,6 +8,7 @@
 mod layout;
 mod segment;
 mod slot;
+mod spill;
 mod superblock;
 mod word;
 
@@ -16,6 +17,9 @@ pub use segment::{SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_se
 pub use slot::{
     HANDLE_BYTES_MAX, Hint, HintKind, Identity, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID,
     Ownership, PATH_BYTES_MAX, SLOT_BYTES, Slots,
+};
+pub use spill::{
+    DamagedEntry, FRAME_ENTRY_BYTES, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader,
 };
 pub use superblock::{FormatError, Superblock, VERSION, Words, format, open};
 pub use word::{CHECKED_MAX, decode, encode};

@@ -9,7 +9,7 @@ use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::{SEGMENT_BYTES, decode, encode};
 
 /// The format this code reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Every word of the words page stands alone in a cache line, so one flush never carries another.

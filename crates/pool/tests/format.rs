@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    HintKind, Identity, Layout, MARK_CREATED, Ownership, POOL_BYTES_MIN, SLOT_BYTES, Slots, Words, Zone,
-    format, set_segment_generation,
+    Frame, Frames, HintKind, Home, Identity, Layout, MARK_CREATED, Ownership, POOL_BYTES_MIN, SLOT_BYTES,
+    Slots, SpillHeader, Words, Zone, format, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -88,12 +88,23 @@ fn the_document_shows_the_bytes_that_are_written() {
     slots.push_hint(0, HintKind::Unlink, b"/srv/a");
     slots.set_expired_seq(0, 1234);
     set_segment_generation(&memory, &layout, 0, 1001);
+    let frames = Frames { nvm: &memory, layout: &layout };
+    let home = Home { path: b"/srv/spill".to_vec(), id: *b"the file's name!", frame_count: 512 };
+    frames.set_home(&home).unwrap();
+    let held = Frame { segment: 3, generation: 1002, end: 2_097_088 };
+    frames.put(&[(1, held)]);
+    assert_eq!((frames.home(), frames.get(1), frames.get(0)), (Some(home), Ok(Some(held)), Ok(None)));
 
     let bytes = memory.0.borrow();
     let zone = |from: u64, len: u64| listing(&bytes[from as usize..(from + len) as usize], from);
     assert_documented("the superblock", &zone(layout.offset(Zone::Superblock), 128));
     assert_documented("the words", &zone(layout.offset(Zone::Words), 4096));
     assert_documented("a slot", &zone(layout.slot_offset(0), SLOT_BYTES));
+    assert_documented("the frames", &zone(layout.offset(Zone::Frames), 4096 + 4096 * 16));
+    let header =
+        SpillHeader { pool: uuid, id: *b"the file's name!", segment_bytes: 2_097_152, frame_count: 512 };
+    assert_documented("a spill file's header", &listing(&header.encode(), 0));
+    assert_eq!(SpillHeader::decode(&header.encode()), Some(header));
     assert_documented("a segment header", &zone(layout.segment_offset(0), 64));
     // A free slot and an unused segment are blank where it counts.
     assert_eq!(zone(layout.slot_offset(1), SLOT_BYTES), "");

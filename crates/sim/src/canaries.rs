@@ -59,6 +59,9 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
                 if index == 0 {
                     // The shortest, and the directed ones.
                     (worker.index, worker.of) = (0, 1);
+                    if canary.breaks().ends_with("(spill)") {
+                        worker.spilled(2);
+                    }
                     worker.exhaustive(1);
                     worker.of = ROUNDS;
                 }

@@ -334,6 +334,7 @@ impl Service {
             on_sync,
             counter_start: recovered.counter_start,
             pinned_segments: recovered.pinned_segments.clone(),
+            pinned_frames: recovered.pinned_frames.clone(),
             set_aside_slots: recovered.set_aside_slots.clone(),
         }
     }

@@ -32,6 +32,8 @@ pub const BLOCK_BYTES: usize = 256;
 pub const DEVICE: u64 = 9;
 const FS_UUID: [u8; 16] = [7; 16];
 const ROOT: u32 = 0;
+/// The spill file's name in the root directory.
+const SPILL: &[u8] = b"spill";
 
 type Block = Option<Arc<[u8; BLOCK_BYTES]>>;
 
@@ -293,6 +295,15 @@ impl DiskState {
 
     /// Syncs a file; `seen` counts the errors its description has told.
     fn sync_file(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
+        self.sync_data(id, seen)?;
+        if self.ordering == Journal::Ordered {
+            self.commit(|_| true);
+        }
+        Ok(())
+    }
+
+    /// As `sync_file`, and no change of a name becomes durable with it.
+    fn sync_data(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
         if self.inode(id).fails_next {
             self.drop_dirty(id);
         }
@@ -303,9 +314,6 @@ impl DiskState {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         inode.write_dirty();
-        if self.ordering == Journal::Ordered {
-            self.commit(|_| true);
-        }
         self.version += 1;
         Ok(())
     }
@@ -337,6 +345,25 @@ impl DiskState {
         self.random = random;
         self.refusals += 1;
         self.version += 1;
+    }
+
+    /// Adds the file where the log of a pool goes on, which has had these first bytes for long.
+    pub fn add_spill(&mut self, header: &[u8], bytes: u64) {
+        let id = self.make(false, 0o600);
+        self.write(id, 0, header);
+        self.set_size(id, bytes);
+        self.inode_mut(id).write_dirty();
+        let root = self.inode_mut(ROOT);
+        root.entries.insert(SPILL.to_vec(), id);
+        root.durable_entries.insert(SPILL.to_vec(), id);
+    }
+
+    /// Has the next write to the spill file fail, or the next sync of it.
+    pub fn fail_spill(&mut self, sync: bool) {
+        let Some(&id) = self.inode(ROOT).entries.get(SPILL) else { return };
+        let inode = self.inode_mut(id);
+        inode.fails_next |= sync;
+        inode.refuses_next |= !sync;
     }
 
     /// The files of the directory `/d` as programs see them.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
 use crate::disk::{DiskState, Journal, Left};
-use crate::machine::{Machine, Service, blank_pool, now_unix_s};
+use crate::machine::{Machine, Service, blank_pool, now_unix_s, spill_header};
 use crate::nvm::Keep;
 use crate::op::{Op, Step};
 use crate::random::Random;
@@ -39,6 +39,9 @@ pub struct History {
     /// Whether and when files enter state Behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<Behind>,
+    /// Frames of the spill file, if the log goes on in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spill: Option<u32>,
     /// Durability = sync: files are logged from their first sync on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_sync: bool,
@@ -65,7 +68,7 @@ pub struct Played {
 impl History {
     /// The geometry of its pool.
     pub fn layout(&self) -> Layout {
-        Layout::miniature(self.pool.0, self.pool.1, self.pool.2)
+        Layout::miniature(self.pool.0, self.pool.1, self.pool.2).with_frames(self.spill.unwrap_or(0))
     }
 
     /// Its pool before the first step.
@@ -76,10 +79,14 @@ impl History {
     /// Plays it from an empty machine; snapshots are taken from step `from` on.
     pub fn play(&self, from: usize) -> Played {
         let (nvm, superblock) = blank_pool(&self.layout());
-        let disk = DiskState::new(self.journal, now_unix_s(), DISK_SEED);
+        let mut disk = DiskState::new(self.journal, now_unix_s(), DISK_SEED);
+        if let Some(header) = spill_header(&superblock) {
+            disk.add_spill(&header.encode(), header.file_bytes());
+        }
         let service = Service {
             counter_start: 1,
             pinned_segments: Vec::new(),
+            pinned_frames: Vec::new(),
             set_aside_slots: Vec::new(),
             behind: self.behind,
             on_sync: self.on_sync,
@@ -160,6 +167,9 @@ impl fmt::Display for History {
         if let Some(Behind { at_once, frames }) = self.behind {
             let when = if at_once { "at once" } else { "after the first round" };
             writeln!(f, "  files enter state Behind {when}; {frames} frames")?;
+        }
+        if let Some(frames) = self.spill {
+            writeln!(f, "  the log goes on in a file of {frames} frames")?;
         }
         if self.on_sync {
             writeln!(f, "  files are logged from their first sync on")?;

@@ -13,7 +13,7 @@ use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_keeper::disk::{Disk, DiskFile};
 use holdfast_keeper::durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
-use holdfast_pool::{Layout, Superblock};
+use holdfast_pool::{Frames, Home, Layout, SpillHeader, Superblock};
 use rustix::fd::AsFd;
 
 use crate::actors::{self, Ending, Interruption, Task};
@@ -150,8 +150,19 @@ pub struct Machine {
 pub fn blank_pool(layout: &Layout) -> (NvmState, Superblock) {
     let nvm = SimNvm::new(NvmState::new(layout.pool_bytes));
     let superblock = holdfast_pool::format(&nvm, layout, UUID, 1);
+    if let Some(header) = spill_header(&superblock) {
+        let home = Home { path: b"/spill".to_vec(), id: header.id, frame_count: header.frame_count };
+        Frames { nvm: &nvm, layout }.set_home(&home).expect("a short path");
+    }
     let state = nvm.state().crash(crate::nvm::Keep::All, &mut crate::random::Random::new(0));
     (state, superblock)
+}
+
+/// What the file says of itself in which the log of a pool goes on, if it does.
+pub(crate) fn spill_header(superblock: &Superblock) -> Option<SpillHeader> {
+    let Layout { frame_count, segment_bytes, .. } = superblock.layout;
+    let header = SpillHeader { pool: UUID, id: *b"simulated spill!", segment_bytes, frame_count };
+    (frame_count > 0).then_some(header)
 }
 
 /// How a pool is put into service.
@@ -160,6 +171,8 @@ pub struct Service {
     pub counter_start: u64,
     /// Segments that must not be reused.
     pub pinned_segments: Vec<u32>,
+    /// Frames of the spill file that must not be reused.
+    pub pinned_frames: Vec<u32>,
     /// Slots that must not be used.
     pub set_aside_slots: Vec<u32>,
     /// Whether files enter state Behind.
@@ -195,6 +208,9 @@ impl Machine {
             service.set_aside_slots,
             Arc::new(Listener),
         );
+        if superblock.layout.frame_count > 0 {
+            durable.use_spill(&service.pinned_frames).expect("a spill file");
+        }
         PARTS.set(Some(Parts {
             disk: disk.clone(),
             durable: Rc::new(durable),

@@ -23,6 +23,8 @@ const FAILURES_MAX: usize = 20;
 const LOOK: Duration = Duration::from_millis(200);
 /// A history that is under way at so many looks never ends: most take milliseconds.
 const LOOKS_MAX: u32 = 300;
+/// Sequences with a spill file are this long at most: longer ones are the seeds'.
+const SPILLED_OPERATIONS_MAX: usize = 4;
 
 /// Simulates crashes of NVM and disk on one power cord under the real code of clients, keeper and recovery.
 #[derive(Parser)]
@@ -142,7 +144,9 @@ impl Args {
         worker.whole = self.whole;
         let (index, of) = (worker.index, worker.of);
         (worker.index, worker.of) = (index + of * self.slice.0, of * self.slice.1);
-        let complete = self.exhaustive > 0 && worker.exhaustive(self.exhaustive);
+        let complete = self.exhaustive > 0
+            && worker.exhaustive(self.exhaustive)
+            && worker.spilled(self.exhaustive.min(SPILLED_OPERATIONS_MAX));
         (worker.index, worker.of) = (index, of);
         let until = Instant::now() + Duration::from_secs_f64(self.minutes * 60.0);
         let seeds = match self.seeds {

@@ -81,6 +81,10 @@ pub enum Op {
     /// The keeper gives back segments whose records are covered by newer ones, and copies live records of up to so many bytes
     /// out of others.
     Clean(u32),
+    /// The keeper copies up to so many of the oldest full segments to the spill file and gives them back.
+    Spill(u32),
+    /// The next write to the spill file fails, or with the flag the next sync of it.
+    SpillFails(bool),
     /// A program writes to the file that lost its last name last, and that it still has open.
     Haunt(u32, u32),
     /// The disk has room for what is written, or becomes full.
@@ -119,6 +123,8 @@ impl Op {
                 | Self::Refuse(_)
                 | Self::Space(_)
                 | Self::Clean(_)
+                | Self::Spill(_)
+                | Self::SpillFails(_)
         )
     }
 
@@ -161,6 +167,8 @@ impl Op {
             | Self::SyncDirectory
             | Self::Space(_)
             | Self::Haunt(..)
+            | Self::Spill(_)
+            | Self::SpillFails(_)
             | Self::Clean(_) => None,
         }
     }
@@ -241,6 +249,9 @@ impl fmt::Display for Op {
             Self::Break(a, true) => write!(f, "outsider breaks the lease of {} to write", c(a)),
             Self::Refuse(a) => write!(f, "next write of the keeper to {} fails", c(a)),
             Self::Clean(bytes) => write!(f, "clean, copying up to {bytes} bytes"),
+            Self::Spill(segments) => write!(f, "spill up to {segments} segments"),
+            Self::SpillFails(false) => write!(f, "next write to the spill file fails"),
+            Self::SpillFails(true) => write!(f, "next sync of the spill file fails"),
             Self::Haunt(at, bytes) => write!(f, "write(a file without a name, at {at}, {bytes})"),
             Self::Space(true) => write!(f, "disk has room"),
             Self::Space(false) => write!(f, "disk is full"),

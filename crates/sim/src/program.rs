@@ -18,7 +18,8 @@ mod naming;
 
 use bytes::{around, create, haunt, leave, lend, read, resize, sync, write};
 use keeper::{
-    break_lease, bypass, clean, drain, fail, lose, outsider, part, peek, refuse, retire, show, tell,
+    break_lease, bypass, clean, drain, fail, lose, outsider, part, peek, refuse, retire, show, spill_fails,
+    tell,
 };
 use naming::{rename, sync_directory, unlink};
 
@@ -35,6 +36,7 @@ pub(crate) fn is_possible(op: Op) -> bool {
     match op {
         Op::Create(name) => file_at(name).is_none(),
         Op::Put(..) | Op::Lend(_) => true,
+        Op::Spill(_) | Op::SpillFails(_) => durable().count_frames().is_some(),
         _ => op.name().is_none_or(|name| file_at(name).is_some()),
     }
 }
@@ -60,6 +62,8 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Around(name, at, bytes) => around(thread, name, at, bytes, true),
         Op::Fill(name, at, bytes) => around(thread, name, at, bytes, false),
         Op::Clean(copy_bytes_max) => clean(copy_bytes_max),
+        Op::Spill(segments_max) => keeper::spill(segments_max),
+        Op::SpillFails(sync) => spill_fails(sync),
         Op::Haunt(at, bytes) => haunt(thread, at, bytes),
         Op::Sync(name) => sync(thread, name),
         Op::SyncDirectory => sync_directory(thread),

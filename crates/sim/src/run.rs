@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
-use crate::explore::{Spread, exhaustive, seeded, spread};
+use crate::explore::{Spread, exhaustive, seeded, spilled, spread};
 use crate::history::{Behind, History};
 use crate::known::Known;
 use crate::random::Random;
@@ -135,10 +135,10 @@ pub struct Worker<'a> {
 }
 
 /// Pools whose images may be compared, and how they are served afterwards.
-type Shape = ((u32, u32, u64), Option<Behind>, bool);
+type Shape = ((u32, u32, u64), Option<Behind>, bool, Option<u32>);
 
 fn shape(history: &History) -> Shape {
-    (history.pool, history.behind, history.on_sync)
+    (history.pool, history.behind, history.on_sync, history.spill)
 }
 
 impl<'a> Worker<'a> {
@@ -172,6 +172,28 @@ impl Worker<'_> {
     pub fn exhaustive(&mut self, operations: usize) -> bool {
         let mut number = 0;
         exhaustive(operations, self.whole, &mut |(history, how)| {
+            number += 1;
+            if number / NEIGHBOURS % self.of != self.index || self.stopped() {
+                return;
+            }
+            if how == Spread::None {
+                self.short(&history);
+                return;
+            }
+            let points = history.play(history.steps.len()).points;
+            for history in spread(&history, how, points) {
+                if !self.stopped() {
+                    self.short(&history);
+                }
+            }
+        });
+        !self.stopped()
+    }
+
+    /// Plays this thread's part of the sets in which the log goes on in a file; returns whether it is complete.
+    pub fn spilled(&mut self, operations: usize) -> bool {
+        let mut number = 0;
+        spilled(operations, &mut |(history, how)| {
             number += 1;
             if number / NEIGHBOURS % self.of != self.index || self.stopped() {
                 return;
@@ -268,7 +290,8 @@ impl Worker<'_> {
         let mut number = 0;
         for life in 0..lives {
             let mut history = seeded(seed.wrapping_add(life as u64 * 0x1_0000_0000));
-            (history.pool, history.journal, history.behind) = (first.pool, first.journal, first.behind);
+            (history.pool, history.journal) = (first.pool, first.journal);
+            (history.behind, history.spill) = (first.behind, first.spill);
             self.counts.histories += 1;
             self.shared.begins(format!("--seed {seed}"));
             let played = match next.take() {

@@ -206,6 +206,7 @@ impl Story {
             journal,
             pool: TINY,
             behind,
+            spill: None,
             on_sync: false,
             steps: steps.to_vec(),
         };

@@ -46,7 +46,7 @@ fn what_is_known_of_an_image_is_what_recovery_makes_of_it() {
 fn images(steps: &[Op], journal: Journal, behind: Option<Behind>) -> Vec<(usize, [Digest; 4])> {
     let steps: Vec<_> = steps.iter().copied().map(step).collect();
     let last = steps.len() - 1;
-    let played = History { journal, pool: TINY, behind, on_sync: false, steps }.play(last);
+    let played = History { journal, pool: TINY, behind, on_sync: false, spill: None, steps }.play(last);
     assert!(played.hangs.is_none() && played.impossible.is_none() && played.wrong.is_none());
     let of = |snapshot: &Snapshot| {
         let random = &mut Random::new(0);

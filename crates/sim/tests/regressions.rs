@@ -55,7 +55,8 @@ fn check(steps: &[Step]) {
 
 fn check_in(behind: Option<Behind>, steps: &[Step]) {
     for journal in [Journal::Ordered, Journal::Lagging] {
-        let history = History { journal, pool: TINY, behind, on_sync: false, steps: steps.to_vec() };
+        let history =
+            History { journal, pool: TINY, behind, on_sync: false, spill: None, steps: steps.to_vec() };
         let counts = run(|worker| worker.check(&history, 0, Only::ALL));
         assert!(counts.images > 0, "nothing was checked");
     }
@@ -324,7 +325,7 @@ fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
     for bytes in [40, 1200] {
         for journal in [Journal::Ordered, Journal::Lagging] {
             let steps = [Op::Put(A, 0, bytes), Op::Lose(A), Op::Sync(A), Op::Expire].map(alone).to_vec();
-            let history = History { journal, pool: TINY, behind: None, on_sync: true, steps };
+            let history = History { journal, pool: TINY, behind: None, on_sync: true, spill: None, steps };
             run(|worker| worker.check(&history, 0, Only::ALL));
         }
     }
@@ -345,7 +346,7 @@ fn a_removal_never_overtakes_the_rename_before_it() {
                 last,
             ];
             let steps = steps.map(|op| Step::alone(1, op)).to_vec();
-            let history = History { journal, pool: TINY, behind: None, on_sync: true, steps };
+            let history = History { journal, pool: TINY, behind: None, on_sync: true, spill: None, steps };
             run(|worker| worker.check(&history, 0, Only::ALL));
         }
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::PAGE_BYTES;
+use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
@@ -73,6 +73,9 @@ impl<N: Nvm> Client<N> {
         let at = (lane.index(), file.slot);
         // The next one will most likely go on in the same page.
         let appends = total as usize <= GATHER_BYTES_MAX && end > row.size_hint.load(Ordering::SeqCst);
+        if place != Place::Append && self.may_pass_by(file, offset, total) {
+            return Ok(Written::Apart { offset });
+        }
         match judge(&self.board, at, (offset, total, appends), &mut spare, &mut merges) {
             Verdict::Fits => {}
             // An append of the kernel's would go to the end of the file as the kernel knows it.
@@ -98,6 +101,13 @@ impl<N: Nvm> Client<N> {
         }
         lane.count_write(total);
         Ok(Written::Done { offset })
+    }
+
+    /// Whether a write goes to the page cache at once, though page rows would take it: while the log goes on in a file, what is in
+    /// rows is brought there before its segment is given back, by one thread of the keeper's, for which writers would wait.
+    fn may_pass_by(&self, file: FileRef, offset: u64, bytes: u64) -> bool {
+        self.board.header().log_goes_on.word.load(Ordering::Relaxed) != 0
+            && pieces(offset, bytes).all(|(page, ..)| self.board.pages().find(file.slot, page).is_none())
     }
 
     /// Logs and enters the program's bytes as they are at one moment.

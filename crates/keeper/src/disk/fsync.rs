@@ -18,11 +18,19 @@ static DOUBTED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 /// Makes a file or directory durable.
 pub(super) fn fsync(fd: impl AsFd) -> io::Result<()> {
-    let fd = fd.as_fd();
+    sync(fd.as_fd(), |fd| rustix::fs::fsync(fd))
+}
+
+/// Makes the bytes of a file durable whose size and place on the disk stay.
+pub(super) fn fdatasync(fd: impl AsFd) -> io::Result<()> {
+    sync(fd.as_fd(), |fd| rustix::fs::fdatasync(fd))
+}
+
+fn sync(fd: BorrowedFd<'_>, call: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<()>) -> io::Result<()> {
     let stat = fstat(fd)?;
     let doubted = || DOUBTED.lock().unwrap_or_else(PoisonError::into_inner);
     let nudged = if doubted().contains(&stat.st_dev) { nudge(fd, &stat) } else { Ok(()) };
-    let synced = nudged.and_then(|()| rustix::fs::fsync(fd)).and_then(|()| fstat(fd));
+    let synced = nudged.and_then(|()| call(fd)).and_then(|()| fstat(fd));
     if synced.is_err() {
         doubted().insert(stat.st_dev);
     }

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -243,6 +243,17 @@ impl OsFile {
         crate::lease::state(self.file.as_fd())
     }
 
+    /// Opens it for reading and writing past the page cache; through it where its file system cannot.
+    fn reopen_direct(&self) -> io::Result<Self> {
+        let open = |flags: i32| {
+            File::options().read(true).write(true).custom_flags(flags).open(self.magic_path()).map(Self::from)
+        };
+        open(libc::O_DIRECT).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => open(0),
+            _ => Err(error),
+        })
+    }
+
     /// The path by which the kernel finds this description.
     pub fn magic_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
@@ -320,6 +331,9 @@ impl DiskFile for OsFile {
     }
 
     fn reopen(&self, access: Access) -> io::Result<Self> {
+        if access == Access::Direct {
+            return self.reopen_direct();
+        }
         identity::reopen(self, access == Access::Write).map(Self::from)
     }
 
@@ -329,6 +343,14 @@ impl DiskFile for OsFile {
 
     fn sync(&self) -> io::Result<()> {
         super::fsync::fsync(&self.file)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        super::fsync::fdatasync(&self.file)
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
     }
 
     fn sync_file_system(&self) {

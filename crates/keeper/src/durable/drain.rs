@@ -86,7 +86,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Drains these pages, which are in order.
-    fn drain_pages(
+    pub(super) fn drain_pages(
         &self,
         file: &ManagedFile<D::File>,
         pages: &[u64],

@@ -84,6 +84,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn free_segments(&self) {
         let _alone = self.reclaiming.take();
         self.board.free_dead_segments();
+        self.free_frames();
     }
 
     /// Frees segments whose records have expired or are covered by newer ones, oldest first, and copies the live
@@ -139,7 +140,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// The sealed segments, by their highest seq.
-    fn sealed_by_age(&self) -> Vec<u32> {
+    pub(super) fn sealed_by_age(&self) -> Vec<u32> {
         let rows = (0..).zip(self.board.segments());
         let mut sealed: Vec<(u64, u32)> = rows
             .filter(|(_, row)| row.state() == SegmentState::Sealed)

@@ -5,7 +5,8 @@
 
 use std::io;
 
-use crate::disk::DiskFile;
+use super::{Durable, ManagedFile, locked};
+use crate::disk::{Disk, DiskFile};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment, whole_write};
 use holdfast_media::Nvm;
@@ -17,50 +18,77 @@ struct Found {
     payload: Vec<u8>,
 }
 
-/// Applies the live records of `(slot, generation)` in the order of their seqs. `open` opens the file for writing.
-pub(crate) fn replay_live<F: DiskFile>(
-    nvm: &impl Nvm,
-    superblock: &Superblock,
-    (slot, generation): (u32, u64),
-    open: &mut dyn FnMut() -> io::Result<F>,
-) -> io::Result<()> {
-    let expired = Slots { nvm, layout: &superblock.layout }.expired_seq(slot).unwrap_or(0);
-    let mut found = Vec::new();
-    let mut cancels: Vec<(u64, u64)> = Vec::new();
-    let mut buffer = Vec::new();
-    for segment in 0..superblock.layout.segment_count {
-        scan_segment(nvm, &superblock.layout, &superblock.uuid, segment, &mut buffer, |record| {
-            let header = record.header;
-            if header.slot == slot && header.slot_generation == generation && header.seq > expired {
-                match header.kind {
-                    Kind::Cancel => cancels.push((header.file_offset, header.extent)),
-                    _ => found.push(Found { header, payload: record.payload.to_vec() }),
-                }
+/// The records of one use of a slot that have not expired, and the cancels among them.
+pub(crate) struct LiveRecords {
+    place: (u32, u64),
+    expired_seq: u64,
+    found: Vec<Found>,
+    /// Cancelled seqs, and the bytes that stay valid.
+    cancels: Vec<(u64, u64)>,
+}
+
+impl LiveRecords {
+    /// Those that the segments hold, of `(slot, generation)`.
+    pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: (u32, u64)) -> Self {
+        let layout = &superblock.layout;
+        let expired_seq = Slots { nvm, layout }.expired_seq(place.0).unwrap_or(0);
+        let mut live = Self { place, expired_seq, found: Vec::new(), cancels: Vec::new() };
+        let mut buffer = Vec::new();
+        for segment in 0..layout.segment_count {
+            scan_segment(nvm, layout, &superblock.uuid, segment, &mut buffer, |record| live.visit(&record));
+        }
+        live
+    }
+
+    fn visit(&mut self, record: &Record<'_>) {
+        let header = record.header;
+        if (header.slot, header.slot_generation) == self.place && header.seq > self.expired_seq {
+            match header.kind {
+                Kind::Cancel => self.cancels.push((header.file_offset, header.extent)),
+                _ => self.found.push(Found { header, payload: record.payload.to_vec() }),
             }
-        });
-    }
-    found.sort_by_key(|record| (record.header.seq, record.header.group_index));
-    if on(Canary::RewriteBackwards) {
-        found.reverse();
-    }
-    if found.is_empty() {
-        return Ok(());
-    }
-    let file = open()?;
-    let mut written = 0;
-    for (index, record) in found.iter().enumerate() {
-        let seq = record.header.seq;
-        if index > 0 && found[index - 1].header.seq != seq {
-            written = 0;
         }
-        let members = found.iter().filter(|other| other.header.seq == seq).count();
-        if members < usize::from(record.header.group_count) {
-            continue;
-        }
-        let kept = cancels.iter().filter(|cancel| cancel.0 == seq).map(|cancel| cancel.1).min();
-        apply(&file, &record.header, &record.payload, kept, &mut written)?;
     }
-    Ok(())
+
+    /// Applies them in the order of their seqs. `open` opens the file for writing.
+    pub fn apply<F: DiskFile>(mut self, open: &mut dyn FnMut() -> io::Result<F>) -> io::Result<()> {
+        let found = &mut self.found;
+        found.sort_by_key(|record| (record.header.seq, record.header.group_index));
+        // Between its copy and the end of the segment that it was copied from a record is there twice.
+        found.dedup_by_key(|record| (record.header.seq, record.header.group_index));
+        if on(Canary::RewriteBackwards) {
+            found.reverse();
+        }
+        if found.is_empty() {
+            return Ok(());
+        }
+        let file = open()?;
+        let mut written = 0;
+        for (index, record) in found.iter().enumerate() {
+            let seq = record.header.seq;
+            if index > 0 && found[index - 1].header.seq != seq {
+                written = 0;
+            }
+            let members = found.iter().filter(|other| other.header.seq == seq).count();
+            if members < usize::from(record.header.group_count) {
+                continue;
+            }
+            let kept = self.cancels.iter().filter(|cancel| cancel.0 == seq).map(|cancel| cancel.1).min();
+            apply(&file, &record.header, &record.payload, kept, &mut written)?;
+        }
+        Ok(())
+    }
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// The live records of a file, in segments and frames, none of which is given back meanwhile.
+    pub(super) fn live_records(&self, file: &ManagedFile<D::File>) -> io::Result<LiveRecords> {
+        let _alone = locked(&self.reclaimer);
+        let place = (file.slot, file.generation);
+        let mut live = LiveRecords::of_segments(&self.nvm, &self.superblock, place);
+        self.scan_frames(file.slot, &mut |record| live.visit(record))?;
+        Ok(live)
+    }
 }
 
 /// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel record).

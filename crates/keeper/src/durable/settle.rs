@@ -10,7 +10,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
 use super::repair::keep_size;
-use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked, replay_live};
+use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked};
 use crate::disk::{Access, Disk, DiskFile};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
@@ -261,9 +261,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         counts.iter().for_each(|count| count.enter());
         let replayed = self.open_for_writing(file).and_then(|target| {
             self.unseen_in_times(file, &target, |_| {
-                replay_live(&self.nvm, &self.superblock, (file.slot, file.generation), &mut || {
-                    target.try_clone()
-                })
+                self.live_records(file)?.apply(&mut || target.try_clone())
             })
         });
         keep_size(&self.board.files()[file.slot as usize], file);

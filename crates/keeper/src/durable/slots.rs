@@ -203,6 +203,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.release(&file);
         }
         if self.set_aside.is_empty() && unpinned {
+            // Nobody looks at them after a clean close.
+            self.clear_frames();
             self.words().set_counter_clean(self.board.header().counter.get());
         }
     }

@@ -56,7 +56,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Writes the slot's live records to an open file and syncs it.
     fn write_records(&mut self, slot: u32, file: &D::File) -> io::Result<()> {
         let (source, live) = (self.source, self.live);
-        replay(source.nvm, source.layout(), live.of(slot), file, &mut |bytes| {
+        replay(&source.payloads(), live.of(slot), file, &mut |bytes| {
             self.beat();
             (self.progress)(bytes);
         })?;

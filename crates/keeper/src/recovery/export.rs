@@ -48,7 +48,7 @@ pub(super) fn export(
     let target = directory.join(format!("{}-{name}", file.slot));
     fs::create_dir_all(&target)?;
     let data = OsFile::from(File::create(target.join("data"))?);
-    replay(source.nvm, source.layout(), entries, &data, &mut |_| {})?;
+    replay(&source.payloads(), entries, &data, &mut |_| {})?;
     data.sync()?;
     let rows: Vec<RecordRow> = entries.iter().map(row).collect();
     json(&target.join("records.json"), &rows)?;

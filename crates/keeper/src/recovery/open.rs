@@ -38,7 +38,7 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn source(&self) -> Source<'_, Mapping> {
-        Source { nvm: &self.mapping, superblock: &self.superblock, name: &self.path }
+        Source::new(&self.mapping, &self.superblock, &self.path)
     }
 }
 
@@ -56,6 +56,8 @@ pub struct RecoveredPool {
     pub counter_start: u64,
     /// Segments with live records of set-aside files; they must not be reused.
     pub pinned_segments: Vec<u32>,
+    /// Frames of the spill file with such records.
+    pub pinned_frames: Vec<u32>,
     /// Slots that stay in use for set-aside files.
     pub set_aside_slots: Vec<u32>,
 }
@@ -63,7 +65,8 @@ pub struct RecoveredPool {
 impl RecoveredPool {
     /// Marks the pool as closed cleanly, unless something is set aside: that needs the next scan.
     pub(super) fn close_clean(&self) {
-        if self.set_aside_slots.is_empty() && self.pinned_segments.is_empty() {
+        if self.set_aside_slots.is_empty() && self.pinned_segments.is_empty() && self.pinned_frames.is_empty()
+        {
             let words = Words { nvm: &self.mapping, layout: &self.superblock.layout };
             words.set_counter_clean(self.counter_start);
         }
@@ -138,6 +141,7 @@ impl OpenPool {
             lock,
             counter_start: done.counter_start,
             pinned_segments: done.pinned_segments,
+            pinned_frames: done.pinned_frames,
             set_aside_slots: done.set_aside_slots,
         };
         Ok((recovered, report))

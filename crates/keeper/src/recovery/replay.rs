@@ -16,10 +16,10 @@
 use std::io;
 
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Kind, RECORD_HEADER_BYTES};
+use holdfast_log::Kind;
 use holdfast_media::Nvm;
-use holdfast_pool::Layout;
 
+use super::frames::Payloads;
 use super::overlay::newest_pieces;
 use super::scan::Entry;
 use super::writer::Writer;
@@ -32,8 +32,7 @@ const WRITES_MAX: usize = 1 << 22;
 /// Applies `entries` (live, in seq order, of one file) to `file`. `tick` is called before every change of the file;
 /// the numbers it hears add up to the bytes of all writes.
 pub(super) fn replay(
-    nvm: &impl Nvm,
-    layout: &Layout,
+    payloads: &Payloads<'_, impl Nvm>,
     entries: &[Entry],
     file: &impl DiskFile,
     tick: &mut dyn FnMut(u64),
@@ -52,7 +51,7 @@ pub(super) fn replay(
         let (run, rest) = left.split_at(writes.max(1));
         left = rest;
         match first.kind {
-            Kind::Write => write(nvm, layout, run, &mut writer)?,
+            Kind::Write => write(payloads, run, &mut writer)?,
             Kind::Truncate if on(Canary::RecoverNoTruncate) => {}
             Kind::Punch if on(Canary::RecoverNoPunch) => {}
             Kind::Truncate => {
@@ -72,8 +71,7 @@ pub(super) fn replay(
 
 /// Writes the outcome of `writes` (oldest first).
 fn write(
-    nvm: &impl Nvm,
-    layout: &Layout,
+    payloads: &Payloads<'_, impl Nvm>,
     writes: &[Entry],
     writer: &mut Writer<'_, impl DiskFile>,
 ) -> io::Result<()> {
@@ -87,19 +85,13 @@ fn write(
     };
     newest_pieces(writes, |write, skip, bytes| {
         overwritten -= bytes;
-        let from = payload_offset(layout, write) + skip;
-        writer.put(write.file_offset + skip, bytes, |done, part| nvm.read(from + done, part))
+        writer.put(write.file_offset + skip, bytes, |done, part| payloads.read(write, skip + done, part))
     })?;
     writer.flush()?;
     if overwritten > 0 {
         writer.tick(overwritten);
     }
     Ok(())
-}
-
-/// Where the bytes of a record lie on the media.
-pub(super) fn payload_offset(layout: &Layout, entry: &Entry) -> u64 {
-    layout.segment_offset(entry.segment) + u64::from(entry.at()) + RECORD_HEADER_BYTES
 }
 
 #[cfg(test)]

@@ -12,11 +12,12 @@ use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Slots, Superblock, Words};
+use holdfast_pool::{Frames, Layout, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Slots, Superblock, Words};
 
 use super::apply::Applier;
 use super::export::export;
 use super::file::SlotFile;
+use super::frames::{self, Payloads, ReadSpill};
 use super::live::{Live, resolve};
 use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced};
 use super::plan::{Aside, Facts, Outcome, Request, decide};
@@ -54,9 +55,26 @@ pub(super) struct Source<'a, N> {
     pub(super) superblock: &'a Superblock,
     /// For messages.
     pub(super) name: &'a Path,
+    /// Where the log goes on, if it does.
+    pub(super) spill: Option<&'a dyn ReadSpill>,
+}
+
+impl<'a, N> Source<'a, N> {
+    /// A pool whose spill file is not open yet.
+    pub(super) fn new(nvm: &'a N, superblock: &'a Superblock, name: &'a Path) -> Self {
+        Self { nvm, superblock, name, spill: None }
+    }
 }
 
 impl<N: Nvm> Source<'_, N> {
+    pub(super) fn frames(&self) -> Frames<'_, N> {
+        Frames { nvm: self.nvm, layout: self.layout() }
+    }
+
+    pub(super) fn payloads(&self) -> Payloads<'_, N> {
+        Payloads { nvm: self.nvm, layout: self.layout(), spill: self.spill }
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.superblock.layout
     }
@@ -76,6 +94,8 @@ pub struct Recovered {
     pub counter_start: u64,
     /// Segments with live records of set-aside files; they must not be reused.
     pub pinned_segments: Vec<u32>,
+    /// Frames of the spill file with such records.
+    pub pinned_frames: Vec<u32>,
     /// Slots that stay in use for set-aside files.
     pub set_aside_slots: Vec<u32>,
 }
@@ -95,11 +115,11 @@ fn plan(
     let states = if clean.is_some() { Vec::new() } else { slot_states(source) };
     let mut found = match clean {
         Some(_) => Scan::default(),
-        None => scan(source, &states, &mut |done, total| progress("scanning", done, total)),
+        None => scan(source, &states, &mut |done, total| progress("scanning", done, total))?,
     };
     let counter_start = match clean {
         Some(counter) => counter_start_clean(source.layout(), counter),
-        None => counter_start(source, found.seq_max),
+        None => counter_start(source, found.seq_max.max(found.generation_max)),
     };
     let counter_start = counter_start.ok_or_else(|| {
         PoolError::new(format!(
@@ -357,6 +377,8 @@ pub(super) fn examine(
     options: &RecoverOptions,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<Report, PoolError> {
+    let spill = frames::open(source, disk)?;
+    let source = &Source { spill: spill.as_ref().map(|spill| spill as &dyn ReadSpill), ..*source };
     let mut plan = plan(source, disk, options, progress)?;
     plan.export(source, options, |_| true)?;
     plan.report.files = plan.files.iter().filter_map(|planned| planned.row(&plan.live, None)).collect();
@@ -371,6 +393,8 @@ pub(super) fn recover(
     options: &RecoverOptions,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<(Recovered, Report), PoolError> {
+    let spill = frames::open(source, disk)?;
+    let source = &Source { spill: spill.as_ref().map(|spill| spill as &dyn ReadSpill), ..*source };
     let mut plan = plan(source, disk, options, progress)?;
     // What is about to be forgotten is exported with what is kept, and before.
     plan.export(source, options, |planned| {
@@ -441,9 +465,22 @@ pub(super) fn recover(
         .collect();
     pinned.sort_unstable();
     pinned.dedup();
+    let segment_count = source.layout().segment_count;
+    let pinned_frames: Vec<u32> =
+        pinned.iter().filter_map(|place| place.checked_sub(segment_count)).collect();
+    pinned.retain(|&place| place < segment_count);
+    // Everything else in them is synced to the files and void. Only now may they be written over.
+    let mut unused = source.frames().in_use();
+    unused.retain(|frame| pinned_frames.binary_search(frame).is_err());
+    source.frames().clear(&unused);
     let mut set_aside_slots: Vec<u32> = aside.into_iter().collect();
     set_aside_slots.sort_unstable();
-    let recovered = Recovered { counter_start: plan.counter_start, pinned_segments: pinned, set_aside_slots };
+    let recovered = Recovered {
+        counter_start: plan.counter_start,
+        pinned_segments: pinned,
+        pinned_frames,
+        set_aside_slots,
+    };
     Ok((recovered, plan.report))
 }
 

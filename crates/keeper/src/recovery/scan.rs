@@ -11,6 +11,8 @@ use holdfast_log::{Kind, RECORD_HEADER_BYTES, Record, Stop, scan_segment};
 use holdfast_media::Nvm;
 use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, segment_generation};
 
+use super::PoolError;
+use super::frames::{FrameError, scan_frame};
 use super::run::Source;
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a century.
@@ -33,6 +35,7 @@ pub(super) struct Entry {
     pub(super) seq: u64,
     pub(super) file_offset: u64,
     pub(super) extent: u64,
+    /// The segment, or behind the numbers of all segments the frame of the spill file.
     pub(super) segment: u32,
     /// Payload bytes that count: all of them until a cancel record is applied.
     pub(super) bytes: u32,
@@ -95,6 +98,8 @@ pub(super) struct Scan {
     pub(super) entries: Vec<Entry>,
     /// The highest seq under a checksum that holds, live or not.
     pub(super) seq_max: u64,
+    /// The highest generation of a segment whose bytes are in the spill file.
+    pub(super) generation_max: u64,
     /// The newest time in a record, live or not.
     pub(super) unix_time_s_max: u64,
     /// Bytes of log looked at.
@@ -168,7 +173,7 @@ pub(super) fn scan(
     source: &Source<'_, impl Nvm + Sync>,
     states: &[SlotState],
     progress: &mut dyn FnMut(u64, u64),
-) -> Scan {
+) -> Result<Scan, PoolError> {
     let segments = source.layout().segment_count;
     let total = u64::from(segments) * source.layout().segment_bytes;
     let mut all = if segments <= SEGMENTS_ALONE_MAX {
@@ -176,11 +181,42 @@ pub(super) fn scan(
     } else {
         scan_together(source, states, progress)
     };
+    scan_frames(source, states, &mut all).map_err(|error| {
+        PoolError::new(format!(
+            "pool {} goes on in a spill file that cannot be read: {error}; nothing was changed. Put its disk right and recover \
+             again",
+            source.name.display()
+        ))
+    })?;
     progress(total, total);
     if all.damaged_more > 0 {
         all.damaged.push(format!("and {} more damaged places", all.damaged_more));
     }
-    all
+    Ok(all)
+}
+
+/// The part of the log that lies in the spill file.
+fn scan_frames(source: &Source<'_, impl Nvm>, states: &[SlotState], all: &mut Scan) -> std::io::Result<()> {
+    if on(Canary::RecoverNoFrames) {
+        return Ok(());
+    }
+    let (segments, mut buffer) = (source.layout().segment_count, Vec::new());
+    for frame in source.frames().in_use() {
+        let found = scan_frame(source, frame, &mut buffer, |record| {
+            all.visit(states, &Record { segment: segments + frame, ..record });
+        });
+        match found {
+            Ok(Some(found)) => {
+                all.scanned_bytes += source.layout().segment_bytes;
+                all.generation_max = all.generation_max.max(found.generation);
+                found.damage(frame).into_iter().for_each(|text| all.damage(text));
+            }
+            Ok(None) => {}
+            Err(FrameError::Damaged(text)) => all.damage(text),
+            Err(FrameError::Unread(error)) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// In this thread.

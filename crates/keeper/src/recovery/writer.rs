@@ -53,7 +53,7 @@ impl<'a, F: DiskFile> Writer<'a, F> {
         &mut self,
         offset: u64,
         bytes: u64,
-        mut read: impl FnMut(u64, &mut [u8]),
+        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
@@ -68,7 +68,7 @@ impl<'a, F: DiskFile> Writer<'a, F> {
                 // No larger than what comes: many files have a few bytes.
                 self.buffer.resize(end, 0);
             }
-            read(done, &mut self.buffer[self.filled..end]);
+            read(done, &mut self.buffer[self.filled..end])?;
             self.filled = end;
             done += step as u64;
         }

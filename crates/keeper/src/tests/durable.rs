@@ -31,7 +31,7 @@ pub(super) struct Bench {
     pub client: Client,
     pub file: File,
     pub place: FileRef,
-    pool: PathBuf,
+    pub pool: PathBuf,
     pub directory: tempfile::TempDir,
 }
 
@@ -190,7 +190,7 @@ fn frames_are_emptied_before_there_are_none() {
 }
 
 impl Bench {
-    fn segments(&self, state: SegmentState) -> usize {
+    pub fn segments(&self, state: SegmentState) -> usize {
         self.durable.board.segments().iter().filter(|row| row.state() == state).count()
     }
 
@@ -201,7 +201,8 @@ impl Bench {
         let file = &scratch;
         let open = || Ok::<_, std::io::Error>(OsFile::from(file.try_clone()?));
         let at = (self.place.slot, self.place.generation);
-        crate::durable::replay_live(&self.durable.nvm, &self.durable.superblock, at, &mut || open()).unwrap();
+        let live = crate::durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
+        live.apply(&mut || open()).unwrap();
         contents(&scratch)
     }
 

@@ -176,7 +176,7 @@ impl DiskFile for SimFile {
     }
 
     fn reopen(&self, access: Access) -> io::Result<Self> {
-        Ok(self.disk.open_inode(self.id, access == Access::Write))
+        Ok(self.disk.open_inode(self.id, access != Access::Read))
     }
 
     fn is_open_for_writing(&self) -> bool {
@@ -200,6 +200,23 @@ impl DiskFile for SimFile {
         };
         stage::point(if is_directory { Kind::Disk } else { Kind::FileSync });
         result
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        stage::point(Kind::FileSync);
+        let result = {
+            let mut seen = self.seen.load(Ordering::Relaxed);
+            let result = self.disk.state().sync_data(self.id, &mut seen);
+            self.seen.store(seen, Ordering::Relaxed);
+            result
+        };
+        stage::point(Kind::FileSync);
+        result
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let read = self.pread(bytes, offset);
+        if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     fn sync_file_system(&self) {}

@@ -10,6 +10,8 @@ use crate::random::Random;
 
 /// One in so many seeded histories has files that are logged from their first sync on.
 const ON_SYNC_ONE_IN: usize = 4;
+/// One in so many has a spill file.
+const SPILL_ONE_IN: usize = 3;
 /// In one of so many the kernel loses pages by itself.
 const LOSING_ONE_IN: usize = 4;
 
@@ -31,6 +33,18 @@ pub fn seeded(seed: u64) -> History {
         _ if stores && random.one_in(2) => draw_store(random, names.max(4)),
         Some(_) => draw_behind(random, names, pool.2),
         None => draw(random, names, pool.2),
+    };
+    // One in so many with a spill file, which is written now and then.
+    let mut spills = Random::of(&[seed, 6]);
+    let spill = spills.one_in(SPILL_ONE_IN).then(|| 1 + spills.below(8) as u32);
+    let mut draw = |random: &mut Random| match (draw(random), spill) {
+        (op, None) => op,
+        (op, Some(_)) => match spills.below(32) {
+            0..=5 => Op::Spill(1 + spills.below(4) as u32),
+            6 if spills.one_in(4) => Op::SpillFails(spills.one_in(2)),
+            7..=8 => Op::Fail(op.name().unwrap_or(A)),
+            _ => op,
+        },
     };
     let mut steps: Vec<Step> = Vec::new();
     for _ in 0..count {
@@ -64,7 +78,7 @@ pub fn seeded(seed: u64) -> History {
     if fourth.one_in(LOSING_ONE_IN) {
         lose_and_peek(&mut steps, names, &mut fourth);
     }
-    History { journal, pool, behind, on_sync, steps }
+    History { journal, pool, behind, on_sync, spill, steps }
 }
 
 /// Puts steps that only some histories have in the place of others.

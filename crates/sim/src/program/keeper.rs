@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
 use holdfast_keeper::disk::DiskFile;
-use holdfast_keeper::durable::{Effort, ManagedFile, Pace};
+use holdfast_keeper::durable::{Effort, ManagedFile, Order, Pace};
 
 use super::bytes::raw_sync;
 use super::{UnderWay, file_at, managed, payload, with_handle};
@@ -131,6 +131,13 @@ pub(super) fn drain(name: Name) {
     }
 }
 
+/// The keeper has the log go on in the spill file. With few segments at a time it is taken for short from then on.
+pub(super) fn spill(segments_max: u32) {
+    let durable = durable();
+    durable.spill(segments_max, Order::Any);
+    durable.board.header().log_goes_on.word.store(u32::from(segments_max < 4), Ordering::SeqCst);
+}
+
 /// The keeper has the kernel know that a file was written.
 pub(super) fn tell(name: Name) {
     if let Some(file) = file_at(name).and_then(managed_file) {
@@ -167,6 +174,11 @@ pub(super) fn break_lease(name: Name, writes: bool) {
 pub(super) fn clean(copy_bytes_max: u32) {
     let copy_bytes_max = copy_bytes_max.into();
     durable().reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX });
+}
+
+/// The disk of the spill file refuses once.
+pub(super) fn spill_fails(sync: bool) {
+    parts(|parts| parts.disk.state().fail_spill(sync));
 }
 
 /// The next write of the keeper to the file fails.

@@ -65,6 +65,7 @@ pub(super) fn reused_numbers() -> Vec<(History, History)> {
         journal: Journal::Ordered,
         pool: TINY,
         behind: None,
+        spill: None,
         on_sync: false,
         steps: alone(operations),
     };

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 
+use holdfast_log::RECORD_HEADER_BYTES;
 use holdfast_media::{Mapping, OpenMode};
+use holdfast_pool::Layout;
 
 use super::*;
 use crate::disk::OsFile;
@@ -78,6 +80,10 @@ impl Rig {
         Self { directory, nvm, layout }
     }
 
+    fn payloads(&self) -> Payloads<'_, Mapping> {
+        Payloads { nvm: &self.nvm, layout: &self.layout, spill: None }
+    }
+
     /// A record of a write with its bytes at a random place of the log.
     fn write(&self, random: &mut Random, seq: u64, offset: u64, bytes: u64) -> (Entry, Effect) {
         let lines = (holdfast_pool::SEGMENT_BYTES - bytes) / RECORD_HEADER_BYTES - 1;
@@ -88,7 +94,7 @@ impl Rig {
             ..entry(seq, Kind::Write, offset, bytes)
         };
         let mut payload = vec![0; bytes as usize];
-        self.nvm.read(payload_offset(&self.layout, &entry), &mut payload);
+        self.payloads().read(&entry, 0, &mut payload).unwrap();
         (entry, Effect::Write { offset, bytes: payload })
     }
 
@@ -179,7 +185,7 @@ impl Rig {
         let live = resolve(entries, &mut Vec::new());
         let file = OsFile::from(File::options().write(true).open(&path).unwrap());
         let mut told = 0;
-        replay(&self.nvm, &self.layout, live.of(0), &file, &mut |bytes| told += bytes).unwrap();
+        replay(&self.payloads(), live.of(0), &file, &mut |bytes| told += bytes).unwrap();
         assert!(fs::read(&path).unwrap() == meant, "seed {seed}: the file differs");
         assert_eq!(told, live.slots.get(&0).map_or(0, |log| log.bytes), "seed {seed}");
     }
@@ -241,6 +247,6 @@ fn neighbours_are_written_at_once() {
     let path = rig.directory.path().join("file");
     let file = OsFile::from(File::create(&path).unwrap());
     let mut told = Vec::new();
-    replay(&rig.nvm, &rig.layout, &entries, &file, &mut |bytes| told.push(bytes)).unwrap();
+    replay(&rig.payloads(), &entries, &file, &mut |bytes| told.push(bytes)).unwrap();
     assert_eq!(told, [1000 * 1024, 1000 * 1024]);
 }

@@ -1,0 +1,152 @@
+//! A log that goes on in a file, on real files: what comes back from there, and what is said when the file does not.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use holdfast_board::SegmentState;
+use holdfast_cache::Place;
+use holdfast_media::Bytes;
+use holdfast_pool::Frames;
+
+use super::durable::{Bench, bench};
+use super::{contents, errno};
+use crate::durable::{Order, Writers};
+use crate::recovery::{RecoverOptions, Report, recover};
+use crate::spill_file::{Wanted, prepare};
+
+const PAGES: u64 = 3000;
+
+fn page_of(page: u64, round: u64) -> Vec<u8> {
+    let mut bytes = vec![(page * 7 + round) as u8; 4096];
+    bytes[..8].copy_from_slice(&(round * PAGES + page).to_le_bytes());
+    bytes
+}
+
+fn all(rounds: u64) -> Vec<u8> {
+    (0..PAGES).flat_map(|page| page_of(page, rounds)).collect()
+}
+
+fn wanted<'a>(path: &'a Path, pool: &'a Path) -> Wanted<'a> {
+    Wanted { path, size_bytes: 128 << 20, volatile: true, pinned: &[], pool }
+}
+
+/// A file that was written several times over, the older rounds of which lie in frames, and their segments in other use.
+fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
+    let bench = bench(name);
+    let path = bench.directory.path().join("spill");
+    prepare(&bench.durable.nvm, &bench.durable.superblock, &wanted(&path, &bench.pool)).unwrap();
+    assert_eq!(bench.durable.use_spill(&[]).unwrap(), 64);
+    for round in 0..=rounds {
+        // Backwards and by steps, so that no neighbours are written one after the other.
+        for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
+            bench.write(page * 4096, &page_of(page, round));
+        }
+        let spilled =
+            bench.durable.spill(4, Order::Any).segments + bench.durable.spill(4, Order::Any).segments;
+        assert!(spilled >= 5, "{spilled} segments");
+        assert_eq!(bench.segments(SegmentState::Sealed), 0);
+    }
+    (bench, path)
+}
+
+fn recovered(bench: &Bench) -> Result<Report, String> {
+    recover(&bench.pool, &RecoverOptions::default(), &mut |_, _, _| ()).map_err(|error| error.message)
+}
+
+#[test]
+fn what_was_spilled_is_replayed_and_its_frames_are_given_back() {
+    let (bench, _) = spilling("spill-replayed", 2);
+    let in_use = bench.durable.frames_in_use();
+    assert!(in_use >= 15, "{in_use} frames");
+    // The page cache is lost, and all that was spilled from rows was nowhere else.
+    bench.file.set_len(0).unwrap();
+    let report = recovered(&bench).unwrap();
+    assert!(report.damaged.is_empty(), "{:?}", report.damaged);
+    assert_eq!(report.files.iter().map(|row| &row.outcome[..]).collect::<Vec<_>>(), ["replayed"]);
+    assert!(contents(&bench.file) == all(2));
+    let (nvm, layout) = (&bench.durable.nvm, &bench.durable.superblock.layout);
+    assert!(Frames { nvm, layout }.in_use().is_empty());
+}
+
+#[test]
+fn without_its_spill_file_a_pool_is_not_recovered_and_loses_nothing() {
+    let (bench, path) = spilling("spill-missing", 1);
+    bench.file.set_len(0).unwrap();
+    let away = path.with_extension("away");
+    let says = |bench: &Bench, what: &str| {
+        let error = recovered(bench).unwrap_err();
+        assert!(error.contains(what) && error.contains(path.to_str().unwrap()), "{error}");
+        assert_eq!(contents(&bench.file).len(), 0, "nothing is replayed");
+    };
+    fs::rename(&path, &away).unwrap();
+    says(&bench, "No such file");
+    fs::write(&path, vec![0; 8192]).unwrap();
+    says(&bench, "it is no spill file");
+    let mut bytes = fs::read(&away).unwrap();
+    bytes.truncate(bytes.len() - 4096);
+    fs::write(&path, &bytes).unwrap();
+    says(&bench, "a part of it is gone");
+    fs::rename(&away, &path).unwrap();
+    recovered(&bench).unwrap();
+    assert!(contents(&bench.file) == all(1));
+}
+
+#[test]
+fn a_frame_that_lost_its_bytes_is_reported() {
+    let (bench, path) = spilling("spill-torn", 1);
+    bench.file.set_len(0).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 4096], 4096 + (1 << 20)).unwrap();
+    let report = recovered(&bench).unwrap();
+    assert!(report.damaged.iter().any(|text| text.starts_with("spill frame 0")), "{:?}", report.damaged);
+}
+
+#[test]
+fn a_failed_sync_is_made_good_from_the_frames() {
+    let (bench, _) = spilling("spill-rewrite", 2);
+    // The sync that failed dropped all pages.
+    bench.file.set_len(0).unwrap();
+    bench.managed().meta().rewrite = true;
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    assert!(contents(&bench.file) == all(2));
+    bench.durable.free_segments();
+    assert_eq!(bench.durable.frames_in_use(), 0, "all of it has expired");
+}
+
+#[test]
+fn while_the_log_goes_on_writers_bring_pages_to_the_page_cache() {
+    let bench = bench("spill-writers");
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    bench.write(0, &page_of(0, 0));
+    bench.durable.board.header().log_goes_on.word.store(1, Ordering::SeqCst);
+    // The page has a row, which is newer than the page cache: there it stays.
+    bench.write(0, &page_of(0, 1));
+    assert_eq!(contents(&bench.file).len(), 0);
+    let bytes = page_of(1, 1);
+    let parts = [Bytes::from_slice(&bytes)];
+    let raw = || bench.file.write_at(&bytes, 4096).map_err(errno);
+    bench
+        .client
+        .write(bench.place, Place::At(4096), &parts, raw, || unreachable!("it has an offset"))
+        .unwrap();
+    assert_eq!((contents(&bench.file).len(), row.page_rows.get()), (8192, 1));
+    bench.durable.board.header().log_goes_on.word.store(0, Ordering::SeqCst);
+    bench.write(4096, &page_of(1, 2));
+    assert_eq!(row.page_rows.get(), 2);
+    bench.file.set_len(0).unwrap();
+    recovered(&bench).unwrap();
+    assert!(contents(&bench.file) == [page_of(0, 1), page_of(1, 2)].concat());
+}
+
+#[test]
+fn a_file_that_is_not_the_pools_own_is_left_alone() {
+    let bench = bench("spill-strange");
+    let path = bench.directory.path().join("somebody's");
+    fs::write(&path, "precious").unwrap();
+    let wanted = wanted(&path, &bench.pool);
+    let error = prepare(&bench.durable.nvm, &bench.durable.superblock, &wanted).unwrap_err();
+    assert!(error.message.contains("it exists and is no spill file"), "{}", error.message);
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
