@@ -1,0 +1,185 @@
+//! Log space for one operation: segments are taken before any lock, and gone on in under new generations.
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+#[cfg(shuttle)]
+use holdfast_board::model::{Mutation, mutated};
+use holdfast_board::{GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, pause, wait};
+use holdfast_canary::{Canary, on};
+use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
+use holdfast_media::Nvm;
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
+
+use super::{LOOK_AGAIN, Lane};
+use crate::client::Errno;
+
+/// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones leave its rest unused.
+const SPLIT_FRACTION: u64 = 8;
+/// A cancel record must always fit behind the last record of an operation.
+pub(super) const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
+/// Bytes of a segment that no payload can have.
+const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
+
+/// Rounds of expiry that free nothing, after which a writer gives up waiting for space: the first of them may have begun
+/// before it came.
+const ROUNDS_IN_VAIN: u64 = 2;
+/// Rounds after which it gives up, though others found some.
+const ROUNDS_MAX: u64 = 16;
+
+/// The longest write of this pool that is all there or not at all after a crash, in bytes.
+pub(crate) fn atomic_write_bytes_max(layout: &Layout) -> u64 {
+    // Half of the segments: lanes keep a quarter, and the rest can always become free.
+    let segments = (GROUP_SEGMENTS_MAX as u64).min(u64::from(layout.segment_count) / 2);
+    (layout.pool_bytes / 8).min(segments * member_bytes_max(layout))
+}
+
+/// Whether a payload may lie in more than one segment.
+pub(crate) fn is_split(layout: &Layout, bytes: u64) -> bool {
+    bytes > layout.segment_bytes / SPLIT_FRACTION
+}
+
+/// Payload of a record that has a fresh segment for itself.
+fn member_bytes_max(layout: &Layout) -> u64 {
+    layout.segment_bytes - OVERHEAD_BYTES
+}
+
+impl<N: Nvm> Lane<'_, N> {
+    pub(super) fn room(&self) -> u64 {
+        match self.row.segment.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.client.layout.segment_bytes - u64::from(self.row.at.load(Ordering::Relaxed)),
+        }
+    }
+
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), Errno> {
+        if record_bytes(bytes) + CANCEL_BYTES <= self.room() {
+            return Ok(());
+        }
+        let layout = &self.client.layout;
+        let here = if is_split(layout, bytes) { self.payload_room() } else { 0 };
+        let count = (bytes - here).div_ceil(member_bytes_max(layout)).max(1) as usize;
+        self.take_segments(count)?;
+        if here == 0 {
+            self.next_segment();
+        }
+        Ok(())
+    }
+
+    /// Payload bytes that fit into the rest of the present segment.
+    pub(super) fn payload_room(&self) -> u64 {
+        self.room().saturating_sub(RECORD_HEADER_BYTES + CANCEL_BYTES)
+    }
+
+    /// Takes `count` free segments, all or none, lowest first: a small working set stays in the processor's
+    /// translation caches. Sleeps until some are freed; before that it slows down (throttling).
+    fn take_segments(&mut self, count: usize) -> Result<(), Errno> {
+        let header = self.client.board.header();
+        let rows = self.client.board.segments();
+        let freed = &header.segments_freed.word;
+        let throttle_ns = header.throttle_ns.get();
+        if throttle_ns > 0 {
+            self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
+        }
+        let mut fell_short = false;
+        let mut shortage = (0, 0);
+        loop {
+            let seen = freed.load(Ordering::SeqCst);
+            // After the first try nothing is taken that would have to be given back: two that wait for several
+            // segments each would wake one another without end.
+            let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
+            if !fell_short || rows.iter().filter(is_free).take(count).count() == count {
+                for (segment, row) in rows.iter().enumerate() {
+                    if self.more_count == count {
+                        break;
+                    }
+                    if row.try_take(self.index) {
+                        self.row.reserved[self.more_count].store(segment as u32, Ordering::Relaxed);
+                        self.more_count += 1;
+                    }
+                }
+                if self.more_count == count {
+                    return Ok(());
+                }
+                self.give_back();
+                if !fell_short {
+                    shortage = (header.rounds.get(), freed.load(Ordering::SeqCst));
+                }
+                fell_short = true;
+            }
+            let rounds = header.rounds.get() - shortage.0;
+            if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.load(Ordering::SeqCst)
+            {
+                header.no_room.add(1);
+                return Err(Errno::ENOSPC);
+            }
+            if !self.client.keeper_alive() {
+                return Err(Errno::EIO);
+            }
+            header.ring_expirer();
+            self.stalled(|| wait(freed, seen, LOOK_AGAIN));
+        }
+    }
+
+    /// Gives back the reserved segments that were not used; somebody may wait for just as many.
+    pub(super) fn give_back(&mut self) {
+        if self.more_used == self.more_count {
+            return;
+        }
+        for segment in &self.row.reserved[self.more_used..self.more_count] {
+            let segment = segment.load(Ordering::Relaxed);
+            self.client.board.segments()[segment as usize].set_state(SegmentState::Free);
+        }
+        self.more_count = self.more_used;
+        self.client.board.header().announce_free_segments();
+    }
+
+    fn stalled(&self, sleep: impl FnOnce()) {
+        let before = now_ns();
+        sleep();
+        LaneRow::count(&self.row.stalls, 1);
+        LaneRow::count(&self.row.stall_ns, now_ns().saturating_sub(before));
+    }
+
+    /// Goes on in the next of the segments reserved, under a new generation. The one before stays with the
+    /// lane until the operation is over: the keeper must find all members of a group there.
+    pub(super) fn next_segment(&mut self) {
+        let client = self.client;
+        let rows = client.board.segments();
+        let segment = self.row.reserved[self.more_used].load(Ordering::Relaxed);
+        self.more_used += 1;
+        self.row.segment.store(0, Ordering::SeqCst);
+        let mut generation = client.board.header().counter.add(1);
+        if on(Canary::GenerationKept) {
+            generation = segment_generation(&client.nvm, &client.layout, segment).unwrap_or(generation);
+        }
+        rows[segment as usize].clear_summary();
+        #[cfg(shuttle)]
+        if mutated(Mutation::RecordBeforeGeneration) {
+            let offset = client.layout.segment_offset(segment);
+            client.nvm.store_u64(offset, holdfast_pool::encode(generation));
+        }
+        #[cfg(shuttle)]
+        let set_segment_generation = |nvm, layout, segment, generation| {
+            if !mutated(Mutation::RecordBeforeGeneration) {
+                set_segment_generation(nvm, layout, segment, generation);
+            }
+        };
+        set_segment_generation(&client.nvm, &client.layout, segment, generation);
+        self.row.generation.store(generation, Ordering::Relaxed);
+        self.row.seed.store(segment_seed(&client.uuid, segment, generation), Ordering::Relaxed);
+        self.row.at.store(SEGMENT_HEADER_BYTES as u32, Ordering::Relaxed);
+        self.row.segment.store(segment + 1, Ordering::SeqCst);
+    }
+
+    /// Members a payload takes that fills the present segment and goes on in fresh ones.
+    pub(super) fn members(&self, payload: u64) -> u16 {
+        let rest = payload.saturating_sub(self.payload_room());
+        1 + rest.div_ceil(member_bytes_max(&self.client.layout)) as u16
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
