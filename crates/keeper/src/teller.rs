@@ -19,7 +19,7 @@ use crate::keeper::Keeper;
 
 /// A step: how old a size or a time may be that an outsider sees.
 const TELL: Duration = Duration::from_millis(10);
-/// The same while a file is written all the time. Telling takes an open, which the fence looks at as at any other.
+/// The same of a file that is written in every step. Telling takes an open, which the fence looks at as at any other.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
 /// Steps that found a file in state Through written since the one before, until it counts as written again and again.
 const STEPS_WRITTEN: u32 = 2;
@@ -37,6 +37,8 @@ struct Young {
 struct Told {
     generation: u64,
     newest_seq: u64,
+    /// What had been written at the last step.
+    seen_seq: u64,
     at: Instant,
 }
 
@@ -98,11 +100,15 @@ fn tell<N: Nvm, D: Disk>(
     told: &mut HashMap<u32, Told>,
 ) {
     let newest_seq = durable.board.files()[file.slot as usize].newest_seq.load(Ordering::SeqCst);
-    let before = told.get(&file.slot).filter(|told| told.generation == file.generation);
-    if before.is_some_and(|told| told.newest_seq == newest_seq || told.at.elapsed() < TELL_AGAIN) {
-        return;
+    if let Some(before) = told.get_mut(&file.slot).filter(|told| told.generation == file.generation) {
+        // Whoever has stopped writing is told of at the next step.
+        let goes_on = std::mem::replace(&mut before.seen_seq, newest_seq) != newest_seq;
+        if before.newest_seq == newest_seq || goes_on && before.at.elapsed() < TELL_AGAIN {
+            return;
+        }
     }
     // A disk that refuses is met, and reported, by who drains all of the file.
     let _ = durable.tell(file);
-    told.insert(file.slot, Told { generation: file.generation, newest_seq, at: Instant::now() });
+    let generation = file.generation;
+    told.insert(file.slot, Told { generation, newest_seq, seen_seq: newest_seq, at: Instant::now() });
 }
