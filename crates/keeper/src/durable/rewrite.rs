@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Durable, ManagedFile, locked};
+use super::{Durable, ManagedFile};
 use crate::disk::{Disk, DiskFile};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment, whole_write};
@@ -83,7 +83,7 @@ impl LiveRecords {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// The live records of a file, in segments and frames, none of which is given back meanwhile.
     pub(super) fn live_records(&self, file: &ManagedFile<D::File>) -> io::Result<LiveRecords> {
-        let _alone = locked(&self.reclaimer);
+        let _alone = self.reclaiming.take();
         let place = (file.slot, file.generation);
         let mut live = LiveRecords::of_segments(&self.nvm, &self.superblock, place);
         self.scan_frames(file.slot, &mut |record| live.visit(record))?;

@@ -153,8 +153,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// The oldest sealed segments, each with a frame for it.
     fn choose(&self, spill: &Spill<D::File>, segments_max: u32) -> Vec<Passage> {
-        let _alone = locked(&self.reclaimer);
-        // Redirected rows and repaired operations are entered by now: this lock was taken for the first, and what is sealed is
+        let _alone = self.reclaiming.take();
+        // Redirected rows and repaired operations are entered by now: this turn was taken for the first, and what is sealed is
         // done with the second.
         self.board.free_dead_segments();
         self.free_frames();
@@ -355,7 +355,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// The frames are durable: their entries are persisted, then the segments are free.
     fn commit(&self, spill: &Spill<D::File>, passages: &[Passage]) -> u32 {
-        let _alone = locked(&self.reclaimer);
+        let _alone = self.reclaiming.take();
         let rows = self.board.segments();
         let held: Vec<&Passage> = passages
             .iter()
@@ -391,7 +391,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Gives back frames in which every record has expired, cancels included: a cancel's seq is above that of what it cancels.
-    /// The caller has the reclaimer's lock.
+    /// It is the caller's turn to give segments back.
     pub(super) fn free_frames(&self) {
         let Some(spill) = self.spill.get() else { return };
         let mut frames = locked(&spill.frames);
