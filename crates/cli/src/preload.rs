@@ -17,12 +17,19 @@ const SEPARATORS: [char; 2] = [' ', ':'];
 pub fn library() -> anyhow::Result<PathBuf> {
     let executable = locate::executable()?;
     let library = executable.with_file_name(LIBRARY);
-    if !library.is_file() {
-        bail!(
+    // The loader would go on without one that it cannot read.
+    match std::fs::File::open(&library).and_then(|file| file.metadata()) {
+        Ok(found) if found.is_file() => {}
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
+            "{}: {error}: whoever runs holdfast must be able to enter its directory and read this file: \
+             `install` both into one that all can enter, such as /usr/local/lib/holdfast",
+            library.display()
+        ),
+        _ => bail!(
             "{} is missing: it must lie beside {} (`cargo build --release` makes both)",
             library.display(),
             executable.display()
-        );
+        ),
     }
     if library.to_string_lossy().contains(SEPARATORS) {
         bail!("{} cannot be preloaded: move it to a path without spaces and colons", library.display());

@@ -109,6 +109,26 @@ fn another_users_pool() {
     }
 }
 
+/// A checkout in root's home: the loader goes on without a library that it cannot read, and nothing would be durable.
+#[test]
+fn a_library_that_the_user_cannot_read_is_no_missing_one() {
+    need::root();
+    let home = disk::directory();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
+    };
+    mode(home.path(), 0o755);
+    let built = need::holdfast();
+    let (program, library) = (home.path().join("holdfast"), home.path().join("libholdfast.so"));
+    std::fs::copy(&built, &program).expect("copied");
+    std::fs::copy(built.with_file_name("libholdfast.so"), &library).expect("copied");
+    mode(&library, 0o600);
+    let run = Cmd::new(&program).args(["run", "--volatile", "--", "true"]).user(NOBODY, "").output();
+    run.expect(&[REFUSED])
+        .says(&["libholdfast.so"], &["Permission denied"])
+        .says(&["install"], &["whoever runs holdfast"]);
+}
+
 #[test]
 fn busy_pool_names_its_owner() {
     let pool = Pool::new();
