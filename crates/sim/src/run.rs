@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
-use crate::explore::{Spread, exhaustive, seeded, spilled, spread};
+use crate::explore::{Seedling, Spread, exhaustive, seeded, spilled, spread};
 use crate::history::{Behind, History};
 use crate::known::Known;
 use crate::random::Random;
@@ -170,30 +170,18 @@ impl Worker<'_> {
 
     /// Plays this thread's part of the exhaustive sets; returns whether it is complete.
     pub fn exhaustive(&mut self, operations: usize) -> bool {
-        let mut number = 0;
-        exhaustive(operations, self.whole, &mut |(history, how)| {
-            number += 1;
-            if number / NEIGHBOURS % self.of != self.index || self.stopped() {
-                return;
-            }
-            if how == Spread::None {
-                self.short(&history);
-                return;
-            }
-            let points = history.play(history.steps.len()).points;
-            for history in spread(&history, how, points) {
-                if !self.stopped() {
-                    self.short(&history);
-                }
-            }
-        });
-        !self.stopped()
+        let whole = self.whole;
+        self.sets(|visit| exhaustive(operations, whole, visit))
     }
 
     /// Plays this thread's part of the sets in which the log goes on in a file; returns whether it is complete.
     pub fn spilled(&mut self, operations: usize) -> bool {
+        self.sets(|visit| spilled(operations, visit))
+    }
+
+    fn sets(&mut self, visit_all: impl FnOnce(&mut dyn FnMut(Seedling))) -> bool {
         let mut number = 0;
-        spilled(operations, &mut |(history, how)| {
+        visit_all(&mut |(history, how)| {
             number += 1;
             if number / NEIGHBOURS % self.of != self.index || self.stopped() {
                 return;

@@ -66,22 +66,35 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return;
         }
         let table = self.board.pages();
-        let mut pages: Vec<_> = frames.rows().filter_map(|row| table.page_of(row)).collect();
+        let is_behind = |slot: u32| self.board.files()[slot as usize].state() == FileState::Behind;
+        let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|&(slot, _)| is_behind(slot));
+        self.drain_of_files(pages.collect(), Pace::Full, |file| {
+            if on(Canary::FramesTakenForSync) {
+                self.expire(file, Synced::of(self.board.settled_seq(file.slot)));
+            }
+        });
+    }
+
+    /// Drains pages of any files, given by slot and page. Of a file that its disk refuses the rows stay. `done` hears of each file.
+    pub(super) fn drain_of_files(
+        &self,
+        mut pages: Vec<(u32, u64)>,
+        pace: Pace,
+        done: impl Fn(&ManagedFile<D::File>),
+    ) {
         pages.sort_unstable();
         pages.dedup();
         for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
             let slot = of_file[0].0;
             let row = &self.board.files()[slot as usize];
             let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
-            let Some(file) = file.filter(|_| row.state() == FileState::Behind) else { continue };
+            let Some(file) = file else { continue };
             let Some(_draining) = self.begin_drain(&file) else { continue };
             let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
             let _ = self
-                .drain_pages(&file, &pages, u64::MAX, Pace::Full)
+                .drain_pages(&file, &pages, u64::MAX, pace)
                 .inspect_err(|error| self.drain_failed(&file, error));
-            if on(Canary::FramesTakenForSync) {
-                self.expire(&file, Synced::of(self.board.settled_seq(slot)));
-            }
+            done(&file);
         }
     }
 

@@ -87,6 +87,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.free_frames();
     }
 
+    /// Does something while nobody gives segments back.
+    #[cfg(test)]
+    pub(crate) fn instead_of_reclaiming<R>(&self, act: impl FnOnce() -> R) -> R {
+        let _alone = self.reclaiming.take();
+        act()
+    }
+
     /// Frees segments whose records have expired or are covered by newer ones, oldest first, and copies the live
     /// records of those that have few. Never waits for the disk.
     pub fn reclaim(&self, effort: Effort) -> Reclaimed {

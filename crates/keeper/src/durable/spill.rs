@@ -331,26 +331,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         })
     }
 
-    /// Brings what page rows have in these segments to the page cache, and nothing to the disk (state Behind).
+    /// Brings what page rows have in these segments to the page cache, and nothing to the disk (state Behind). Where that fails,
+    /// the rows stay, and so do their segments.
     fn drain_rows_of(&self, passages: &[Passage]) {
-        let mut pages: Vec<(u32, u64)> = Vec::new();
+        let mut pages = Vec::new();
         for passage in passages {
             pages.extend(passage.pages.iter().filter(|&&page| self.points_into(passage.segment, page)));
         }
-        pages.sort_unstable();
-        pages.dedup();
-        for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
-            let slot = of_file[0].0;
-            let row = &self.board.files()[slot as usize];
-            let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
-            let Some(file) = file else { continue };
-            let Some(_draining) = self.begin_drain(&file) else { continue };
-            let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
-            // Where that fails, the rows stay, and so do their segments.
-            let _ = self
-                .drain_pages(&file, &pages, u64::MAX, Pace::Shown)
-                .inspect_err(|error| self.drain_failed(&file, error));
-        }
+        self.drain_of_files(pages, Pace::Shown, |_| ());
     }
 
     /// The frames are durable: their entries are persisted, then the segments are free.

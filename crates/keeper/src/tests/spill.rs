@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use holdfast_board::SegmentState;
 use holdfast_cache::Place;
@@ -149,4 +150,42 @@ fn a_file_that_is_not_the_pools_own_is_left_alone() {
     let error = prepare(&bench.durable.nvm, &bench.durable.superblock, &wanted).unwrap_err();
     assert!(error.message.contains("it exists and is no spill file"), "{}", error.message);
     assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+/// A pass that gave its segments back beside somebody else who did could free one that was in other use by then: what was
+/// written there was overwritten (invariant 3).
+#[test]
+fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
+    let (bench, _) = spilling("spill-turn", 1);
+    for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
+        bench.write(page * 4096, &page_of(page, 2));
+    }
+    let (durable, slot) = (&bench.durable, bench.place.slot);
+    let sealed = bench.segments(SegmentState::Sealed);
+    let pause = || std::thread::sleep(Duration::from_millis(100));
+    let in_hand = |wanted: bool| {
+        let until = Instant::now() + Duration::from_secs(5);
+        while durable.is_spilling() != wanted && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(durable.is_spilling(), wanted);
+    };
+    std::thread::scope(|scope| {
+        let locks = durable.board.page_locks();
+        assert!(locks.lock(1, slot, 0, 4096));
+        let pass = durable.instead_of_reclaiming(|| {
+            let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
+            pause();
+            assert!(!durable.is_spilling(), "chosen beside somebody who gives segments back");
+            pass
+        });
+        // It waits for the page, whose row it has to drain.
+        in_hand(true);
+        durable.instead_of_reclaiming(|| {
+            locks.unlock(1, slot, 0, 4096);
+            pause();
+            assert_eq!(bench.segments(SegmentState::Sealed), sealed, "given back beside somebody else");
+        });
+        assert!(pass.join().unwrap() > 0);
+    });
 }
