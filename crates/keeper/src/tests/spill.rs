@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_board::SegmentState;
 use holdfast_cache::Place;
@@ -163,29 +163,27 @@ fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
     let (durable, slot) = (&bench.durable, bench.place.slot);
     let sealed = bench.segments(SegmentState::Sealed);
     let pause = || std::thread::sleep(Duration::from_millis(100));
-    let in_hand = |wanted: bool| {
-        let until = Instant::now() + Duration::from_secs(5);
-        while durable.is_spilling() != wanted && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(durable.is_spilling(), wanted);
-    };
-    std::thread::scope(|scope| {
+    let (mut early, mut waits, mut sealed_then) = (true, false, 0);
+    let spilled = std::thread::scope(|scope| {
         let locks = durable.board.page_locks();
         assert!(locks.lock(1, slot, 0, 4096));
         let pass = durable.instead_of_reclaiming(|| {
             let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
             pause();
-            assert!(!durable.is_spilling(), "chosen beside somebody who gives segments back");
+            early = durable.is_spilling();
             pass
         });
         // It waits for the page, whose row it has to drain.
-        in_hand(true);
+        pause();
+        waits = durable.is_spilling();
         durable.instead_of_reclaiming(|| {
             locks.unlock(1, slot, 0, 4096);
             pause();
-            assert_eq!(bench.segments(SegmentState::Sealed), sealed, "given back beside somebody else");
+            sealed_then = bench.segments(SegmentState::Sealed);
         });
-        assert!(pass.join().unwrap() > 0);
+        pass.join().unwrap()
     });
+    assert!(!early, "chosen beside somebody who gives segments back");
+    assert!(waits && spilled > 0);
+    assert_eq!(sealed_then, sealed, "given back beside somebody else");
 }
