@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use holdfast_keeper::recovery::{PoolError, RecoverOptions, Report, recover};
-use holdfast_log::{Stop, record_bytes, scan_segment};
+use holdfast_log::{Stop, record_bytes, scan_segment, sum_segment};
 use holdfast_media::Nvm;
 use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SLOT_BYTES, Zone};
 
@@ -115,6 +115,13 @@ fn scan(choices: &mut Choices<'_>) -> anyhow::Result<Outcomes> {
         next += record_bytes(payload_bytes);
         count += 1;
     });
+    let mut headers = 0;
+    let summed = sum_segment(&ram, &layout, &UUID, 0, |_| headers += 1);
+    anyhow::ensure!(
+        (summed.generation, summed.end, summed.stop, headers)
+            == (found.generation, found.end, found.stop, count),
+        "summed where it stands it is {summed:?} with {headers} records, copied {found:?} with {count}"
+    );
     anyhow::ensure!(ram.take_stores() == 0, "the scan stored something");
     anyhow::ensure!(!wrong, "records are not one behind the other");
     anyhow::ensure!(

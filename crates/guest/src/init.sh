@@ -40,7 +40,7 @@ mount -o dax=always /dev/pmem2 /media/xfs || tell "failed: mount xfs with dax"
 mount -o commit=300 /dev/vda /data || tell "failed: mount the disk"
 if [ -n "$setup" ]; then
     for media in device ext4 xfs; do
-        holdfast format --pool "$(pool_of $media)" --size 64M || tell "failed: format $media"
+        holdfast format --pool "$(pool_of $media)" --size 16M || tell "failed: format $media"
     done
 fi
 
@@ -52,18 +52,21 @@ if [ -n "$judge" ]; then
     holdfast-guest judge "/data/$judge" "$judge_seed" 2 2 "$judge_noted" >$line
     tell "database $(sqlite3 "/data/$judge/app.db" "PRAGMA integrity_check;
         SELECT count(*) FROM item WHERE id <= $judge_rows AND payload = printf('%0600d', id)" 2>&1 | tr '\n' ' ')"
+    tell "$(holdfast-guest judge-scattered "/data/$judge/scattered" "$judge_scattered")"
     rm -rf "/data/$judge"
 fi
 
 if [ -n "$load" ]; then
     mkdir "/data/$load"
-    run="holdfast run --durability write --age-max 300 --pool $(pool_of "$load_media") --"
+    pool=$(pool_of "$load_media")
+    run="holdfast run --durability write --age-max 300 --spill /data/spill-$load_media --spill-size 96M --pool $pool --"
     synchronous=FULL
     if [ "$load_media" = none ]; then
         run=""
         synchronous=OFF
     fi
     sqlite3 "/data/$load/app.db" "PRAGMA journal_mode=$journal; CREATE TABLE item(id INTEGER PRIMARY KEY, payload TEXT)"
+    dd if=/dev/zero of="/data/$load/scattered" bs=1M count=16 2>/dev/null
     sync
     tell "load"
     $run holdfast-guest writers "/data/$load" $line "$load_seed" 2 2 1000000 0 &
@@ -71,10 +74,13 @@ if [ -n "$load" ]; then
         echo "PRAGMA synchronous=$synchronous;"
         seq 1 1000000 | sed "s/.*/INSERT INTO item VALUES(&, printf('%0600d', &)); SELECT 'row &';/"
     } | $run sqlite3 -batch "/data/$load/app.db" >$line &
-    sleep 4
-    if [ "$load_media" != none ]; then
-        holdfast status --json --pool "$(pool_of "$load_media")" | grep absorbed
-    fi
+    $run holdfast-guest scatter "/data/$load/scattered" >$line &
+    while [ "$load_media" != none ]; do
+        sleep 1
+        status=$(holdfast status --json --pool "$pool")
+        echo "$status" | grep absorbed
+        tell "frames $(echo "$status" | sed -n 's/.*"frames_used": \([0-9]*\).*/\1/p')"
+    done
     wait
     tell "failed: the load ended"
 fi

@@ -12,8 +12,9 @@ mod initramfs;
 mod kernel;
 mod machine;
 mod rounds;
+mod scattered;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -32,7 +33,7 @@ struct Arguments {
     seed: Option<u64>,
     /// Where linux-image was unpacked, if it is not installed (`boot` and `lib/modules` are below).
     #[arg(long, default_value = "/")]
-    kernel: std::path::PathBuf,
+    kernel: PathBuf,
 }
 
 /// The other parts that this program plays.
@@ -47,6 +48,12 @@ enum Part {
     /// In the guest: compares the files with what was acknowledged.
     #[command(hide = true)]
     Judge { dir: String, seed: u64, processes: u64, threads: u64, noted: String },
+    /// In the guest: writes to a file of scattered blocks.
+    #[command(hide = true)]
+    Scatter { file: PathBuf },
+    /// In the guest: compares that file with what was acknowledged.
+    #[command(hide = true)]
+    JudgeScattered { file: PathBuf, told: u64 },
 }
 
 fn main() -> ExitCode {
@@ -58,6 +65,14 @@ fn main() -> ExitCode {
             let (operations, synced, disk_may_fail) = (u64::MAX, false, false);
             let crew = Crew { seed, processes, threads, operations, synced, disk_may_fail };
             judge(&crew, Path::new(&dir), &noted)
+        }
+        Some(Part::Scatter { file }) => scattered::write(&file),
+        Some(Part::JudgeScattered { file, told }) => {
+            match scattered::judge(&file, told) {
+                Ok(()) => println!("blocks whole"),
+                Err(error) => println!("blocks lost: {error:#}"),
+            }
+            ExitCode::SUCCESS
         }
         None => match rounds::run(&arguments.kernel, arguments.cuts, arguments.seed) {
             Ok(()) => ExitCode::SUCCESS,

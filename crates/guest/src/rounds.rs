@@ -25,6 +25,7 @@ struct Cut {
     seed: u64,
     writers: BTreeMap<u64, u64>,
     rows: u64,
+    scattered: u64,
 }
 
 /// Runs `cuts` power cuts on each kind of media, after a control without Holdfast that must lose data.
@@ -95,6 +96,7 @@ fn boot(
                 ("judge_seed", cut.seed.to_string()),
                 ("judge_noted", noted.join(",")),
                 ("judge_rows", cut.rows.to_string()),
+                ("judge_scattered", cut.scattered.to_string()),
             ]);
         }
     }
@@ -108,7 +110,9 @@ fn boot(
     }
     let mut machine = Machine::boot(images, &orders)?;
     if let Some(cut) = before {
-        machine.wait("a verdict", BOOT_MAX, |machine| !machine.heard("database ").is_empty())?;
+        machine.wait("a verdict", BOOT_MAX, |machine| {
+            !machine.heard("blocks whole").is_empty() || !machine.heard("blocks lost").is_empty()
+        })?;
         judge(cut, &machine)?;
     }
     let Some(media) = media else {
@@ -117,7 +121,8 @@ fn boot(
     };
     machine.wait("the load", BOOT_MAX, |machine| !machine.heard("load").is_empty())?;
     machine.wait("acknowledgements", BOOT_MAX, |machine| {
-        machine.heard("row ").len() >= ACKS_MIN && machine.heard("0 ").len() >= ACKS_MIN
+        let spilled = media == "none" || last(&machine.heard("frames ")) > 0;
+        machine.heard("row ").len() >= ACKS_MIN && machine.heard("0 ").len() >= ACKS_MIN && spilled
     })?;
     std::thread::sleep(Duration::from_millis(random.between(0, 2500)));
     let lines = machine.kill()?;
@@ -125,21 +130,29 @@ fn boot(
     disk.restore();
     let writers = lines.iter().filter(|line| line.starts_with(|start: char| start.is_ascii_digit()));
     let journal: String = writers.map(|line| format!("{line}\n")).collect();
-    let rows =
-        lines.iter().filter_map(|line| line.strip_prefix("row ")?.parse().ok()).max().unwrap_or_default();
+    let told = |what: &str| {
+        last(&lines.iter().filter_map(|line| line.strip_prefix(what).map(str::to_owned)).collect::<Vec<_>>())
+    };
     let writers = many::noted(&journal).map_err(anyhow::Error::msg)?;
-    Ok(Some(Cut { media, directory, seed, writers, rows }))
+    Ok(Some(Cut { media, directory, seed, writers, rows: told("row "), scattered: told("scattered ") }))
+}
+
+/// The highest number among lines.
+fn last(lines: &[String]) -> u64 {
+    lines.iter().filter_map(|line| line.trim().parse().ok()).max().unwrap_or_default()
 }
 
 /// Compares what the guest says is there with what was acknowledged.
 fn judge(cut: &Cut, machine: &Machine) -> Result<()> {
     let (writers, database) = (machine.heard("writers "), machine.heard("database "));
+    let blocks = machine.heard("blocks ");
     let recovered = machine.heard("recovered ");
     let writers_whole = writers == ["whole"];
     let database_whole = database[0].trim() == format!("ok {}", cut.rows);
     let told = format!(
-        "media {}: {} rows and {:?} acknowledged: writers {writers:?}, database {database:?}, recovered {recovered:?}",
-        cut.media, cut.rows, cut.writers
+        "media {}: {} rows, {} scattered blocks and {:?} acknowledged: writers {writers:?}, database {database:?}, blocks \
+         {blocks:?}, recovered {recovered:?}",
+        cut.media, cut.rows, cut.scattered, cut.writers
     );
     if cut.media == "none" {
         // The control.
@@ -149,7 +162,7 @@ fn judge(cut: &Cut, machine: &Machine) -> Result<()> {
         );
         return Ok(());
     }
-    if !writers_whole || !database_whole || !recovered[0].starts_with("0 ") {
+    if !writers_whole || !database_whole || blocks != ["whole"] || !recovered[0].starts_with("0 ") {
         bail!("lost. {told}");
     }
     // Something of the last moments always waits for its sync.

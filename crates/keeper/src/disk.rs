@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use holdfast_board::{FileTime, Times};
+use holdfast_media::Bytes;
 use holdfast_pool::{Identity, Ownership};
 
 mod fsync;
@@ -171,6 +172,13 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
 
     /// Writes all of `bytes`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `ranges`, one behind the other. They may lie in memory that this system cannot write from: an error does not
+    /// mean that the disk refuses.
+    fn write_lent_at(&self, ranges: &[Bytes<'_>], offset: u64) -> io::Result<()> {
+        let _ = (ranges, offset);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Bytes that can still be written to its file system by the file's owner; a disk that never fills need not tell.
     fn free_bytes(&self) -> io::Result<u64> {

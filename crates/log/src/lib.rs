@@ -11,4 +11,6 @@ mod scan;
 
 pub use append::{Draft, Tail, append};
 pub use record::{Header, Kind, RECORD_HEADER_BYTES, record_bytes};
-pub use scan::{Record, SegmentScan, Stop, read_record, scan_bytes, scan_headers, scan_segment, whole_write};
+pub use scan::{
+    Record, SegmentScan, Stop, read_record, scan_bytes, scan_headers, scan_segment, sum_segment, whole_write,
+};

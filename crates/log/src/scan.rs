@@ -11,6 +11,8 @@ use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes}
 
 /// How far ahead a scan of headers fetches them.
 const HEADER_PAIRS_AHEAD: u64 = 4;
+/// Read at once by who only sums: a piece that the nearest cache holds.
+const SUM_BYTES: u64 = 4096;
 
 /// A valid record in a segment.
 #[derive(Clone, Copy, Debug)]
@@ -75,19 +77,74 @@ pub fn scan_bytes(
     mut visit: impl FnMut(Record<'_>),
 ) -> SegmentScan {
     let seed = segment_seed(uuid, segment, generation);
-    let mut at = SEGMENT_HEADER_BYTES as u32;
-    while u64::from(at) + RECORD_HEADER_BYTES <= bytes.len() as u64 {
-        let Some((header, payload)) = record_at(bytes, at, generation, seed) else {
-            let stop = match valid_after(bytes, at, generation, seed) {
-                Some(valid_at) => Stop::Damaged { valid_at },
-                None => Stop::Tail,
-            };
-            return SegmentScan { generation: Some(generation), end: at, stop };
-        };
+    let next = |at| {
+        let (header, payload) = record_at(bytes, at, generation, seed)?;
         visit(Record { segment, at, header, payload });
+        Some(header)
+    };
+    walk(bytes.len() as u64, generation, next, |at| stop_at(&bytes[at as usize..], at, generation, seed))
+}
+
+/// As [`scan_segment`], for who needs no payloads: records are summed piece by piece where they stand, so that no segment is
+/// copied. Visits the headers of valid records.
+pub fn sum_segment(
+    nvm: &impl Nvm,
+    layout: &Layout,
+    uuid: &[u8; 16],
+    segment: u32,
+    mut visit: impl FnMut(&Header),
+) -> SegmentScan {
+    let Some(generation) = segment_generation(nvm, layout, segment) else {
+        return SegmentScan { generation: None, end: SEGMENT_HEADER_BYTES as u32, stop: Stop::Tail };
+    };
+    let seed = segment_seed(uuid, segment, generation);
+    let start = layout.segment_offset(segment);
+    let next = |at: u32| {
+        let mut raw = [0; RECORD_HEADER_BYTES as usize];
+        nvm.read(start + u64::from(at), &mut raw);
+        let (header, crc) = Header::decode(&raw)?;
+        let (from, bytes) = (u64::from(at) + RECORD_HEADER_BYTES, u64::from(header.payload_bytes));
+        if header.segment_generation != generation || bytes > layout.segment_bytes - from {
+            return None;
+        }
+        let payload_crc = sum(nvm, start + from, bytes, seed);
+        (finish_crc(payload_crc, &header.encode(crc), at) == crc).then(|| {
+            visit(&header);
+            header
+        })
+    };
+    walk(layout.segment_bytes, generation, next, |at| {
+        let mut tail = vec![0; layout.segment_bytes as usize - at as usize];
+        nvm.read(start + u64::from(at), &mut tail);
+        stop_at(&tail, at, generation, seed)
+    })
+}
+
+/// Goes from record to record: `next` says what is valid at a byte, `stop` why nothing is.
+fn walk(
+    segment_bytes: u64,
+    generation: u64,
+    mut next: impl FnMut(u32) -> Option<Header>,
+    stop: impl FnOnce(u32) -> Stop,
+) -> SegmentScan {
+    let mut at = SEGMENT_HEADER_BYTES as u32;
+    while u64::from(at) + RECORD_HEADER_BYTES <= segment_bytes {
+        let Some(header) = next(at) else {
+            return SegmentScan { generation: Some(generation), end: at, stop: stop(at) };
+        };
         at += record_bytes(u64::from(header.payload_bytes)) as u32;
     }
     SegmentScan { generation: Some(generation), end: at, stop: Stop::Full }
+}
+
+/// The checksum `crc`, continued with bytes of the media.
+fn sum(nvm: &impl Nvm, offset: u64, bytes: u64, crc: u32) -> u32 {
+    let mut piece = [0; SUM_BYTES as usize];
+    (0..bytes).step_by(SUM_BYTES as usize).fold(crc, |crc, from| {
+        let piece = &mut piece[..(bytes - from).min(SUM_BYTES) as usize];
+        nvm.read(offset + from, piece);
+        crc32c::crc32c_append(crc, piece)
+    })
 }
 
 /// Visits the headers of `segment` in order, without looking at payloads or checksums: what it visits is all that a scan
@@ -195,17 +252,24 @@ fn candidate(segment: &[u8], at: u32, generation: u64) -> Option<(Header, u32, &
     Some((header, crc, tail.get(..header.payload_bytes as usize)?))
 }
 
+/// Why a scan ended at byte `at` of a segment, whose bytes from there on are `tail`.
+fn stop_at(tail: &[u8], at: u32, generation: u64, seed: u32) -> Stop {
+    match valid_after(tail, at, generation, seed) {
+        Some(valid_at) => Stop::Damaged { valid_at },
+        None => Stop::Tail,
+    }
+}
+
 /// Bytes that a forged segment may claim over and over are summed once: each line of it could hold a header whose
 /// payload is all that follows.
-fn valid_after(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
-    let mut sums = Sums::new(segment);
-    (at + RECORD_HEADER_BYTES as u32..segment.len() as u32).step_by(RECORD_HEADER_BYTES as usize).find(
-        |&at| {
-            candidate(segment, at, generation).is_some_and(|(header, crc, payload)| {
-                let payload_crc =
-                    sums.append(seed, at as usize + RECORD_HEADER_BYTES as usize, payload.len());
-                finish_crc(payload_crc, &header.encode(crc), at) == crc
-            })
-        },
-    )
+fn valid_after(tail: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
+    let mut sums = Sums::new(tail);
+    let mut lines = (RECORD_HEADER_BYTES as u32..tail.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
+    let valid = lines.find(|&line| {
+        candidate(tail, line, generation).is_some_and(|(header, crc, payload)| {
+            let payload_crc = sums.append(seed, line as usize + RECORD_HEADER_BYTES as usize, payload.len());
+            finish_crc(payload_crc, &header.encode(crc), at + line) == crc
+        })
+    });
+    valid.map(|line| at + line)
 }

@@ -1,6 +1,6 @@
 //! Records written to a real mapping and read back: whole ones are found, torn, moved, old and damaged ones are not.
 
-use holdfast_log::{Draft, Kind, Stop, Tail, append, record_bytes, scan_segment};
+use holdfast_log::{Draft, Kind, Stop, Tail, append, record_bytes, scan_segment, sum_segment};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode, allocate};
 use holdfast_pool::{
     Layout, POOL_BYTES_MIN, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation,
@@ -68,6 +68,10 @@ impl Pool {
             assert_eq!(record.header.file_offset, record.header.seq * 10);
             found.push((record.header.seq, record.payload.to_vec()));
         });
+        let mut summed = Vec::new();
+        let sums = sum_segment(&self.nvm, &self.layout, &UUID, segment, |header| summed.push(header.seq));
+        assert_eq!((sums.generation, sums.end, sums.stop), (scan.generation, scan.end, scan.stop));
+        assert!(summed.iter().eq(found.iter().map(|(seq, _)| seq)), "{summed:?}");
         (found, scan.stop)
     }
 

@@ -157,6 +157,11 @@ impl Nvm for Mapping {
         }
     }
 
+    fn lend(&self, offset: u64, len: u64) -> Option<Bytes<'_>> {
+        // SAFETY: the range lies within the mapping, which is readable as long as `self` lives.
+        Some(unsafe { Bytes::from_raw(self.at(offset, len), len as usize) })
+    }
+
     #[inline]
     fn prefetch(&self, offset: u64) {
         if offset < self.len {

@@ -23,6 +23,11 @@ pub trait Nvm {
     /// Copies `buf.len()` bytes at `offset` out. Bytes that someone else stores meanwhile may be torn.
     fn read(&self, offset: u64, buf: &mut [u8]);
 
+    /// The `len` bytes at `offset` for a system call to read from; nothing where the media is no memory of this process.
+    fn lend(&self, _offset: u64, _len: u64) -> Option<Bytes<'_>> {
+        None
+    }
+
     /// Says that bytes at `offset` will be read soon; an offset outside the media is ignored.
     #[inline]
     fn prefetch(&self, _offset: u64) {}

@@ -1,5 +1,5 @@
 //! The kernel's file systems.
-#![allow(unsafe_code)] // `sync_file_range` has no safe wrapper.
+#![allow(unsafe_code)] // `sync_file_range` and writes from memory that others may change have no safe wrappers.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_board::{FileTime, Times};
 use holdfast_canary::{Canary, on};
+use holdfast_media::Bytes;
 use holdfast_pool::{Identity, Ownership};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
@@ -371,6 +372,24 @@ impl DiskFile for OsFile {
             }
         }
         Ok(())
+    }
+
+    fn write_lent_at(&self, ranges: &[Bytes<'_>], offset: u64) -> io::Result<()> {
+        let all: usize = ranges.iter().map(Bytes::len).sum();
+        // SAFETY: `Bytes` is laid out as `iovec`, and what it says is readable for the time of the call.
+        let written = unsafe {
+            libc::pwritev(
+                self.file.as_raw_fd(),
+                ranges.as_ptr().cast(),
+                ranges.len() as libc::c_int,
+                offset as libc::off_t,
+            )
+        };
+        match usize::try_from(written) {
+            Ok(written) if written == all => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

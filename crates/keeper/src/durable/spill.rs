@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_board::{SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Kind, Record, Stop, scan_bytes};
-use holdfast_media::Nvm;
-use holdfast_pool::{Frame, Frames, Home, SEGMENT_HEADER_BYTES, segment_generation};
+use holdfast_log::{Kind, Record, Stop, scan_bytes, sum_segment};
+use holdfast_media::{Bytes, Nvm};
+use holdfast_pool::{Frame, Frames, Home, SEGMENT_HEADER_BYTES, Superblock, segment_generation};
 
 use super::turn::Turn;
 use super::{Durable, Pace, locked};
@@ -57,7 +57,6 @@ pub(super) struct Spill<F> {
     syncing: Turn,
     /// Its disk refused; it is used no more.
     failed: AtomicBool,
-    buffers: Mutex<Vec<Aligned>>,
 }
 
 /// What the keeper knows of a frame.
@@ -98,7 +97,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             in_hand: Mutex::default(),
             syncing: Turn::default(),
             failed: AtomicBool::new(false),
-            buffers: Mutex::default(),
         };
         let _ = self.spill.set(spill);
         Ok(count)
@@ -194,12 +192,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return (0, false);
         }
         let early = on(Canary::SpillEntryEarly) || on(Canary::SpillFreedEarly);
-        let mut buffer = self.read_segments(spill, &mut passages);
+        self.examine(spill, &mut passages);
         if order == Order::Matters && is_in_order(&passages) {
-            self.let_go_of(spill, buffer, &passages);
+            self.let_go_of(spill, &passages);
             return (0, true);
         }
-        let written = self.write_frames(spill, &passages, &mut buffer);
+        let written = self.write_frames(spill, &passages);
         if written.is_ok() && !early && !on(Canary::SpillRowsStay) {
             self.drain_rows_of(&passages);
         }
@@ -226,13 +224,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             0
         });
         drop(turn);
-        self.let_go_of(spill, buffer, &passages);
+        self.let_go_of(spill, &passages);
         (segments, false)
     }
 
     /// Ends a pass: frames that got no entry are free again.
-    fn let_go_of(&self, spill: &Spill<D::File>, buffer: Aligned, passages: &[Passage]) {
-        locked(&spill.buffers).push(buffer);
+    fn let_go_of(&self, spill: &Spill<D::File>, passages: &[Passage]) {
         let mut frames = locked(&spill.frames);
         let mut in_hand = locked(&spill.in_hand);
         for passage in passages {
@@ -244,60 +241,25 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Reads segments, one behind the other. What cannot be copied is taken off the list.
-    fn read_segments(&self, spill: &Spill<D::File>, passages: &mut Vec<Passage>) -> Aligned {
-        let layout = &self.superblock.layout;
-        let bytes = layout.segment_bytes as usize;
-        let wanted = passages.len() * bytes;
-        let kept = locked(&spill.buffers).pop().filter(|buffer| buffer.bytes().len() >= wanted);
-        let mut buffer = kept.unwrap_or_else(|| Aligned::new(wanted));
-        let mut at = 0;
-        let mut fits = Vec::with_capacity(passages.len());
-        for passage in passages.drain(..) {
-            let image = &mut buffer.bytes_mut()[at..at + bytes];
-            match self.read_whole(passage, image) {
-                Ok(passage) => {
-                    at += bytes;
-                    fits.push(passage);
-                }
-                Err(passage) => {
-                    locked(&spill.unfit).insert(passage.segment, passage.generation);
-                    locked(&spill.in_hand).remove(&passage.segment);
-                    locked(&spill.frames)[passage.frame as usize] = FrameRow::Free;
-                }
+    /// Takes what cannot be copied off the list.
+    fn examine(&self, spill: &Spill<D::File>, passages: &mut Vec<Passage>) {
+        passages.retain_mut(|passage| {
+            let fits = self.examine_one(passage);
+            if !fits {
+                locked(&spill.unfit).insert(passage.segment, passage.generation);
+                locked(&spill.in_hand).remove(&passage.segment);
+                locked(&spill.frames)[passage.frame as usize] = FrameRow::Free;
             }
-        }
-        *passages = fits;
-        buffer
+            fits
+        });
     }
 
-    /// Writes segments to their frames, neighbouring ones in one piece.
-    fn write_frames(
-        &self,
-        spill: &Spill<D::File>,
-        passages: &[Passage],
-        buffer: &mut Aligned,
-    ) -> io::Result<()> {
-        let bytes = self.superblock.layout.segment_bytes as usize;
-        let mut from = 0;
-        let mut written = Ok(());
-        for run in passages.chunk_by(|a, b| b.frame == a.frame + 1) {
-            let to = from + run.len() * bytes;
-            let offset = self.frames().file_offset(run[0].frame);
-            written = written.and_then(|()| spill.file.write_all_at(&buffer.bytes()[from..to], offset));
-            from = to;
-        }
-        written
-    }
-
-    /// Reads a segment and notes what is in it. One that is damaged stays where it is: recovery must find and report it.
-    fn read_whole(&self, mut passage: Passage, image: &mut [u8]) -> Result<Passage, Passage> {
-        self.nvm.read(self.superblock.layout.segment_offset(passage.segment), image);
-        let place = (passage.segment, passage.generation);
+    /// Notes what is in a segment. One that is damaged stays where it is: recovery must find and report it.
+    fn examine_one(&self, passage: &mut Passage) -> bool {
         let (mut seqs, mut is_strange) = (BTreeMap::new(), false);
+        let Superblock { layout, uuid, .. } = &self.superblock;
         let pages = &mut passage.pages;
-        let scan = scan_bytes(image, &self.superblock.uuid, place, |record: Record<'_>| {
-            let header = record.header;
+        let scan = sum_segment(&self.nvm, layout, uuid, passage.segment, |header| {
             let seq = seqs.entry(header.slot).or_insert(0);
             *seq = header.seq.max(*seq);
             is_strange |= header.slot as usize >= self.board.files().len();
@@ -311,14 +273,38 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 }
             }
         });
-        if is_strange || matches!(scan.stop, Stop::Damaged { .. }) {
-            return Err(passage);
-        }
         passage.end = scan.end;
         passage.seqs = seqs.into_iter().collect();
         passage.pages.sort_unstable();
         passage.pages.dedup();
-        Ok(passage)
+        !is_strange
+            && scan.generation == Some(passage.generation)
+            && !matches!(scan.stop, Stop::Damaged { .. })
+    }
+
+    /// Writes segments to their frames, neighbouring ones in one piece.
+    fn write_frames(&self, spill: &Spill<D::File>, passages: &[Passage]) -> io::Result<()> {
+        passages.chunk_by(|a, b| b.frame == a.frame + 1).try_for_each(|run| {
+            let lent: Option<Vec<Bytes<'_>>> = run.iter().map(|passage| self.lend(passage.segment)).collect();
+            let offset = self.frames().file_offset(run[0].frame);
+            match lent.map(|ranges| spill.file.write_lent_at(&ranges, offset)) {
+                Some(Ok(())) => Ok(()),
+                // Not every disk can fetch from every memory.
+                _ => run.iter().try_for_each(|passage| self.write_copy(spill, passage)),
+            }
+        })
+    }
+
+    fn lend(&self, segment: u32) -> Option<Bytes<'_>> {
+        let layout = &self.superblock.layout;
+        self.nvm.lend(layout.segment_offset(segment), layout.segment_bytes)
+    }
+
+    fn write_copy(&self, spill: &Spill<D::File>, passage: &Passage) -> io::Result<()> {
+        let layout = &self.superblock.layout;
+        let mut image = Aligned::new(layout.segment_bytes as usize);
+        self.nvm.read(layout.segment_offset(passage.segment), image.bytes_mut());
+        spill.file.write_all_at(image.bytes(), self.frames().file_offset(passage.frame))
     }
 
     /// Whether readers find bytes of a page in this segment.
