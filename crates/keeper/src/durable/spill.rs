@@ -331,16 +331,19 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn commit(&self, spill: &Spill<D::File>, passages: &[Passage]) -> u32 {
         let _alone = self.reclaiming.take();
         let rows = self.board.segments();
-        let held: Vec<&Passage> = passages
-            .iter()
-            .filter(|passage| {
-                let generation = segment_generation(&self.nvm, &self.superblock.layout, passage.segment);
-                rows[passage.segment as usize].state() == SegmentState::Sealed
-                    && generation == Some(passage.generation)
-                    && (on(Canary::SpillRowsStay)
-                        || !passage.pages.iter().any(|&page| self.points_into(passage.segment, page)))
-            })
-            .collect();
+        let unchanged = |passage: &&Passage| {
+            let generation = segment_generation(&self.nvm, &self.superblock.layout, passage.segment);
+            rows[passage.segment as usize].state() == SegmentState::Sealed
+                && generation == Some(passage.generation)
+        };
+        let is_drained = |passage: &&Passage| {
+            on(Canary::SpillRowsStay)
+                || !passage.pages.iter().any(|&page| self.points_into(passage.segment, page))
+        };
+        let (held, refused): (Vec<&Passage>, Vec<&Passage>) =
+            passages.iter().filter(unchanged).partition(is_drained);
+        // What a disk refuses stays until a sync of its file succeeds, and keeps nobody else from going on.
+        locked(&spill.unfit).extend(refused.iter().map(|passage| (passage.segment, passage.generation)));
         let entries: Vec<(u32, Frame)> = held
             .iter()
             .map(|passage| {

@@ -58,23 +58,22 @@ pub(super) fn bench(name: &str) -> Bench {
     board.header().write_behind.word.store(2, Ordering::SeqCst);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], Arc::new(Silent));
-    let path = directory.path().join("file");
-    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    let (file, place) = manage(&durable, &directory.path().join("file"));
+    let client = Client::new(open(), theirs, layout, uuid, CLIENT);
+    Bench { durable, client, file, place, pool, directory }
+}
+
+/// A new file, in state Behind.
+fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path) -> (File, FileRef) {
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     let (slot, generation) = durable.free_slot(|_| false).unwrap();
-    let description = durable.disk.open(&path).unwrap();
+    let description = durable.disk.open(path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer {
-        identity: &identity,
-        path: &path,
-        created: false,
-        fenced: false,
-        bypass: None,
-        unsynced: false,
-    };
+    let newcomer =
+        Newcomer { identity: &identity, path, created: false, fenced: false, bypass: None, unsynced: false };
     assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
     durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
-    let client = Client::new(open(), theirs, layout, uuid, CLIENT);
-    Bench { durable, client, file, place: FileRef { slot, generation }, pool, directory }
+    (file, FileRef { slot, generation })
 }
 
 impl Bench {
@@ -86,11 +85,20 @@ impl Bench {
         self.durable.board.files()[self.place.slot as usize].state()
     }
 
+    /// One more file.
+    pub fn manage(&self, name: &str) -> (File, FileRef) {
+        manage(&self.durable, &self.directory.path().join(name))
+    }
+
     pub fn write(&self, offset: u64, bytes: &[u8]) {
+        self.write_to(self.place, offset, bytes);
+    }
+
+    pub fn write_to(&self, place: FileRef, offset: u64, bytes: &[u8]) {
         let raw = || -> Result<usize, Errno> { panic!("no system call is needed") };
         let parts = [Bytes::from_slice(bytes)];
         self.client
-            .write(self.place, Place::At(offset), &parts, raw, || Err(errno(std::io::Error::other(""))))
+            .write(place, Place::At(offset), &parts, raw, || Err(errno(std::io::Error::other(""))))
             .unwrap();
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use holdfast_board::SegmentState;
 use holdfast_cache::Place;
 use holdfast_media::Bytes;
-use holdfast_pool::Frames;
+use holdfast_pool::{Frames, set_segment_generation};
 
 use super::durable::{Bench, bench};
 use super::{contents, errno};
@@ -33,12 +33,17 @@ fn wanted<'a>(path: &'a Path, pool: &'a Path) -> Wanted<'a> {
     Wanted { path, size_bytes: 128 << 20, volatile: true, pinned: &[], pool }
 }
 
-/// A file that was written several times over, the older rounds of which lie in frames, and their segments in other use.
-fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
+fn with_spill_file(name: &str) -> (Bench, PathBuf) {
     let bench = bench(name);
     let path = bench.directory.path().join("spill");
     prepare(&bench.durable.nvm, &bench.durable.superblock, &wanted(&path, &bench.pool)).unwrap();
     assert_eq!(bench.durable.use_spill(&[]).unwrap(), 64);
+    (bench, path)
+}
+
+/// A file that was written several times over, the older rounds of which lie in frames, and their segments in other use.
+fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
+    let (bench, path) = with_spill_file(name);
     for round in 0..=rounds {
         // Backwards and by steps, so that no neighbours are written one after the other.
         for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
@@ -186,4 +191,68 @@ fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
     assert!(!early, "chosen beside somebody who gives segments back");
     assert!(waits && spilled > 0);
     assert_eq!(sealed_then, sealed, "given back beside somebody else");
+}
+
+/// A segment may be given back and taken again while a pass waits for a page or the disk. What is in it by then is in no frame.
+#[test]
+fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
+    let (bench, _) = spilling("spill-other-use", 1);
+    for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
+        bench.write(page * 4096, &page_of(page, 2));
+    }
+    let (durable, slot) = (&bench.durable, bench.place.slot);
+    let rows = durable.board.segments();
+    let mut sealed: Vec<u32> =
+        (0..).zip(rows).filter(|(_, row)| row.state() == SegmentState::Sealed).map(|(at, _)| at).collect();
+    sealed.sort_by_key(|&segment| rows[segment as usize].max_seq());
+    let [_, taken, sealed_again, whole, ..] = sealed[..] else { panic!("{sealed:?}") };
+    let spilled = std::thread::scope(|scope| {
+        let locks = durable.board.page_locks();
+        assert!(locks.lock(1, slot, 0, 4096));
+        let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(durable.is_spilling());
+        durable.instead_of_reclaiming(|| {
+            rows[taken as usize].set_state(SegmentState::Free);
+            assert!(rows[taken as usize].try_take(1));
+            let generation = durable.board.header().counter.add(1);
+            set_segment_generation(&durable.nvm, &durable.superblock.layout, sealed_again, generation);
+        });
+        locks.unlock(1, slot, 0, 4096);
+        pass.join().unwrap()
+    });
+    assert_eq!(spilled, 2);
+    assert_eq!(rows[whole as usize].state(), SegmentState::Free);
+    assert_eq!(
+        rows[sealed_again as usize].state(),
+        SegmentState::Sealed,
+        "given back with what no frame has"
+    );
+    assert!(
+        !matches!(rows[taken as usize].state(), SegmentState::Free | SegmentState::Sealed),
+        "taken from its lane"
+    );
+}
+
+/// A file that its disk refused had the oldest segments, so that pass after pass looked at those alone.
+#[test]
+fn what_a_disk_refuses_keeps_nothing_else_from_being_spilled() {
+    let bench = with_spill_file("spill-refused").0;
+    let (_other, place) = bench.manage("other");
+    for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
+        bench.write(page * 4096, &page_of(page, 0));
+    }
+    // And the one that both write to.
+    let refused = bench.segments(SegmentState::Sealed) + 1;
+    for page in (0..PAGES).map(|at| at * 1009 % PAGES) {
+        bench.write_to(place, page * 4096, &page_of(page, 1));
+    }
+    // As if the slot were another file's by now: nobody drains its rows.
+    let generation = &bench.durable.board.files()[bench.place.slot as usize].generation;
+    generation.fetch_add(1, Ordering::SeqCst);
+    assert!(refused > 4);
+    let spilled: Vec<u32> = (0..4).map(|_| bench.durable.spill(4, Order::Any).segments).collect();
+    generation.fetch_sub(1, Ordering::SeqCst);
+    assert!(spilled[0] == 0 && spilled.iter().sum::<u32>() >= 4, "{spilled:?}");
+    assert_eq!(bench.segments(SegmentState::Sealed), refused);
 }
