@@ -89,7 +89,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
             &timed,
             "bare stream and fence",
             Box::new(|| {
-                bare.run(&source, BATCH);
+                bare.run(&source, BLOCK_BYTES, BATCH);
                 Ok(())
             }),
         ),

@@ -42,18 +42,19 @@ impl Bare {
         Ok(Self { base: base.cast(), len, wide: is_x86_feature_detected!("avx512f") })
     }
 
-    /// Streams `source` to consecutive places, with a fence after each, `count` times.
-    pub fn run(&self, source: &Block, count: usize) {
-        assert!(count * BLOCK_BYTES <= self.len, "more blocks than were mapped");
+    /// Streams the first `bytes` of `source` (a multiple of 64) to consecutive places, with a fence after each, `count` times.
+    pub fn run(&self, source: &Block, bytes: usize, count: usize) {
+        assert!(bytes <= BLOCK_BYTES && bytes.is_multiple_of(64), "whole lines of a block");
+        assert!(count * bytes <= self.len, "more than was mapped");
         for number in 0..count {
-            // SAFETY: the assertion above keeps the block within the mapping.
-            let to = unsafe { self.base.add(number * BLOCK_BYTES) };
+            // SAFETY: the assertion above keeps the bytes within the mapping.
+            let to = unsafe { self.base.add(number * bytes) };
             if self.wide {
-                // SAFETY: `to` is page-aligned with a block of room; the processor has AVX-512, as `wide` says.
-                unsafe { stream_wide(to, source) };
+                // SAFETY: `to` is aligned to lines, with room for `bytes`; the processor has AVX-512, as `wide` says.
+                unsafe { stream_wide(to, source, bytes) };
             } else {
-                // SAFETY: `to` is page-aligned with a block of room.
-                unsafe { stream_narrow(to, source) };
+                // SAFETY: `to` is aligned to lines, with room for `bytes`.
+                unsafe { stream_narrow(to, source, bytes) };
             }
             // SAFETY: sfence only orders stores; it is part of x86-64.
             unsafe { asm!("sfence", options(nostack, preserves_flags)) };
@@ -70,11 +71,11 @@ impl Drop for Bare {
 
 /// # Safety
 ///
-/// `to` must be 64-byte aligned and writable for a block.
+/// `to` must be 64-byte aligned and writable for `bytes`, a multiple of 64 and at most a block.
 #[target_feature(enable = "avx512f")]
-unsafe fn stream_wide(to: *mut u8, from: &Block) {
-    for at in (0..BLOCK_BYTES).step_by(64) {
-        // SAFETY: `at` is a multiple of 64 within both blocks.
+unsafe fn stream_wide(to: *mut u8, from: &Block, bytes: usize) {
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: `at` is a multiple of 64 within both ranges.
         unsafe {
             _mm512_stream_si512(
                 to.add(at).cast::<__m512i>(),
@@ -86,10 +87,10 @@ unsafe fn stream_wide(to: *mut u8, from: &Block) {
 
 /// # Safety
 ///
-/// `to` must be 16-byte aligned and writable for a block.
-unsafe fn stream_narrow(to: *mut u8, from: &Block) {
-    for at in (0..BLOCK_BYTES).step_by(16) {
-        // SAFETY: `at` is a multiple of 16 within both blocks. SSE2 is part of x86-64.
+/// `to` must be 16-byte aligned and writable for `bytes`, a multiple of 64 and at most a block.
+unsafe fn stream_narrow(to: *mut u8, from: &Block, bytes: usize) {
+    for at in (0..bytes).step_by(16) {
+        // SAFETY: `at` is a multiple of 16 within both ranges. SSE2 is part of x86-64.
         unsafe {
             _mm_stream_si128(to.add(at).cast::<__m128i>(), _mm_loadu_si128(from.0.as_ptr().add(at).cast()));
         }

@@ -1,15 +1,20 @@
 //! Writes in state Behind, by fio: against tmpfs and the disk, two at once, over minutes, and through a log that is full.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use anyhow::Result;
+use holdfast_log::RECORD_HEADER_BYTES;
 
+use crate::bare::{BLOCK_BYTES, Bare, Block};
 use crate::fio::{End, Job};
 use crate::fio_benches::{appends, at_home, random_writes, rate, remove};
 use crate::lab::{Lab, Side, lay_out};
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
 const GIB: u64 = 1 << 30;
+/// Memory that bare records go to.
+const BARE_BYTES: usize = 64 << 20;
 /// How long the run takes that shall not decay.
 const LONG_S: u64 = 120;
 
@@ -77,19 +82,36 @@ pub fn steady(lab: &Lab) -> Result<Outcome> {
     Ok(Outcome { series, checks, ..Outcome::default() })
 }
 
-/// 256-byte append + fsync to a new file.
+/// 256-byte append + fsync to a new file; and what no log can be faster than under fio: fio by itself, and the record by itself.
 pub fn append(lab: &Lab) -> Result<Outcome> {
     let job = appends(lab);
+    let record_bytes = (job.block_bytes + RECORD_HEADER_BYTES) as usize;
+    let path = lab.scratch().join("bare");
+    holdfast_media::allocate(&path, BARE_BYTES as u64, |_, _| {})?;
+    let bare = Bare::open(&path, 0, BARE_BYTES)?;
+    let records_alone = || {
+        let (start, mut count) = (Instant::now(), 0);
+        while start.elapsed().as_secs() < lab.options.seconds {
+            bare.run(&Block([0x5a; BLOCK_BYTES]), record_bytes, BARE_BYTES / record_bytes);
+            count += BARE_BYTES / record_bytes;
+        }
+        Ok(count as f64 / start.elapsed().as_secs_f64())
+    };
     let sides = vec![
         rate(lab, "tmpfs", Side::Tmpfs, job.clone())?,
         rate(lab, "native", Side::Native, job.clone())?,
-        rate(lab, "holdfast, write-behind", behind(lab.main_side()?), job)?,
+        rate(lab, "holdfast, write-behind", behind(lab.main_side()?), job.clone())?,
+        rate(lab, "fio alone (null engine)", Side::Tmpfs, Job { engine: "null", ..job })?,
+        ("record alone (bare stream and fence)".into(), Box::new(records_alone) as _),
     ];
     let series = interleave(lab.options.rounds, "ops/s", sides)?;
     remove(&[lab.home(&Side::Tmpfs).join("append"), lab.home(&Side::Native).join("append")])?;
+    let floor = 1.0 / (1.0 / series[3].median() + 1.0 / series[4].median());
+    let limit = "fio alone and record alone, one after the other / tmpfs";
     let checks = vec![
         Check::ratio(&series[2], &series[0], Some(Bar::AtLeast(2.0))),
         Check::ratio(&series[2], &series[1], None),
+        Check::value(limit, floor / series[0].median(), "x", None),
     ];
     Ok(Outcome { series, checks, ..Outcome::default() })
 }

@@ -17,6 +17,8 @@ pub struct Job {
     pub block_bytes: u64,
     /// Size of each file.
     pub file_bytes: u64,
+    /// fio's engine: `psync`, or `null`, which does nothing.
+    pub engine: &'static str,
     /// The files.
     pub files: Vec<PathBuf>,
     /// How long, or how much.
@@ -74,12 +76,12 @@ struct Latency {
 impl Job {
     /// The command line.
     pub fn command(&self) -> Vec<String> {
-        let mut args: Vec<String> =
-            ["fio", "--ioengine=psync", "--thread", "--group_reporting", "--randrepeat=0"]
-                .iter()
-                .chain(&["--fallocate=none", "--invalidate=0", "--output-format=json"])
-                .map(ToString::to_string)
-                .collect();
+        let mut args: Vec<String> = ["fio", "--thread", "--group_reporting", "--randrepeat=0"]
+            .iter()
+            .chain(&["--fallocate=none", "--invalidate=0", "--output-format=json"])
+            .map(ToString::to_string)
+            .collect();
+        args.push(format!("--ioengine={}", self.engine));
         args.push(format!("--rw={}", self.rw));
         args.push(format!("--bs={}", self.block_bytes));
         args.push(format!("--size={}", self.file_bytes));

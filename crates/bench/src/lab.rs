@@ -171,6 +171,7 @@ impl Lab {
         options.push(format!("--spill-size={bytes}"));
         let side = Side::Holdfast(pool.clone(), options);
         self.run(&side, &["true".into()])?;
+        self.summaries.borrow_mut().pop();
         Ok(side)
     }
 

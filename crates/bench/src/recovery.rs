@@ -96,6 +96,7 @@ fn crash(lab: &Lab, file: &std::path::Path, log_bytes: u64) -> Result<()> {
         rw: "randwrite",
         block_bytes: 4096,
         file_bytes: GIB,
+        engine: "psync",
         files: vec![file.to_path_buf()],
         end: End::Bytes(log_bytes),
         writes_per_fsync: 0,
