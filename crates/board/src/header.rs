@@ -1,4 +1,4 @@
-//! The first page of the board: sizes of its tables, the seq counter, the keeper's word and a few counters.
+//! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few counters.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -43,6 +43,28 @@ impl Counter {
     }
 }
 
+/// Cache lines over which a [`Tally`] is spread.
+const TALLY_LINES: usize = 8;
+
+/// A counter spread over cache lines, so that those who count at once do not wait for each other.
+#[repr(C)]
+#[derive(Default)]
+pub struct Tally {
+    parts: [Counter; TALLY_LINES],
+}
+
+impl Tally {
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.parts.iter().map(Counter::get).sum()
+    }
+
+    /// Adds 1 in the line of `slot`.
+    pub fn count(&self, slot: u32) {
+        self.parts[slot as usize % TALLY_LINES].add(1);
+    }
+}
+
 /// A futex word alone in its cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -51,7 +73,7 @@ pub struct Switch {
     pub word: AtomicU32,
 }
 
-/// The board's first page.
+/// The board's front.
 #[repr(C)]
 #[derive(Default)]
 pub struct Header {
@@ -106,7 +128,7 @@ pub struct Header {
     /// Files that must stay out of state Behind.
     pub shown: Shown,
     /// Syncs answered from the log.
-    pub syncs_absorbed: Counter,
+    pub syncs_absorbed: Tally,
     /// Syncs passed on to the kernel.
     pub syncs_real: Counter,
     /// Truncations and punches logged.

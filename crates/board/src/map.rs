@@ -1,7 +1,7 @@
 //! A board in memory shared with other processes. All pointers into it are made here.
 #![allow(unsafe_code)]
 
-use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use core::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
@@ -29,7 +29,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD4")
     ^ ((size_of::<SegmentRow>() as u64) << 36)
     ^ ((size_of::<RequestCell>() as u64) << 48);
 
-const _: () = assert!(size_of::<Header>() <= 4096);
+/// The tables begin on a page of their own.
+const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(4096);
 
 /// The unit that one entry of the processor's translation cache covers at best.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -56,7 +57,7 @@ struct Offsets {
 
 impl Plan {
     fn offsets(&self) -> Offsets {
-        let mut end = 4096;
+        let mut end = HEADER_BYTES;
         let mut table = |count: u32, size: usize| {
             let start = end;
             end += (count as usize * size).next_multiple_of(4096);
@@ -185,6 +186,13 @@ impl Board {
                 libc::madvise(self.tables.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE)
             };
         }
+    }
+
+    /// Has the processor fetch the seq counter for writing: it is about to be read and then drawn from, and other processors do the same.
+    #[inline]
+    pub fn prefetch_counter(&self) {
+        // SAFETY: a hint, which touches nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(&self.header().counter).cast()) };
     }
 
     /// Has the processor fetch what the board says of a page, which is about to be needed.

@@ -315,7 +315,9 @@ impl<N: Nvm> Client<N> {
             return raw();
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);
-        if seen_error.swap(epoch, Ordering::SeqCst) != epoch || state == FileState::Failed {
+        let has_news =
+            seen_error.load(Ordering::SeqCst) != epoch && seen_error.swap(epoch, Ordering::SeqCst) != epoch;
+        if has_news || state == FileState::Failed {
             return Err(Errno::EIO);
         }
         // A file without a single record cannot be built anew by recovery: its existence is the kernel's to sync.
@@ -325,7 +327,7 @@ impl<N: Nvm> Client<N> {
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.
         let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && (names_covered == Some(None) || on(Canary::NamesUncounted)) {
-            self.board.header().syncs_absorbed.add(1);
+            self.board.header().syncs_absorbed.count(file.slot);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
         let covered = row.unlogged.load(Ordering::SeqCst);

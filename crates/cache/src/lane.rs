@@ -158,6 +158,8 @@ impl<N: Nvm> Lane<'_, N> {
         if mutated(Mutation::DrawBeforeAnnouncing) {
             self.early.set(Some(self.client.board.header().counter.add(1)));
         }
+        #[cfg(not(shuttle))]
+        self.client.board.prefetch_counter();
         loop {
             #[cfg(shuttle)]
             let looked = row.is_exclusive();

@@ -154,7 +154,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return None;
         }
         watched.names.clear();
-        self.board.header().syncs_absorbed.add(1);
+        self.board.header().syncs_absorbed.count(0);
         Some(())
     }
 
