@@ -119,6 +119,7 @@ beside=$(mktemp -d)
     step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
     step "canaries: every deliberate bug is caught" 400 target/canaries/canaries/holdfast-sim --canaries
     step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
+    step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
     printf '%s\n' "${summary[@]}" >"$beside/summary"
     exit "$failed"
 ) >"$beside/told" 2>&1 &
@@ -150,7 +151,6 @@ in_time 10 "end to end, with write-behind: services, outsiders" 300 \
 in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
     env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
     cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
-in_time 60 "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
 
 # What was attacked, and how often: added up from the lines that the suites print, `tally: NAME: WHAT N, WHAT N; MORE`.
 attacked() {
