@@ -45,12 +45,21 @@ if [ ! -d "$kernel/lib/modules" ]; then
 fi
 summary=()
 failed=0
+# What a step's command is started with.
+apart=""
 
 # Seconds of processor time that the commands so far have used, into `used`: a subshell would tell its own.
 count_processors() {
     times >"$log.times"
     used=$(awk 'NR == 2 { split($1, user, /[ms]/); split($2, kernel, /[ms]/)
         printf "%d", (user[1] + kernel[1]) * 60 + user[2] + kernel[2] }' "$log.times")
+}
+
+# The beginning of what the failed tests of a log say.
+why() {
+    awk '/ panicked at / { lines = 8 }
+        /^note: |^stack backtrace|^$/ { lines = 0 }
+        lines-- > 0 && told++ < 40 { print "    " substr($0, 1, 240) }' "$1"
 }
 
 # step NAME SECONDS COMMAND...: runs it, shows what it says, notes how it ended and what it took.
@@ -60,7 +69,7 @@ step() {
     count_processors
     before=$used
     echo "== $name"
-    timeout --kill-after=20 "$limit" "$@" 2>&1 | tee "$log"
+    $apart timeout --kill-after=20 "$limit" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     # What was counted: the test harness may have begun the line.
     grep -o 'tally: .*' "$log" >>"$tally"
@@ -78,7 +87,7 @@ step() {
         summary+=("FAILED  $name (status $status, $took)")
         while read -r line; do
             summary+=("            $line")
-        done < <(grep -E '^test .* FAILED$' "$log")
+        done < <(grep -E '^test .* FAILED$' "$log"; why "$log")
     fi
 }
 
@@ -110,6 +119,9 @@ step "each crate's own tests: build" 600 cargo test $own --no-run
 beside=$(mktemp -d)
 (
     summary=() failed=0 log=$beside/step
+    # A session of its own is a group of its own for the scheduler. Where what computes shares the session of the tests, a
+    # kernel (6.18) was seen to let all other sessions wait up to 14 s for a processor: every keeper has its own.
+    apart="setsid --wait"
     step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
     # One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
     step "tools: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \

@@ -4,6 +4,12 @@
 #define THEME "threads"
 
 static int fd, stop;
+/* Writes made by threads that write for ever: on a busy machine a thread may wait long before its first. */
+static long made;
+static void wait_for_writes(int more) {
+    long until = __atomic_load_n(&made, __ATOMIC_SEQ_CST) + more;
+    while (__atomic_load_n(&made, __ATOMIC_SEQ_CST) < until) usleep(500);
+}
 static void *started[8];
 static pthread_t thread[8];
 static void start(int index, void *(*work)(void *)) { pthread_create(&thread[index], NULL, work, (void *)(long)index); }
@@ -75,6 +81,7 @@ static void *write_until_closed(void *unused) {
     while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST)) {
         ssize_t bytes = pwrite(fd, "0123456789", 10, 0);
         if (bytes != 10 && !(bytes == -1 && errno == EBADF)) return "a wrong result";
+        __atomic_fetch_add(&made, bytes == 10, __ATOMIC_SEQ_CST);
     }
     return NULL;
 }
@@ -87,7 +94,7 @@ CHECK(writes_while_another_closes, 100) {
     for (int i = 0; i < 300; i++) {
         if (close(fd)) say("close: %s", errno_name(errno));
         if (dup2(kept, fd) != fd) say("dup2: %s", errno_name(errno));
-        if (i % 50 == 0) usleep(500);
+        if (i % 50 == 0) wait_for_writes(20);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
     end_all(2);
@@ -103,7 +110,7 @@ CHECK(writes_while_another_duplicates_over_them, 100) {
     for (int i = 0; i < 2; i++) start(i, write_until_closed);
     for (int i = 0; i < 300; i++) {
         if (dup2(i % 2 ? one : other, fd) != fd) say("dup2: %s", errno_name(errno));
-        if (i % 50 == 0) usleep(500);
+        if (i % 50 == 0) wait_for_writes(20);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
     end_all(2);
@@ -175,14 +182,17 @@ CHECK(writes_while_another_changes_the_size, 200) {
 }
 static void *write_for_ever(void *unused) {
     (void)unused;
-    for (;;) pwrite(fd, "0123456789", 10, 0);
+    for (;;) {
+        pwrite(fd, "0123456789", 10, 0);
+        __atomic_fetch_add(&made, 1, __ATOMIC_SEQ_CST);
+    }
     return NULL;
 }
 CHECK(a_writer_is_cancelled, 10) {
     fd = make("a", 0, 1);
     for (int i = 0; i < 10; i++) {
         start(0, write_for_ever);
-        usleep(2000);
+        wait_for_writes(5);
         pthread_cancel(thread[0]);
         IS(end(0) == PTHREAD_CANCELED);
         if (pwrite(fd, "parent", 6, 20) != 6) say("%s", errno_name(errno));
@@ -195,6 +205,7 @@ static void *write_and_sync_for_ever(void *unused) {
     for (;;) {
         int own = open("b", O_RDWR | O_CREAT, 0644);
         write(own, "x", 1);
+        __atomic_fetch_add(&made, 1, __ATOMIC_SEQ_CST);
         fsync(own);
         close(own);
     }
@@ -204,7 +215,7 @@ CHECK(a_writer_that_opens_and_syncs_is_cancelled, 1) {
     fd = make("a", 0, 1);
     for (int i = 0; i < 10; i++) {
         start(0, write_and_sync_for_ever);
-        usleep(3000);
+        wait_for_writes(2);
         pthread_cancel(thread[0]);
         IS(end(0) == PTHREAD_CANCELED);
     }

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::need;
 
+/// What a command may take unless it is told: a busy disk or scheduler stalls it for many seconds, more than once.
+const LIMIT: Duration = Duration::from_secs(240);
+
 /// A command to be run.
 #[derive(Clone)]
 pub struct Cmd {
@@ -43,13 +46,7 @@ impl Cmd {
         } else {
             need::tool(program.to_str().expect("program names are text"))
         };
-        Self {
-            argv: vec![found.into()],
-            env: Vec::new(),
-            dir: None,
-            stdin: Vec::new(),
-            limit: Duration::from_secs(60),
-        }
+        Self { argv: vec![found.into()], env: Vec::new(), dir: None, stdin: Vec::new(), limit: LIMIT }
     }
 
     /// The built `holdfast` with a subcommand.
