@@ -6,7 +6,7 @@ use crate::lab::Lab;
 use crate::report::Outcome;
 use crate::{
     append_api, behind_reads, behind_writes, fio_benches, lifecycle, maildir, postgres, presence, recovery,
-    redis, rocksdb, sqlite, stages,
+    redis, rocksdb, sqlite, stages, varmail,
 };
 
 /// One named benchmark.
@@ -121,11 +121,19 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "maildir",
-        about: "mail delivery (4 KiB: create, write, fsync, rename, fsync of the directory): against native",
+        about: "mail delivery (4 KiB: create, write, fsync, rename, fsync of the directory): >= 1.5 x native",
         tools: &[EATMYDATA],
         quick: false,
         absorbs: true,
         run: maildir::deliveries,
+    },
+    Benchmark {
+        name: "varmail",
+        about: "mail server's store (remove, make, extend, read; 8 KiB, four threads): against native",
+        tools: &[EATMYDATA],
+        quick: false,
+        absorbs: true,
+        run: varmail::rounds,
     },
     Benchmark {
         name: "startup",

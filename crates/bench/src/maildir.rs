@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::behind_writes::behind;
 use crate::lab::{Lab, Side};
-use crate::report::{Check, Outcome, Run, interleave};
+use crate::report::{Bar, Check, Outcome, Run, interleave};
 
 /// The argument that makes this program a deliverer.
 pub const DELIVERER: &str = "--deliverer";
@@ -18,25 +18,29 @@ const MESSAGE_BYTES: usize = 4096;
 /// Messages that come at once: fewer than a pool has slots for files.
 const BURST: u64 = 1000;
 
+/// What mail is delivered and served on.
+pub fn sides(lab: &Lab) -> Result<[(&'static str, Side); 4]> {
+    Ok([
+        ("native", Side::Native),
+        ("holdfast", lab.main_side()?),
+        ("eatmydata (not durable)", Side::Eatmydata),
+        ("holdfast, write-behind", behind(lab.main_side()?)),
+    ])
+}
+
 /// Deliveries per second: of messages that come at once, and of as many as can be for a while, when the disk has to keep up.
 pub fn deliveries(lab: &Lab) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (what, count) in [("at once", Some(BURST)), ("steady", None)] {
-        let sides = [
-            ("native", Side::Native),
-            ("holdfast", lab.main_side()?),
-            ("eatmydata (not durable)", Side::Eatmydata),
-            ("holdfast, write-behind", behind(lab.main_side()?)),
-        ];
-        let runs = sides
+        let runs = sides(lab)?
             .into_iter()
             .map(|(label, side)| -> Run<'_> {
                 (format!("{label}, {what}"), Box::new(move || sample(lab, &side, count)))
             })
             .collect();
         let series = interleave(lab.options.rounds, "messages/s", runs)?;
-        for pair in [(1, 0), (1, 2), (3, 0)] {
-            outcome.checks.push(Check::ratio(&series[pair.0], &series[pair.1], None));
+        for (one, other, bar) in [(1, 0, Some(Bar::AtLeast(1.5))), (1, 2, None), (3, 0, None)] {
+            outcome.checks.push(Check::ratio(&series[one], &series[other], bar));
         }
         outcome.series.extend(series);
     }

@@ -24,6 +24,7 @@ mod rocksdb;
 mod running;
 mod sqlite;
 mod stages;
+mod varmail;
 mod worker;
 
 use std::path::PathBuf;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
     let done = match args.get(1).map(String::as_str) {
         Some(worker::WORKER) => worker::run(&args[2..]),
         Some(maildir::DELIVERER) => maildir::run(&args[2..]),
+        Some(varmail::SERVER) => varmail::run(&args[2..]),
         _ => run(Args::parse()),
     };
     match done {

@@ -130,7 +130,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
                     seq: number,
                     file_offset: 0,
                     extent: bytes as u64,
-                    unix_time_s: 0,
+                    unix_time_ns: 0,
                     group_index: 0,
                     group_count: 1,
                 };

@@ -3,12 +3,16 @@
 use core::time::Duration;
 
 use crate::census::Census;
+use crate::ledger::Epoch;
 use crate::locks::{WAITERS, lock_word, unlock_word};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
 
 /// `size_hint` when nothing is known.
 pub const NO_SIZE: u64 = u64::MAX;
+
+const LOADED: u32 = 1;
+const WATCHED: u32 = 2;
 
 /// How a file's writes are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +71,10 @@ pub struct FileRow {
     /// Inode number.
     pub ino: AtomicU64,
     /// 1 once a record of this use stays: recovery could make the file from it. One that is not written yet, or was
-    /// cancelled, does not count.
-    pub recorded: AtomicU32,
-    /// 1 while pages of the file may be loaded.
-    pub loaded: AtomicU32,
+    /// cancelled, does not count. Before that 0, or from 2 on when the file's creation was noted in the ledger.
+    recorded: AtomicU32,
+    /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there are no outsiders.
+    flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,
     /// Copy of the slot's `expired_seq`.
@@ -175,18 +179,86 @@ impl FileRow {
         self.unlogged.load(Ordering::SeqCst) > self.unlogged_synced.load(Ordering::SeqCst)
     }
 
-    /// Notes that a record of the file stays.
+    /// The file has no record yet. `noted` says when its creation was noted in the ledger, if a slot is to hold it.
+    pub fn set_blank(&self, noted: Option<Epoch>) {
+        // One of the last two epochs there are is not remembered: then the creation stays pending.
+        let word = noted.and_then(|epoch| u32::try_from(epoch.to_raw() + 1).ok());
+        self.recorded.store(word.unwrap_or(0), Ordering::SeqCst);
+    }
+
+    /// Notes that a record of the file stays. When that makes its slot hold its creation: when that was noted.
     #[inline]
-    pub fn note_recorded(&self) {
-        if self.recorded.load(Ordering::Relaxed) == 0 {
-            self.recorded.store(1, Ordering::SeqCst);
+    pub fn note_recorded(&self) -> Option<Epoch> {
+        if self.recorded.load(Ordering::Relaxed) == 1 {
+            return None;
         }
+        noted(self.recorded.swap(1, Ordering::SeqCst))
+    }
+
+    /// The file's creation is on the disk, though no record of the file stays: when it was noted.
+    pub fn take_noted(&self) -> Option<Epoch> {
+        let word = self.recorded.load(Ordering::SeqCst);
+        let taken =
+            self.recorded.compare_exchange(word, u32::from(word == 1), Ordering::SeqCst, Ordering::SeqCst);
+        taken.ok().and_then(noted)
+    }
+
+    /// When the file's creation was noted in the ledger, while the log has no record of it.
+    #[inline]
+    pub fn noted(&self) -> Option<Epoch> {
+        noted(self.recorded.load(Ordering::SeqCst))
+    }
+
+    /// Whether pages of the file may be loaded.
+    #[inline]
+    pub fn may_be_loaded(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & LOADED != 0
+    }
+
+    /// Notes whether they may be.
+    pub fn set_loaded(&self, may_be: bool) {
+        self.set_flag(LOADED, may_be);
+    }
+
+    /// Whether others than clients may change the file.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & WATCHED != 0
+    }
+
+    /// Notes whether they may.
+    pub fn set_watched(&self, may: bool) {
+        self.set_flag(WATCHED, may);
+    }
+
+    fn set_flag(&self, flag: u32, on: bool) {
+        let mut flags = self.flags.load(Ordering::SeqCst);
+        loop {
+            let wanted = if on { flags | flag } else { flags & !flag };
+            match self.flags.compare_exchange(flags, wanted, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => flags = now,
+            }
+        }
+    }
+
+    /// Whether size and links, as the kernel just told them, say that somebody changed the file who is no client. Such a
+    /// change may also be one that a client is making: who keeps the file's writers out can tell.
+    pub fn seems_touched(&self, size: u64, links: u64) -> bool {
+        if links == 0 {
+            return true;
+        }
+        // In this order: a client that made the file longer before the kernel was asked has let go of the cursor only after
+        // it told the size.
+        let is_growing = self.cursor_lock.load(Ordering::SeqCst) != 0;
+        let known = self.size_hint.load(Ordering::SeqCst);
+        known != NO_SIZE && size != known && !(is_growing && size > known)
     }
 
     /// Whether the log has nothing of which the file could be made.
     #[inline]
     pub fn is_blank(&self) -> bool {
-        self.recorded.load(Ordering::SeqCst) == 0
+        self.recorded.load(Ordering::SeqCst) != 1
     }
 
     /// What tells changes of its times; to be asked before the kernel is: what changes afterwards is then seen as a change.
@@ -201,4 +273,9 @@ impl FileRow {
     pub fn note_unlogged(&self) {
         self.unlogged.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// What a word of [`FileRow`] says of the creation of a file without a record.
+fn noted(word: u32) -> Option<Epoch> {
+    Epoch::from_raw(u64::from(word).checked_sub(1)?)
 }

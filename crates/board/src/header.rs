@@ -1,17 +1,21 @@
-//! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few counters.
+//! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few
+//! counters.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::census::Roll;
-use crate::names::{NAMES_ROWS, NamesRow};
+use crate::ledger::{LEDGER_ROWS, LedgerRow};
+use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
 
-/// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust futex).
+/// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust
+/// futex).
 pub const KEEPER_DIED: u32 = 0x4000_0000;
 
-/// Value of `announces_opens` with which an open of a managed file waits for the keeper, which may have it leased.
+/// Value of `announces_opens` with which an open of a managed file waits for the keeper, which may
+/// have it leased.
 pub const LEASES_FILES: u32 = 2;
 
 /// A counter alone in its cache line.
@@ -109,8 +113,8 @@ pub struct Header {
     pub forks_pending: Switch,
     /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
     pub throttle_ns: Counter,
-    /// 1 while a log that is short goes on in a file: what can go to the page cache at once need not be brought there later.
-    /// Set by the keeper.
+    /// 1 while a log that is short goes on in a file: what can go to the page cache at once need
+    /// not be brought there later. Set by the keeper.
     pub log_goes_on: Switch,
     /// 1 while files may be in state Behind; set by the keeper.
     pub write_behind: Switch,
@@ -120,10 +124,15 @@ pub struct Header {
     pub behind_files: Roll,
     /// 1 once a file was in that state: the kernel may show times of the keeper's own changes.
     pub times_kept: Switch,
-    pub(crate) names: [NamesRow; NAMES_ROWS],
-    /// Not 0 when clients announce opens before they make them, [`LEASES_FILES`] when files are leased besides; set by the keeper.
+    pub(crate) ledgers: [LedgerRow; LEDGER_ROWS],
+    /// Not 0 when clients announce opens before they make them, [`LEASES_FILES`] when files are
+    /// leased besides; set by the keeper.
     pub announces_opens: Switch,
     opens: [OpensRow; OPENS_ROWS],
+    /// Threads that are in opens of the library's, while a fence asks.
+    pub openers: Openers,
+    /// 1 when the fence asks who is in an open of the library's; set by the keeper.
+    pub asks_openers: Switch,
     passing: [PassingRow; PASSING_ROWS],
     /// Files that must stay out of state Behind.
     pub shown: Shown,
@@ -133,18 +142,50 @@ pub struct Header {
     pub syncs_real: Counter,
     /// Truncations and punches logged.
     pub truncates_absorbed: Counter,
+    /// Raised before and after each truncation by a client, so that its smaller size is not taken
+    /// for an outsider's.
+    pub resizes: Counter,
     /// Times a file was brought to disk before a call went around the log.
     pub settles: Counter,
     /// Rounds of expiry that are over.
     pub rounds: Counter,
     /// Calls that went around the log because rounds of expiry did not give it room.
     pub no_room: Counter,
+    /// When a client last changed something that no record holds, in nanoseconds since 1970:
+    /// records made since are not older, though the clock of records is coarser.
+    pub changed_ns: Counter,
+    /// 1 where files have times, as on all disks but a simulated one; set by the keeper.
+    pub has_times: Switch,
 }
 
 impl Header {
-    /// The name changes of a file system; `None` when too many are in use to count them.
-    pub fn names(&self, device: u64) -> Option<&NamesRow> {
-        self.names.iter().find(|row| row.claim(device))
+    /// The ledger of a file system on which files are managed, or were. `None`: on none so far, or
+    /// on more file systems than can be told apart; then everything counts as pending.
+    #[inline]
+    pub fn ledger(&self, device: u64) -> Option<&LedgerRow> {
+        self.ledgers.iter().find(|row| row.is_about(device))
+    }
+
+    /// Notes that a file on `device` is managed from now on. The keeper alone does that, one at a
+    /// time.
+    pub fn enter_ledger(&self, device: u64) {
+        let known = self.ledger(device);
+        let free = || self.ledgers.iter().find(|row| !row.is_in_use());
+        if let Some(row) = known.or_else(free) {
+            row.enter(device);
+        }
+    }
+
+    /// Notes that a file on `device` is managed no more.
+    pub fn leave_ledger(&self, device: u64) {
+        if let Some(row) = self.ledger(device).filter(|row| row.is_in_use()) {
+            row.leave();
+        }
+    }
+
+    /// The ledgers of file systems with managed files, with their devices.
+    pub fn ledgers_in_use(&self) -> impl Iterator<Item = (u64, &LedgerRow)> {
+        self.ledgers.iter().filter(|row| row.is_in_use()).filter_map(|row| Some((row.device()?, row)))
     }
 
     /// The opens of files without a row, by inode number.
@@ -152,8 +193,8 @@ impl Header {
         &self.opens[(ino % OPENS_ROWS as u64) as usize]
     }
 
-    /// Notes that `client` is about to change the file of an inode without the log; `None` when too many such calls are
-    /// under way. `hint` says where the search for a free row begins.
+    /// Notes that `client` is about to change the file of an inode without the log; `None` when too
+    /// many such calls are under way. `hint` says where the search for a free row begins.
     pub fn begin_passing(&self, client: u32, ino: u64, hint: usize) -> Option<&PassingRow> {
         (0..PASSING_ROWS)
             .filter_map(|step| self.passing.get((hint + step) % PASSING_ROWS))
@@ -170,9 +211,11 @@ impl Header {
         self.passing.iter().for_each(|row| row.clear(client));
     }
 
-    /// Counts a change of names on every file system that had one: somebody died who may have made one.
-    pub fn note_all_names(&self) {
-        self.names.iter().filter(|row| row.is_claimed()).for_each(NamesRow::note);
+    /// Notes a change on every file system that had one: somebody died who may have made one.
+    pub fn note_all_ledgers(&self) {
+        self.ledgers_in_use().for_each(|(_, row)| {
+            row.note();
+        });
     }
 
     /// Whether the keeper is alive: one load, no system call.

@@ -11,11 +11,12 @@ mod files;
 mod frames;
 mod header;
 mod lanes;
+mod ledger;
 mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
-mod names;
+mod openers;
 mod opens;
 #[cfg(shuttle)]
 mod ordinary;
@@ -37,9 +38,10 @@ pub use files::{FileRow, FileState, NO_SIZE};
 pub use frames::Frames;
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
+pub use ledger::{Commits, Epoch, LedgerRow};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
-pub use names::NamesRow;
+pub use openers::{Openers, Opening};
 pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use passing::PassingRow;

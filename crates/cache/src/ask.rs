@@ -24,7 +24,8 @@ const SPINS: u32 = 4000;
 #[repr(u32)]
 pub enum Ask {
     /// Manage the file behind descriptor `args[0]`, opened as `args[1]` (an `Origin`). Answers slot and
-    /// generation; result `EAGAIN` asks for [`Ask::Sole`] first; `EOPNOTSUPP` leaves the file to the kernel.
+    /// generation; result `EAGAIN` asks for [`Ask::Sole`] first; `EOPNOTSUPP` leaves the file to the kernel. `args[3]` says when
+    /// the file's creation was noted ([`holdfast_board::Epoch::to_raw`]); 0: not by who asks.
     Register = 1,
     /// Second half of `Register`: `args[2]` is 1 when no other description of the file exists.
     Sole = 2,
@@ -42,8 +43,8 @@ pub enum Ask {
     Naming = 6,
     /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
     Withdraw = 7,
-    /// Make the directory behind descriptor `args[0]` durable, really if `args[1]` is 1. `EOPNOTSUPP` leaves it to
-    /// the kernel.
+    /// Make the directory behind descriptor `args[0]` durable, really if `args[1]` is 1: changes are pending in the ledger of
+    /// its file system. `EOPNOTSUPP` leaves it to the kernel.
     SyncDirectory = 8,
     /// A file without live records was renamed over: if that was its last name, its slot is free.
     Replaced = 9,
@@ -59,6 +60,12 @@ pub enum Ask {
     /// Slot `args[0]` of generation `args[1]`, which the asker keeps from its writers, is about to leave state Unsynced. Answers
     /// 1 when the slot holds the file's creation and its only name, and 1 when the slot says that it was created.
     Log = 14,
+    /// Have the file system of slot `args[0]` of generation `args[1]` commit what is pending in its ledger. `EOPNOTSUPP`: it
+    /// makes changes durable file by file, so the asker's own sync does what it does natively.
+    Commit = 15,
+    /// The kernel tells another size or fewer links of slot `args[0]` of generation `args[1]` than its clients left: see whether
+    /// somebody outside changed it, and have what the kernel has now be durable if so.
+    Look = 16,
 }
 
 impl Ask {
@@ -79,6 +86,8 @@ impl Ask {
             Self::Unseen,
             Self::Moved,
             Self::Log,
+            Self::Commit,
+            Self::Look,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)
@@ -117,10 +126,12 @@ pub enum Reason {
     Uncovered = 13,
     /// The C library writes it by system calls of its own, in front of which nothing can be put.
     Libc = 14,
+    /// The program also makes system calls of its own.
+    OwnCalls = 15,
 }
 
 impl Reason {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -135,6 +146,7 @@ impl Reason {
         Self::NoSlot,
         Self::Uncovered,
         Self::Libc,
+        Self::OwnCalls,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -159,6 +171,7 @@ impl fmt::Display for Reason {
             Self::Permission => "the keeper may not open it",
             Self::NoSlot => "no file slot was free (use a larger pool)",
             Self::Uncovered => "a system call changed it around the log",
+            Self::OwnCalls => "its program also makes system calls of its own",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })
     }
@@ -180,11 +193,20 @@ pub enum Unseen {
     OutOfReach = 5,
     /// It has set up io_uring or libaio.
     AsyncIo = 6,
+    /// It makes system calls of its own, as all Go programs do.
+    OwnCalls = 7,
 }
 
 impl Unseen {
-    const ALL: [Self; 6] =
-        [Self::Unpatched, Self::Environment, Self::Privileged, Self::Static, Self::OutOfReach, Self::AsyncIo];
+    const ALL: [Self; 7] = [
+        Self::Unpatched,
+        Self::Environment,
+        Self::Privileged,
+        Self::Static,
+        Self::OutOfReach,
+        Self::AsyncIo,
+        Self::OwnCalls,
+    ];
 
     /// Decodes an argument.
     pub fn from_u64(value: u64) -> Option<Self> {
@@ -200,6 +222,7 @@ impl fmt::Display for Unseen {
             Self::Privileged => "it runs with more privilege, and the loader ignores the library",
             Self::Static => "it is statically linked",
             Self::AsyncIo => "it uses io_uring or libaio",
+            Self::OwnCalls => "it makes system calls of its own, as Go programs do",
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

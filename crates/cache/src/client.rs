@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
-use holdfast_board::{Board, FileRow, FileState, LEASES_FILES, NamesRow};
+use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::Layout;
@@ -217,24 +217,71 @@ impl<N: Nvm> Client<N> {
         self.board.header().announces_opens.word.load(Ordering::Relaxed) != 0
     }
 
+    /// Makes an open of the library's, so that a fence which asks knows it for one.
+    #[inline]
+    pub fn open_announced<R>(&self, tid: impl FnOnce() -> u32, open: impl FnOnce() -> R) -> R {
+        let header = self.board.header();
+        if header.asks_openers.word.load(Ordering::Relaxed) == 0 {
+            return open();
+        }
+        let opening = header.openers.begin(tid());
+        let opened = open();
+        opening.end();
+        opened
+    }
+
+    /// Whether others may change the file, so that it is to be looked at before a sync of it is absorbed. Not in state Behind: the
+    /// keeper hears of it there.
+    #[inline]
+    pub fn is_watched(&self, file: FileRef) -> bool {
+        let row = self.row(file);
+        row.is_watched() && row.state() == FileState::Through
+    }
+
+    /// Whether a write up to `end` makes a file longer, as far as its size is known.
+    #[inline]
+    pub fn makes_longer(&self, file: FileRef, end: u64) -> bool {
+        end > self.row(file).size_hint.load(Ordering::Relaxed)
+    }
+
+    /// Tells the keeper of a file whose size or links are not what its clients left, if `size` and `links`, as the kernel just
+    /// told them, are not: a process outside cut it or removed it without opening it, and the next sync must not be absorbed over
+    /// that (invariant 9).
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed.
+    pub fn look_at(&self, file: FileRef, size: u64, links: u64) -> Result<(), Errno> {
+        if !self.row(file).seems_touched(size, links) || !self.is_current(file) || on(Canary::SizeUnlooked) {
+            return Ok(());
+        }
+        let args = [u64::from(file.slot), file.generation, 0, 0];
+        match ask(&self.board, self.id, Ask::Look, args, None) {
+            Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Whether descriptions of the program's may be leased.
     #[inline]
     pub fn leases_files(&self) -> bool {
         self.board.header().announces_opens.word.load(Ordering::Relaxed) == LEASES_FILES
     }
 
-    /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `sole` tells whether
-    /// no other description of the file exists; it is called once the fence stands.
+    /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `noted` says when its creation was
+    /// noted, if the caller did that. `sole` tells whether no other description of the file exists; it is called once the fence
+    /// stands.
     pub fn register(
         &self,
         fd: i32,
         origin: Origin,
+        noted: Option<Epoch>,
         sole: impl FnOnce() -> bool,
     ) -> Result<Option<FileRef>, Errno> {
-        let args = [fd as u64, origin as u64, 0, 0];
+        let noted = noted.map_or(0, Epoch::to_raw);
+        let args = [fd as u64, origin as u64, 0, noted];
         let mut answer = ask(&self.board, self.id, Ask::Register, args, None);
         if answer == Err(Errno::EAGAIN) {
-            let args = [fd as u64, origin as u64, u64::from(sole()), 0];
+            let args = [fd as u64, origin as u64, u64::from(sole()), noted];
             answer = ask(&self.board, self.id, Ask::Sole, args, None);
         }
         match answer {
@@ -273,11 +320,79 @@ impl<N: Nvm> Client<N> {
             .is_ok_and(|[is_new, _]| is_new != 0)
     }
 
-    /// Notes a change that the log does not hold (mode, owner, times, attributes, allocation): the next sync is
-    /// real (invariant 9).
+    /// Notes a change of a file's content that the log does not hold: the next sync is real (invariant 9).
     pub fn note_unlogged(&self, file: FileRef) {
         if self.is_current(file) {
             self.row(file).note_unlogged();
+        }
+    }
+
+    /// Notes a change of a file that is the journal's (mode, owner, times, attributes, allocation): it is pending in the
+    /// ledger. Where changes become durable file by file, the file's next sync is real.
+    pub fn note_attributes(&self, file: FileRef) {
+        self.note_time();
+        if self.is_current(file) {
+            let row = self.row(file);
+            row.note_unlogged();
+            if let Some(ledger) = self.ledger(row) {
+                ledger.note();
+            }
+        }
+    }
+
+    /// The ledger of a file's file system.
+    #[inline]
+    pub(crate) fn ledger(&self, row: &FileRow) -> Option<&LedgerRow> {
+        self.board.header().ledger(row.dev.load(Ordering::Relaxed))
+    }
+
+    /// Has the file system commit what is pending. False where that is not the way of the file system.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the file system cannot commit.
+    fn commit_pending(&self, file: FileRef) -> Result<bool, Errno> {
+        let ledger = self.ledger(self.row(file));
+        let is_clean = ledger.is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored);
+        if is_clean { Ok(true) } else { self.commit(file, ledger) }
+    }
+
+    /// Before a record of `file` becomes durable: nothing earlier on its file system is pending any more but its own creation,
+    /// which the slot holds with that record (invariant 10). Not with a lock held.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the file system cannot commit.
+    #[inline]
+    pub(crate) fn follow_pending(&self, file: FileRef) -> Result<(), Errno> {
+        let row = self.row(file);
+        let ledger = self.ledger(row);
+        let is_clean = ledger.is_some_and(|ledger| ledger.is_clean() || ledger.is_clean_but(row.noted()));
+        if is_clean || !row.state().is_absorbed() || on(Canary::PendingIgnored) {
+            return Ok(());
+        }
+        self.follow_by_commit(file, ledger)
+    }
+
+    #[cold]
+    fn follow_by_commit(&self, file: FileRef, ledger: Option<&LedgerRow>) -> Result<(), Errno> {
+        let is_committed = self.commit(file, ledger)?;
+        // File by file: what is pending of this very file comes first.
+        if !is_committed && self.row(file).needs_real_sync() && !on(Canary::OwnPendingIgnored) {
+            self.settle(file, false)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn commit(&self, file: FileRef, ledger: Option<&LedgerRow>) -> Result<bool, Errno> {
+        if let Some(ledger) = ledger.filter(|ledger| ledger.commits() == Commits::ByFile) {
+            ledger.want();
+            self.board.header().wake_idle_expirer();
+            return Ok(false);
+        }
+        match ask(&self.board, self.id, Ask::Commit, [u64::from(file.slot), file.generation, 0, 0], None) {
+            Ok(_) => Ok(true),
+            Err(Errno::EOPNOTSUPP) => Ok(false),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -296,10 +411,16 @@ impl<N: Nvm> Client<N> {
         AtomicU32::new(self.row(file).error_epoch.load(Ordering::SeqCst))
     }
 
-    /// Answers a program's `fsync` or `fdatasync`.
+    /// Answers a program's `fsync` or `fdatasync`, or ends a write that it asked to be synchronous.
     ///
-    /// Every managed byte is durable already (durability = write), so only changes that the log does not hold
-    /// need the disk (invariant 9). A failure met in the background is reported once per description.
+    /// Every managed byte is durable already, so only changes that the log does not hold need the disk
+    /// (invariant 9): those of the file by `raw`, which must be a whole `fsync` whatever the program asked for, as
+    /// it counts for attributes, too; and those that are pending on its file system by a commit, since a sync by
+    /// the program need not commit anything (invariant 11). A failure met in the background is reported once per
+    /// description.
+    ///
+    /// # Errors
+    /// What the sync reported, or `EIO` when the keeper is dead.
     pub fn sync(
         &self,
         file: FileRef,
@@ -322,11 +443,10 @@ impl<N: Nvm> Client<N> {
         }
         // A file without a single record cannot be built anew by recovery: its existence is the kernel's to sync.
         let is_blank = row.is_blank();
-        let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
-        let names_covered = names.map(NamesRow::pending);
+        let is_committed = on(Canary::NamesUncounted) || self.commit_pending(file)?;
         // Who keeps the writers out may be in the middle of a change around the log that is seen already.
         let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
-        if is_logged && !is_blank && (names_covered == Some(None) || on(Canary::NamesUncounted)) {
+        if is_logged && !is_blank && is_committed {
             self.board.header().syncs_absorbed.count(file.slot);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
@@ -340,9 +460,6 @@ impl<N: Nvm> Client<N> {
         synced?;
         let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
-        if let (Some(names), Some(Some(covered))) = (names, names_covered) {
-            names.cover(covered);
-        }
         Ok(())
     }
 }

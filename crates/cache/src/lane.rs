@@ -1,5 +1,5 @@
-//! Owning a lane for one operation: log space is reserved before any lock, records are appended, and the note
-//! the keeper needs for repair is kept true at every step.
+//! Owning a lane for one operation: log space is reserved before any lock, records are appended,
+//! and the note the keeper needs for repair is kept true at every step.
 
 mod room;
 
@@ -10,8 +10,9 @@ use core::time::Duration;
 use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, LaneRow, SegmentState, wait, wake};
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
+use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
+use rustix::time::ClockId;
 
 use crate::client::{Client, Errno, FileRef};
 use room::CANCEL_BYTES;
@@ -19,6 +20,9 @@ pub(crate) use room::{atomic_write_bytes_max, is_split};
 
 /// How long to sleep before looking whether the keeper still lives.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The kernel's coarse clock ticks every 10 ms at the latest; no more than this does it lag.
+const COARSE_NS_MAX: u64 = 20_000_000;
 
 /// May the operation go on?
 pub(crate) enum Entry {
@@ -54,9 +58,10 @@ pub(crate) struct Lane<'a, N: Nvm> {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while the log is
-    /// full; holds nothing meanwhile that anybody waits for (history 13). `ENOSPC` when expiry cannot make room, because
-    /// recovery set most of the log aside or a disk refuses what is in it: the call must go around the log.
+    /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while
+    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `ENOSPC` when
+    /// expiry cannot make room, because recovery set most of the log aside or a disk refuses what
+    /// is in it: the call must go around the log.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, Errno> {
         let mut lane = self.take_lane()?;
         lane.make_room(bytes)?;
@@ -74,7 +79,8 @@ impl<N: Nvm> Client<N> {
                 return Ok(lane);
             }
             wanted.store(1, Ordering::SeqCst);
-            // Whoever lets a lane go looks at the word afterwards; we look at the lanes after we set it.
+            // Whoever lets a lane go looks at the word afterwards; we look at the lanes after we
+            // set it.
             if let Some(lane) = self.try_lanes() {
                 return Ok(lane);
             }
@@ -128,8 +134,9 @@ impl<N: Nvm> Lane<'_, N> {
         self.written_ns
     }
 
-    /// Announces an operation on `file` and checks that it may go on. A transition that keeps writers out is
-    /// waited for without an announcement. `exclusive` says that the caller itself keeps them out.
+    /// Announces an operation on `file` and checks that it may go on. A transition that keeps
+    /// writers out is waited for without an announcement. `exclusive` says that the caller itself
+    /// keeps them out.
     pub(crate) fn enter(&self, file: FileRef, exclusive: bool) -> Result<Entry, Errno> {
         self.enter_if(file, exclusive, |state| match state {
             FileState::Through => Ok(Entry::Through),
@@ -216,6 +223,22 @@ impl<N: Nvm> Lane<'_, N> {
         }
     }
 
+    /// Logs `bytes` of `parts` for a file's content at `offset`, as `append` does. `EIO`, with
+    /// nothing logged, should that be more than was reserved: whoever reserves and whoever logs
+    /// must mean the same bytes.
+    pub(crate) fn append_write(
+        &mut self,
+        file: FileRef,
+        offset: u64,
+        bytes: u64,
+        parts: &[Bytes<'_>],
+    ) -> Result<u64, Errno> {
+        if !self.has_room(bytes) && !on(Canary::RoomUnchecked) {
+            return Err(Errno::EIO);
+        }
+        Ok(self.append(file, Kind::Write, offset, bytes, parts))
+    }
+
     /// Draws a seq under the announcement and writes the record or group durably: one fence.
     pub(crate) fn append(
         &mut self,
@@ -234,8 +257,7 @@ impl<N: Nvm> Lane<'_, N> {
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         header.wake_idle_expirer();
         let payload = if kind == Kind::Write { extent } else { 0 };
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        self.written_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        self.written_ns = self.client.record_ns();
         let mut draft = Draft {
             kind,
             slot: file.slot,
@@ -243,7 +265,7 @@ impl<N: Nvm> Lane<'_, N> {
             seq,
             file_offset,
             extent,
-            unix_time_s: now.tv_sec as u32,
+            unix_time_ns: self.written_ns,
             group_index: 0,
             group_count: 1,
         };
@@ -270,8 +292,8 @@ impl<N: Nvm> Lane<'_, N> {
         seq
     }
 
-    /// Makes only the first `kept` bytes of the record `seq` count, durably, before the program hears of it
-    /// (history 6).
+    /// Makes only the first `kept` bytes of the record `seq` count, durably, before the program
+    /// hears of it (history 6).
     pub(crate) fn cancel(&mut self, file: FileRef, seq: u64, kept: u64) {
         if on(Canary::NoCancel) {
             return;
@@ -283,7 +305,8 @@ impl<N: Nvm> Lane<'_, N> {
         LaneRow::count(&self.row.cancels, 1);
     }
 
-    /// Logs the size of a file behind the record of the same operation that has its content, which is not cancelled any more.
+    /// Logs the size of a file behind the record of the same operation that has its content, which
+    /// is not cancelled any more.
     pub(crate) fn append_size(&mut self, file: FileRef, bytes: u64) {
         self.write_behind_last(file, Kind::Truncate, bytes, 0);
         self.client.nvm.fence();
@@ -300,7 +323,7 @@ impl<N: Nvm> Lane<'_, N> {
             seq,
             file_offset,
             extent,
-            unix_time_s: now_s(),
+            unix_time_ns: self.client.record_ns(),
             group_index: 0,
             group_count: 1,
         };
@@ -337,8 +360,8 @@ impl<N: Nvm> Lane<'_, N> {
         if mutated(Mutation::OpenBeforeSettling) {
             self.unlock_pages(file);
         }
-        // Before the locks open: from here on a dead owner's write must not be rolled forward any more, or it
-        // would land on top of what somebody else writes to these pages (history 15).
+        // Before the locks open: from here on a dead owner's write must not be rolled forward any
+        // more, or it would land on top of what somebody else writes to these pages (history 15).
         self.row.seq.store(0, Ordering::Release);
         self.unlock_pages(file);
         self.client.row(file).unlock_cursor(self.index);
@@ -372,7 +395,40 @@ impl<N: Nvm> Drop for Lane<'_, N> {
     }
 }
 
-/// Seconds since 1970 from the kernel's coarse clock, which also stamps files: no system call.
-fn now_s() -> u32 {
-    rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec as u32
+impl<N: Nvm> Client<N> {
+    /// The time of a record made now. Recovery gives a file the time of its last record, unless the
+    /// file was changed after it, as by a program that sets its times: a record made after that in
+    /// the same tick is not to look older.
+    #[inline]
+    fn record_ns(&self) -> u64 {
+        let now_ns = clock_ns(ClockId::RealtimeCoarse);
+        let changed_ns = self.board.header().changed_ns.get();
+        // Further ahead only if somebody set the clock back.
+        if changed_ns > now_ns && changed_ns - now_ns <= COARSE_NS_MAX && !on(Canary::RecordsCoarse) {
+            changed_ns
+        } else {
+            now_ns
+        }
+    }
+
+    /// Something was changed, or is going to be, that no record holds.
+    pub(crate) fn note_time(&self) {
+        if self.board.header().has_times.word.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // The file has a time from within the call; what a record has is cut to its own ticks.
+        let (known, now_ns) = (&self.board.header().changed_ns, clock_ns(ClockId::Realtime) + 2 * TICK_NS);
+        let before_ns = known.get();
+        // Further ahead only if somebody set the clock back.
+        if now_ns > before_ns || before_ns - now_ns > COARSE_NS_MAX {
+            known.set(now_ns);
+        }
+    }
+}
+
+/// The clocks that stamp files, in nanoseconds since 1970: the kernel uses the coarse one, and the
+/// other where somebody looked at the file since its last change. No system call.
+fn clock_ns(id: ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(id);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,14 +1,15 @@
-//! Names: what of creations, removals and renames is held by slots, and what makes the next sync real.
+//! Names: what of creations, removals and renames is held by slots, and what is pending in the ledger.
 //!
 //! Held are creations of files with records (recovery builds them anew), the first rename of such a file to a free name and
-//! removals of a last name (recovery repeats them). Everything else is the file system's, made durable by the next sync,
-//! which is then real (invariant 9). Files that are renamed in another way, or linked, have no live records while it happens,
-//! so whichever state the crash leaves, nothing is replayed into the wrong name.
+//! removals of a last name (recovery repeats them). Everything else is the file system's: the ledger counts it until the file
+//! system has committed it, and no later change is made durable ahead of it (invariants 9 to 11). Files that are renamed in
+//! another way, or linked, have no live records while it happens, so whichever state the crash leaves, nothing is replayed into
+//! the wrong name.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
+use holdfast_board::{Commits, Epoch, FileState, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -49,12 +50,11 @@ pub enum Replace {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Counts a change of names on a file system that no slot holds: the next sync there is real. Called before the
-    /// change is made and once more when it is.
-    pub fn note_names(&self, device: u64) {
-        if let Some(names) = self.board.header().names(device) {
-            names.note();
-        }
+    /// Notes a change on a file system that no slot and no record holds: of a name, of a file's attributes, or of the size of
+    /// a file that is not logged. Called before the change is made and once more when it is.
+    pub fn note_change(&self, device: u64) -> Option<Epoch> {
+        self.note_time();
+        self.board.header().ledger(device).map(LedgerRow::note)
     }
 
     /// Persists, before the call, that the name `path` is about to be removed (history 16).
@@ -190,7 +190,7 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
-        self.note_names(renaming.device);
+        self.note_change(renaming.device);
         for file in [renaming.named, renaming.target].into_iter().flatten() {
             self.settle_if_live(file, true)?;
         }
@@ -210,7 +210,14 @@ impl<N: Nvm> Client<N> {
             _ => {}
         }
         if done.is_ok() {
-            self.note_names(renaming.device);
+            self.note_change(renaming.device);
+            // Where changes become durable file by file, its next record waits for that.
+            let ledger = self.board.header().ledger(renaming.device);
+            if let Some(file) = renaming.named
+                && ledger.is_none_or(|ledger| ledger.commits() != Commits::InOrder)
+            {
+                self.note_unlogged(file);
+            }
         }
         Ok(done)
     }
@@ -238,8 +245,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes, else made by the
-    /// keeper or, as before, by `raw`.
+    /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes and nothing else is
+    /// pending, else made by the keeper or, as before, by `raw`.
     ///
     /// # Errors
     /// What the sync reported, or `EIO` when the keeper is dead.
@@ -249,18 +256,13 @@ impl<N: Nvm> Client<N> {
         device: u64,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let names = self.board.header().names(device);
-        let covered = names.and_then(|names| names.pending());
-        let real = names.is_none() || covered.is_some();
-        match ask(&self.board, self.id, Ask::SyncDirectory, [fd as u64, u64::from(real), 0, 0], None) {
-            Ok(_) => {}
-            Err(Errno::EOPNOTSUPP) => raw()?,
-            Err(errno) => return Err(errno),
+        let ledger = self.board.header().ledger(device);
+        let is_clean = ledger.is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored);
+        match ask(&self.board, self.id, Ask::SyncDirectory, [fd as u64, u64::from(!is_clean), 0, 0], None) {
+            Ok(_) => Ok(()),
+            Err(Errno::EOPNOTSUPP) => raw(),
+            Err(errno) => Err(errno),
         }
-        if let (Some(names), Some(covered)) = (names, covered) {
-            names.cover(covered);
-        }
-        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{FileState, NO_SIZE, NamesRow, pause};
+use holdfast_board::{Epoch, FileRow, FileState, LedgerRow, NO_SIZE, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -170,14 +170,14 @@ impl<N: Nvm> Client<N> {
         let is_whole = is_held && unlogged <= row.unlogged_synced.load(Ordering::SeqCst);
         row.size_hint.store(content.size().unwrap_or(NO_SIZE), Ordering::SeqCst);
         // Before the state, and until the content is logged: should we die in between, the next sync is real.
-        let noted = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
+        let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
         row.set_state(FileState::Through);
-        if let Some((mut lane, bytes)) = room.filter(|_| is_whole && noted == unlogged)
+        if let Some((mut lane, bytes)) = room.filter(|_| is_whole && changed == unlogged)
             && self.log_content(&mut lane, file, bytes, content)?
         {
             // After it was read. Who is told of lost pages has the next sync be real, as natively.
             self.heard(content)?;
-            row.unlogged_synced.fetch_max(noted + 1, Ordering::SeqCst);
+            row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
             return Ok(false);
         }
         if !was_created || on(Canary::UnsyncedForgotten) {
@@ -185,15 +185,25 @@ impl<N: Nvm> Client<N> {
             return Ok(false);
         }
         // Its slot does not hold its creation, and must not say so any more.
-        let names = self.board.header().names(row.dev.load(Ordering::Relaxed));
-        let covered = names.and_then(NamesRow::pending);
         self.settle(file, true)?;
         // The keeper tries twice, and what its first try lost is in no log.
         self.heard(content)?;
-        if let Some((names, covered)) = names.zip(covered) {
-            names.cover(covered);
+        self.hold_creation(row, row.take_noted());
+        // What else is pending the program's sync has to cover, too.
+        Ok(self.ledger(row).is_some_and(LedgerRow::is_clean))
+    }
+
+    /// A file's creation is in its slot, with a record of the file, or on the disk.
+    pub(crate) fn hold_creation(&self, row: &FileRow, noted: Option<Epoch>) {
+        if let Some((ledger, noted)) = noted.and_then(|noted| Some((self.ledger(row)?, noted))) {
+            ledger.hold(noted);
         }
-        Ok(true)
+    }
+
+    /// A record of the file stays.
+    #[inline]
+    pub(crate) fn note_recorded(&self, row: &FileRow) {
+        self.hold_creation(row, row.note_recorded());
     }
 
     /// What a program's sync tells it of is not hidden by one that the log answers.
@@ -225,7 +235,7 @@ impl<N: Nvm> Client<N> {
         });
         lane.finish(file);
         if is_logged {
-            row.note_recorded();
+            self.note_recorded(row);
         }
         Ok(is_read && is_logged)
     }

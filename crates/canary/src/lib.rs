@@ -93,6 +93,8 @@ canaries! {
         InUseBeforeIdentity, "4 (slots)", "a slot is marked as in use before its identity is written";
         OlderUseLive, "4 (slots)", "recovery takes records of a slot's earlier use for live";
         NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
+        CommitSkipped, "11", "pending changes count as committed without a commit";
+        PendingIgnored, "10", "what is durable at once does not wait for what is pending";
         UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
         RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
         ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";
@@ -142,6 +144,8 @@ canaries! {
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
+        OwnPendingIgnored, "10", "on btrfs a record of a file does not wait for what is pending of that file";
+        SynchronousUnsynced, "9", "a synchronous write does not end with a sync";
         DeadKeeperServed, "history 11", "a program does not hear that the keeper is dead, and goes on";
         RecoveryPutOff, "history 12", "the supervisor of a dead keeper leaves recovery to the next run";
         LinksUncounted, "4 (names)", "removing one of two names is taken for removing the last";
@@ -149,14 +153,34 @@ canaries! {
         SignalsAtOnce, "history 23", "signal handlers run in the middle of a write";
         RefusalIgnored, "history 24", "functions that cannot be patched do not keep a program's files from the log";
         AnyFileSystem, "history 25", "files of all file systems are managed";
+        ReplayedWhileRunning, "8 (recovery)", "recovery replays over files although only processes died";
+        AheadForgotten, "8 (recovery)", "a slot does not say that bytes of its file are in the log alone";
+        RollbackUnseen, "8 (recovery)", "recovery does not see that a file system is older than it was";
+        ParentUnchecked, "8 (recovery)", "a lost file is built in whatever directory stands at its path";
+        PathBelieved, "8 (recovery)", "recovery believes every path that the kernel tells of a handle";
+        RecordsCoarse, "8 (recovery)", "a record is as old as the clock's last tick, though the file was changed since";
+        TimesOfRecovery, "8 (recovery)", "a replayed file is as old as its recovery";
+        AttributesAreBytes, "8 (recovery)", "a file of which only attributes changed counts as changed";
+        ClockBelieved, "8 (recovery)", "recovery takes no notice of a clock that was set back";
+        SupersededForgotten, "8 (recovery)", "old records are replayed over a later life of their file";
+        SetAsideUnsaid, "8 (recovery)", "a program is started while files are set aside";
         TimesUndrained, "history 26", "times are set while bytes wait to be drained";
         SizeUntold, "history 26", "stat tells the page cache's size";
         TimesUntold, "history 26", "stat tells when the keeper brought the bytes";
         TimesKept, "history 26", "a drained file keeps the time of its drain";
         LinksFollowed, "history 27", "recovery follows symbolic links";
         IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
+        SizeUnlooked, "9 (others)", "a sync is absorbed though somebody outside cut the file by its path";
+        CutUnheard, "7 (others)", "the keeper does not hear of files that are cut by their paths";
+        RemovalUnmarked, "7 (others)", "a file that somebody outside removed is built anew";
+        MovesUncounted, "9 (others)", "what somebody outside did to a file's names does not make the next sync real";
+        ModesUncounted, "9 (others)", "a mode that somebody outside set does not make the next sync real";
+        OpensUnasked, "7 (others)", "every open of a client's counts as the library's";
+        GoTrusted, "7 (others)", "a Go program counts as one whose calls are seen";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
         AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
+        VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
+        RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";
     }
 }
 

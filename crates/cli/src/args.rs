@@ -116,6 +116,9 @@ pub struct RunArgs {
     /// How to notice others who open managed files
     #[arg(long, value_enum, default_value_t = Fence::Auto)]
     pub fence: Fence,
+    /// Start the program although recovery set files aside and nobody decided what becomes of them
+    #[arg(long)]
+    pub ignore_set_aside: bool,
     /// Manage only files whose absolute path matches (may be given several times)
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
@@ -235,9 +238,11 @@ Examples:
   holdfast recover --pool /mnt/pmem/db.pool --force /srv/app.db
   holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
 
-A file is set aside, not replayed, when it was changed or replaced after the crash. Then decide:
---force replays the log over it, --export saves what the log holds, --discard forgets it. Exits 1
-if any file was set aside or failed, or if a record is damaged.";
+A file is set aside, not replayed, when it was changed or replaced after the crash, when that cannot
+be told, or when its file system is older than it was known to be. `run` starts no program until you
+have decided: --force replays the log over it, --export saves what the log holds, --discard forgets
+it. A file that was served again since it was set aside cannot be forced. Exits 1 if any file was set
+aside or failed, or if a record is damaged.";
 
 /// Arguments of `recover`.
 #[derive(Args, Debug)]
@@ -257,6 +262,9 @@ pub struct RecoverArgs {
     /// Forget what the pool holds for FILE (may be given several times)
     #[arg(long, value_name = "FILE")]
     pub discard: Vec<PathBuf>,
+    /// Replay the log even where the page cache still has every byte, so that a sync would do
+    #[arg(long)]
+    pub replay: bool,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,

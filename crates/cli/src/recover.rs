@@ -16,6 +16,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         dry_run: args.dry_run,
         force: absolute(&args.force)?,
         discard: absolute(&args.discard)?,
+        replay: args.replay,
         export: args.export.as_deref().map(locate::absolute).transpose()?,
     };
     let pool = locate::absolute(&args.pool)?;

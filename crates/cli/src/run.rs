@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use holdfast_canary::{Canary, on};
 use holdfast_keeper::config::KeeperConfig;
 use holdfast_keeper::control::{Control, ControlError};
 use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
@@ -38,6 +39,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     let config = config_of(args)?;
     let mut keeper = attach(&config, args.size)?;
     refuse_unexpected_volatile(&mut keeper.control, &config)?;
+    if !args.ignore_set_aside
+        && let Some(refusal) = set_aside(&mut keeper.control, &config.pool)?
+    {
+        keeper.control.drain()?;
+        end(keeper, &config.pool);
+        bail!(refusal);
+    }
 
     let signals = Signals::hold()?;
     keeper.control.expect_program()?;
@@ -187,6 +195,23 @@ fn refuse_unexpected_volatile(control: &mut Control, config: &KeeperConfig) -> a
         report::say(&format!("pool {pool} is volatile (survives a process crash, not a power cut)"));
     }
     Ok(())
+}
+
+/// Why no program is started: recovery set files aside, which have older bytes than their programs were promised.
+fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String>> {
+    let Some(recovered) = control.status()?.summary.recovered else { return Ok(None) };
+    let undecided: Vec<_> =
+        recovered.files.iter().filter(|file| report::is_unresolved(file)).map(|file| &*file.path).collect();
+    if undecided.is_empty() || on(Canary::SetAsideUnsaid) {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "recovery set {} aside, and a program would meet older bytes than it was promised: {}. Decide with `holdfast recover \
+         --pool {}`, which says how, or start it all the same with --ignore-set-aside",
+        if undecided.len() == 1 { "a file" } else { "files" },
+        undecided.join(", "),
+        pool.display()
+    )))
 }
 
 /// Starts the program: our library first in LD_PRELOAD, everything else as we were given it.

@@ -105,7 +105,9 @@ pub fn survives_kills(workload: &dyn Workload) {
             assert!(!status.success(), "success after {cut:?} was killed\n{}", job.told());
             tally.kill(cut);
             let acks = job.end();
-            let recovered = pool.recover(&[]);
+            // A kill leaves the page cache as it was: then a sync does, unless the log is asked for.
+            let options: &[&str] = if random.between(0, 1) == 0 { &[] } else { &["--replay"] };
+            let recovered = pool.recover(options);
             recovered.ok();
             if let Err(error) = workload.check(&job.site, &acks) {
                 panic!(

@@ -94,7 +94,8 @@ impl Disk {
         std::fs::create_dir(&root).expect("mount point");
         let disk = Self { kind, root, device: Mutex::default(), image, power, _home: home };
         disk.attach();
-        Cmd::new(mkfs).args(options).arg(&*disk.device()).ok();
+        let device = disk.device().clone();
+        Cmd::new(mkfs).args(options).arg(device).ok();
         disk.mount();
         disk
     }
@@ -160,6 +161,22 @@ impl Disk {
             disk.restore();
             self.attach();
         }
+        self.mount();
+    }
+
+    /// A copy of what is on the device now.
+    pub fn copy(&self) -> PathBuf {
+        let copy = self.image.with_extension("copy");
+        Cmd::new("cp").arg("--sparse=always").arg(&self.image).arg(&copy).ok();
+        copy
+    }
+
+    /// Puts a copy in the place of what is on the device, and mounts it.
+    pub fn replace(&self, copy: &Path) {
+        wait_until(Duration::from_secs(20), "umount", || self.unmount());
+        self.detach();
+        Cmd::new("cp").arg("--sparse=always").arg(copy).arg(&self.image).ok();
+        self.attach();
         self.mount();
     }
 

@@ -3,18 +3,21 @@
 use std::path::{Path, PathBuf};
 
 /// Directories searched for programs, in order.
-pub const PATH: &str =
-    "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/postgresql/15/bin";
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/postgresql/15/bin:/usr/local/go/bin";
 
 /// Debian's package for each program that the tests start.
 const PACKAGES: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("busybox", "busybox-static"),
     ("db_bench", "rocksdb-tools"),
+    ("dpkg", "dpkg"),
+    ("dpkg-deb", "dpkg"),
+    ("dpkg-query", "dpkg"),
     ("eatmydata", "eatmydata"),
     ("fio", "fio"),
     ("gcc", "gcc libc6-dev"),
     ("git", "git"),
+    ("go", "golang-go"),
     ("initdb", "postgresql-15"),
     ("ldb", "rocksdb-tools"),
     ("ldd", "libc-bin"),
@@ -44,6 +47,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("sudo", "sudo"),
     ("unshare", "util-linux"),
     ("valgrind", "valgrind libc6-dbg"),
+    ("vim", "vim"),
     ("xfs_io", "xfsprogs"),
 ];
 

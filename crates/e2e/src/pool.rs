@@ -15,6 +15,8 @@ pub struct Pool {
     /// Who it belongs to: a user's name and capabilities; empty for the tests' own user.
     user: Option<(String, String)>,
     size: &'static str,
+    /// How much of what programs write is logged, unless a run's options say it.
+    durability: &'static str,
 }
 
 impl Default for Pool {
@@ -29,7 +31,7 @@ impl Pool {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name =
             format!("holdfast-e2e-{}-{}.pool", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self { path: PathBuf::from("/dev/shm").join(name), user: None, size: "64M" }
+        Self { path: PathBuf::from("/dev/shm").join(name), user: None, size: "64M", durability: "write" }
     }
 
     /// The same with another size, in `--size` spelling.
@@ -39,11 +41,21 @@ impl Pool {
         pool
     }
 
+    /// The same for runs that log what users' own runs would: from a file's first sync on.
+    pub fn logs_from_sync(mut self) -> Self {
+        self.durability = "sync";
+        self
+    }
+
     /// The same for another user.
     pub fn of_user(user: &str, capabilities: &str) -> Self {
-        let mut pool = Self::new();
-        pool.user = Some((user.into(), capabilities.into()));
-        pool
+        Self::new().given_to(user, capabilities)
+    }
+
+    /// The same for a user, with capabilities.
+    pub fn given_to(mut self, user: &str, capabilities: &str) -> Self {
+        self.user = Some((user.into(), capabilities.into()));
+        self
     }
 
     /// An existing, freshly formatted pool.
@@ -85,7 +97,7 @@ impl Pool {
                 .arg(&self.path)
                 .args(["--size", self.size])
                 .args(more.split_whitespace())
-                .args((!says).then_some("--durability=write"))
+                .args((!says).then(|| format!("--durability={}", self.durability)))
                 .args(options),
         )
     }

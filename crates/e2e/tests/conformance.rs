@@ -111,8 +111,10 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
     must_agree(&format!("{place}, after the drain"), tree_of(&natively), &tree(&directory));
     assert!(report::flag(&summary, "drained"), "{place}: not everything is on disk");
     let absorbed = report::number(&summary, "writes_absorbed");
+    // A file that has lost its last name needs no log, and when the keeper sees that is the machine's; and a path may be longer here
+    // than a slot can hold.
     assert!(
-        absorbed >= writes_min,
+        absorbed >= writes_min - writes_min / 32,
         "{place}: {absorbed} writes absorbed, {writes_min} expected; left to the kernel: {}",
         {
             let left = report::find(&summary, "bypassed")
@@ -320,7 +322,7 @@ fn recovery_changes_nothing(mode: &[&str]) {
         proc::kill_hard(supervisor.id());
         supervisor.wait().expect("wait");
         proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);
-        let recovered = pool.recover(&[]);
+        let recovered = pool.recover(&["--replay"]);
         recovered.expect(&[0, 1]);
         failures.extend(set_aside(&report::parse(&recovered.stdout)));
         // A replay is a change: it moves the time.

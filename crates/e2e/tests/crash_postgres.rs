@@ -2,239 +2,49 @@
 //! content and every page has its checksum. It runs as the user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
 //! which that user is given the capability.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::Child;
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-use holdfast_e2e::cmd::Cmd;
-use holdfast_e2e::crash::{self, Acks, Site, Workload};
+use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;
-use holdfast_e2e::need;
-use holdfast_e2e::proc::wait_until;
-
-const USER: &str = "postgres";
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fence {
-    Exclusive,
-    Fanotify,
-}
-
-struct Postgres(Fence);
-
-fn client(site: &Site, program: &str) -> Cmd {
-    Cmd::new(program).args(["-h", site.aside.to_str().expect("text"), "-d", "postgres"]).dir(&site.aside)
-}
-
-fn psql(site: &Site, question: &str) -> Cmd {
-    client(site, "psql").args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-c", question]).user(USER, "")
-}
-
-fn server(site: &Site) -> Vec<String> {
-    let program = need::tool("postgres").to_str().expect("text").to_owned();
-    let options =
-        ["-D", &site.path("data"), "-k", site.aside.to_str().expect("text"), "-c", "listen_addresses="]
-            .map(str::to_owned);
-    std::iter::once(program).chain(options).collect()
-}
-
-/// A server that runs natively, to prepare or to check.
-struct Native<'a> {
-    site: &'a Site,
-    child: Child,
-}
-
-impl<'a> Native<'a> {
-    fn start(site: &'a Site) -> Result<Self, String> {
-        let argv = server(site);
-        let mut child = Cmd::new(&argv[0]).args(&argv[1..]).user(USER, "").dir(&site.aside).spawn();
-        let stderr = child.stderr.take().expect("piped");
-        let reader = std::thread::spawn(move || std::io::read_to_string(stderr).unwrap_or_default());
-        for _ in 0..1500 {
-            if child.try_wait().expect("wait").is_some() {
-                return Err(format!("postgres does not start:\n{}", reader.join().expect("reader")));
-            }
-            if psql(site, "SELECT 1").output().status.success() {
-                return Ok(Self { site, child });
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        drop(child.kill());
-        Err("postgres does not answer".into())
-    }
-
-    fn stop(mut self) {
-        let data = self.site.path("data");
-        Cmd::new(need::tool("postgres").with_file_name("pg_ctl"))
-            .args(["stop", "-m", "fast", "-D", &data])
-            .user(USER, "")
-            .dir(&self.site.aside)
-            .ok();
-        drop(self.child.wait());
-    }
-}
-
-impl Workload for Postgres {
-    fn name(&self) -> String {
-        match self.0 {
-            Fence::Exclusive => "postgres --exclusive".into(),
-            Fence::Fanotify => "postgres --fence fanotify".into(),
-        }
-    }
-
-    fn prepare(&self, site: &Site) {
-        let data = site.path("data");
-        Cmd::new("initdb")
-            .args(["-N", "-k", "-A", "trust", "-D", &data])
-            .user(USER, "")
-            .dir(&site.aside)
-            .ok();
-        let native = Native::start(site).unwrap_or_else(|error| panic!("{error}"));
-        let aside = site.aside.to_str().expect("text");
-        Cmd::new("pgbench")
-            .args(["-i", "-q", "-s", "1", "-h", aside, "postgres"])
-            .user(USER, "")
-            .dir(aside)
-            .ok();
-        psql(site, "CREATE TABLE item(id bigint PRIMARY KEY, payload text); CREATE EXTENSION amcheck").ok();
-        native.stop();
-    }
-
-    fn program(&self, site: &Site) -> Vec<String> {
-        server(site)
-    }
-
-    fn options(&self, site: &Site) -> Vec<String> {
-        match self.0 {
-            Fence::Exclusive => vec!["--exclusive".into(), site.path("data")],
-            Fence::Fanotify => vec!["--fence".into(), "fanotify".into()],
-        }
-    }
-
-    fn user(&self) -> Option<(&str, &str)> {
-        match self.0 {
-            Fence::Exclusive => Some((USER, "")),
-            Fence::Fanotify => Some((USER, "+sys_admin")),
-        }
-    }
-
-    /// pgbench for load, and a session that inserts one row after the other and hears of each.
-    fn start_clients(&self, site: &Site, acks: &Acks) -> Vec<JoinHandle<()>> {
-        wait_until(Duration::from_secs(30), "postgres to answer", || {
-            psql(site, "SELECT 1").output().status.success()
-        });
-        let aside = site.aside.to_str().expect("text");
-        let pgbench = Cmd::new("pgbench")
-            .args(["-n", "-c", "2", "-T", "60", "-h", aside, "postgres"])
-            .user(USER, "")
-            .dir(aside);
-        let mut inserts =
-            client(site, "psql").args(["-XqAt", "-v", "ON_ERROR_STOP=1"]).user(USER, "").spawn();
-        let acks = acks.clone();
-        vec![
-            // It ends with an error once the server is dead, as it should.
-            std::thread::spawn(move || drop(pgbench.output())),
-            std::thread::spawn(move || {
-                let mut stdin = inserts.stdin.take().expect("piped");
-                let mut lines = BufReader::new(inserts.stdout.take().expect("piped")).lines();
-                for id in 1.. {
-                    let insert =
-                        format!("INSERT INTO item VALUES({id}, repeat('{id}-', 30)) RETURNING id;\n");
-                    if stdin.write_all(insert.as_bytes()).is_err() {
-                        break;
-                    }
-                    match lines.next() {
-                        Some(Ok(line)) if line == id.to_string() => acks.lock().expect("acks").push(line),
-                        _ => break,
-                    }
-                }
-                drop(stdin);
-                drop(inserts.wait());
-            }),
-        ]
-    }
-
-    fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
-        // The killed server may stay a zombie, whose number would keep the next one from starting; after a reboot it is gone.
-        for lock in [site.dir.join("data/postmaster.pid"), site.aside.join(".s.PGSQL.5432.lock")] {
-            drop(std::fs::remove_file(lock));
-        }
-        let native = Native::start(site)?;
-        let verdict = check_running(site, acks);
-        native.stop();
-        verdict?;
-        let checked =
-            Cmd::new("pg_checksums").args(["--check", "-D", &site.path("data")]).user(USER, "").output();
-        let good = checked.status.success() && checked.stdout.contains("Bad checksums:  0");
-        if good { Ok(()) } else { Err(checked.told()) }
-    }
-}
-
-fn check_running(site: &Site, acks: &[String]) -> Result<(), String> {
-    let ask = |question: &str| {
-        let output = psql(site, question).output();
-        if output.status.success() { Ok(output.stdout) } else { Err(output.told()) }
-    };
-    let acknowledged: u64 = acks.last().map_or(0, |id| id.parse().expect("an id"));
-    let whole = ask(&format!(
-        "SELECT count(*) FROM item WHERE id <= {acknowledged} AND payload = repeat(id || '-', 30)"
-    ))?;
-    if whole.trim() != acknowledged.to_string() {
-        return Err(format!("{acknowledged} rows acknowledged, {} there", whole.trim()));
-    }
-    let sums = ask(
-        "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
-        (SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history)",
-    )?;
-    let mut parts = sums.trim().split('|');
-    let first = parts.next().unwrap_or_default().to_owned();
-    if !parts.all(|part| part == first) {
-        return Err(format!("pgbench's sums disagree: {}", sums.trim()));
-    }
-    let checked = client(site, "pg_amcheck").user(USER, "").output();
-    if checked.status.success() { Ok(()) } else { Err(checked.told()) }
-}
+use holdfast_e2e::workload::postgres::{Fence, Postgres};
 
 #[test]
 fn survives_kills_when_exclusive() {
-    crash::survives_kills(&Postgres(Fence::Exclusive));
+    crash::survives_kills(&Postgres::new(Fence::Exclusive));
 }
 
 #[test]
 fn survives_kills_behind_fanotify() {
-    crash::survives_kills(&Postgres(Fence::Fanotify));
+    crash::survives_kills(&Postgres::new(Fence::Fanotify));
 }
 
 #[test]
 fn survives_a_power_cut_of_ext4_when_exclusive() {
-    crash::survives_power_cut(&Postgres(Fence::Exclusive), Kind::Ext4);
+    crash::survives_power_cut(&Postgres::new(Fence::Exclusive), Kind::Ext4);
 }
 
 #[test]
 fn survives_a_power_cut_of_xfs_when_exclusive() {
-    crash::survives_power_cut(&Postgres(Fence::Exclusive), Kind::Xfs);
+    crash::survives_power_cut(&Postgres::new(Fence::Exclusive), Kind::Xfs);
 }
 
 #[test]
 fn survives_a_power_cut_of_ext4_behind_fanotify() {
-    crash::survives_power_cut(&Postgres(Fence::Fanotify), Kind::Ext4);
+    crash::survives_power_cut(&Postgres::new(Fence::Fanotify), Kind::Ext4);
 }
 
 #[test]
 fn control_without_syncs_loses_rows() {
-    crash::control_loses_in_power_cut(&Postgres(Fence::Exclusive), Kind::Ext4);
-    crash::control_loses_in_power_cut(&Postgres(Fence::Exclusive), Kind::Xfs);
+    crash::control_loses_in_power_cut(&Postgres::new(Fence::Exclusive), Kind::Ext4);
+    crash::control_loses_in_power_cut(&Postgres::new(Fence::Exclusive), Kind::Xfs);
 }
 
 #[test]
 fn control_checker_accepts_a_plain_kill() {
-    crash::checker_accepts_native_kill(&Postgres(Fence::Exclusive));
+    crash::checker_accepts_native_kill(&Postgres::new(Fence::Exclusive));
 }
 
 #[test]
 fn control_native_survives_a_power_cut() {
     for kind in [Kind::Ext4, Kind::Xfs] {
-        crash::native_survives_power_cut(&Postgres(Fence::Exclusive), kind);
+        crash::native_survives_power_cut(&Postgres::new(Fence::Exclusive), kind);
     }
 }

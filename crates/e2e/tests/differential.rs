@@ -163,7 +163,7 @@ fn the_log_agrees_with_the_kernel() {
         proc::kill_hard(supervisor.id());
         supervisor.wait().expect("wait");
         proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);
-        let recovered = pool.recover(&[]);
+        let recovered = pool.recover(&["--replay"]);
         recovered.expect(&[0, 1]);
         let aside = set_aside(&report::parse(&recovered.stdout));
         assert!(aside.is_empty(), "seed {seed} {mode}: {}", aside.join("\n"));

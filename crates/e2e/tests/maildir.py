@@ -1,13 +1,13 @@
 """Mail delivery as mail servers do it: write a file in tmp/, sync it, rename it to a free name in new/, sync that directory.
 
-Arguments: directory, seed, deliveries of each deliverer, and deliverers. Each delivery is told, `ack sent NAME`, once the sync
+Arguments: directory, seed, deliveries of each deliverer, deliverers, and whether a message gets its name by a link instead. Each delivery is told, `ack sent NAME`, once the sync
 of the directory returned. A reader moves messages on from new/ to cur/, as mail readers do, and syncs both directories now and
 then: `ack seen NAME`. Message NAME follows from seed and NAME.
 """
 import os, random, sys
 
 os.chdir(sys.argv[1])
-seed, deliveries, deliverers = map(int, sys.argv[2:5])
+seed, deliveries, deliverers, links = map(int, sys.argv[2:6])
 
 
 def message(name):
@@ -33,8 +33,13 @@ def deliver(who):
             os.write(fd, text[5000:])
         os.fsync(fd)
         os.close(fd)
-        os.rename("tmp/" + name, "new/" + name)
-        os.fsync(new)
+        if links:
+            os.link("tmp/" + name, "new/" + name)
+            os.fsync(new)
+            os.unlink("tmp/" + name)
+        else:
+            os.rename("tmp/" + name, "new/" + name)
+            os.fsync(new)
         tell("sent", [name])
 
 

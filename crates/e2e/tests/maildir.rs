@@ -12,7 +12,7 @@ use holdfast_e2e::{random, report};
 /// One deliverer by itself, two of them with a reader, or all of them through before they are cut off.
 fn mail(choice: u64) -> Box<dyn Workload> {
     let deliveries = if choice.is_multiple_of(5) { 40 } else { 1_000_000 };
-    Box::new(Maildir { seed: choice % 1_000_000, deliverers: 1 + choice / 5 % 2, deliveries })
+    Box::new(Maildir { seed: choice % 1_000_000, deliverers: 1 + choice / 5 % 2, deliveries, links: false })
 }
 
 fn cut(name: &str, disk: &Disk, rounds: u64) {
@@ -65,7 +65,7 @@ fn control_native_mail_survives() {
 fn deliveries_do_not_wait_for_the_disk() {
     const DELIVERIES: u64 = 500;
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let mail = Maildir { seed: 7, deliverers: 1, deliveries: DELIVERIES };
+    let mail = Maildir { seed: 7, deliverers: 1, deliveries: DELIVERIES, links: false };
     mail.make(&disk.root);
     let command = mail.command(&disk.root);
     let command: Vec<&str> = command.iter().map(String::as_str).collect();

@@ -154,7 +154,7 @@ fn recovery_undoes_nothing_that_musl_wrote_by_itself() {
         others.into_iter().chain([keeper]).for_each(proc::kill_hard);
         run.wait().expect("ended");
         let before = tree(&directory);
-        let recovered = pool.recover(&[]);
+        let recovered = pool.recover(&["--replay"]);
         recovered.ok();
         assert!(absorbed > 0, "{theme}: nothing was in the log");
         assert_eq!(before, tree(&directory), "{theme}\n{}", recovered.told());

@@ -239,7 +239,8 @@ fn stress_ngs_file_stressors_find_nothing_wrong() {
     });
     assert_eq!(found, expected, "{}\n{}", natively.told(), output.told());
     assert!(found.len() + 3 > STRESSORS.len(), "{found:?}\n{}", output.told());
-    must_absorb(&summary, 1500);
+    // Other stressors change names all the time, and with durability = write each record waits until the journal has them.
+    must_absorb(&summary, 300);
 }
 
 /// A crate with a library, a program, a build script and tests of its own; no dependencies.

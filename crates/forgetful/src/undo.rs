@@ -11,12 +11,18 @@ pub(crate) fn take_down(mount_point: &Path) {
     for device in loop_devices(mount_point) {
         let name = device.to_string_lossy().into_owned();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if !loop_devices(mount_point).contains(&device) {
+            continue;
+        }
         for mount in mounts.lines().filter(|line| {
             line.split_once(" - ").is_some_and(|(_, rest)| rest.split(' ').nth(1) == Some(name.as_str()))
         }) {
             run("umount", &["-l", mount.split(' ').nth(4).unwrap_or_default()]);
         }
-        run("losetup", &["-d", &name]);
+        // A device that was busy when it was detached is let go of at any moment, and may be somebody else's by now.
+        if loop_devices(mount_point).contains(&device) {
+            run("losetup", &["-d", &name]);
+        }
     }
     run("umount", &["-l", &mount_point.to_string_lossy()]);
 }

@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use holdfast_keeper::disk::{Disk, OsDisk};
 use holdfast_media::Nvm;
 use holdfast_pool::{
     CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
@@ -35,7 +36,7 @@ pub fn empty() -> (Ram, Layout) {
 pub fn pool(choices: &mut Choices<'_>, yard: &Yard) -> (Ram, Layout) {
     let (ram, layout) = empty();
     let words = layout.offset(holdfast_pool::Zone::Words);
-    let heartbeat = if choices.once_in(4) { checked(choices.number()) } else { encode(now()) };
+    let heartbeat = if choices.once_in(4) { checked(choices.number()) } else { encode(now() * 1_000_000) };
     ram.put(words, &heartbeat.to_le_bytes());
     // Seldom «closed cleanly»: then nothing is looked at.
     let clean = if choices.once_in(16) { checked(choices.number()) } else { 0 };
@@ -182,13 +183,18 @@ fn put_slot(choices: &mut Choices<'_>, yard: &Yard, ram: &Ram, base: u64) -> u64
     let marks = match choices.upto(3) {
         0 => 0,
         1 => 8,
-        _ => choices.upto(31),
+        _ => choices.upto(127),
     };
     for (at, value) in [(256, in_use), (320, expired), (384, marks)] {
         let word = if choices.once_in(24) { choices.number() } else { checked(value) };
         ram.put(base + at, &word.to_le_bytes());
     }
-    for at in [512, 512 + 1792] {
+    for at in [512, 640] {
+        if !choices.once_in(4) {
+            ram.put(base + at, &raw_stamp(choices, generation));
+        }
+    }
+    for at in [768, 768 + 1664] {
         if !choices.once_in(4) {
             ram.put(base + at, &raw_hint(choices, yard, generation));
         }
@@ -215,8 +221,28 @@ fn raw_identity(choices: &mut Choices<'_>, identity: &Identity, generation: u64)
     raw
 }
 
-fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64) -> [u8; 1792] {
-    let mut raw = [0; 1792];
+/// Most often of this boot and another mount, so that something is done.
+fn raw_stamp(choices: &mut Choices<'_>, generation: u64) -> [u8; 128] {
+    let mut raw = [0; 128];
+    put32(&mut raw, 4, if choices.once_in(4) { choices.number() as u32 } else { 0 });
+    let version = choices.number();
+    put64(&mut raw, 8, version);
+    put64(&mut raw, 16, generation);
+    for at in [24, 32, 40] {
+        let number = choices.number();
+        put64(&mut raw, at, number);
+    }
+    if !choices.once_in(8) {
+        raw[48..64].copy_from_slice(&OsDisk::new().boot());
+    }
+    put64(&mut raw, 64, if choices.once_in(4) { choices.number() } else { 1 });
+    put32(&mut raw, 72, if choices.once_in(4) { choices.number() as u32 } else { 0o600 });
+    seal(&mut raw, choices);
+    raw
+}
+
+fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64) -> [u8; 1664] {
+    let mut raw = [0; 1664];
     let mut path = yard.paths[choices.upto(yard.paths.len() as u64 - 1) as usize].clone();
     if choices.once_in(12) {
         // A name of any bytes, below the yard.
@@ -232,7 +258,13 @@ fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64) -> [u8; 179
     let version = choices.number();
     put64(&mut raw, 8, version);
     put64(&mut raw, 16, generation);
-    raw[24..24 + path.len()].copy_from_slice(&path);
+    if choices.once_in(8) {
+        // A directory that nobody knows.
+        put32(&mut raw, 24, 1);
+        put16(&mut raw, 28, choices.upto(200));
+        put64(&mut raw, 32, choices.number());
+    }
+    raw[160..160 + path.len()].copy_from_slice(&path);
     seal(&mut raw, choices);
     raw
 }

@@ -12,6 +12,7 @@ use holdfast_board::{FileTime, Times};
 use holdfast_media::Bytes;
 use holdfast_pool::{Identity, Ownership};
 
+mod commit;
 mod fsync;
 mod os;
 
@@ -32,10 +33,27 @@ pub struct Stat {
     pub size: u64,
     /// Permission bits, owner and group.
     pub ownership: Ownership,
-    /// Last change of contents or inode, in seconds since 1970.
-    pub ctime_unix_s: i64,
+    /// Last change of contents, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of contents or inode, in nanoseconds since 1970.
+    pub changed_ns: i64,
+    /// The number of the mount through which it was reached, which no other mount has or gets in this boot of the machine;
+    /// 0 where the kernel does not tell.
+    pub mount: u64,
     /// When it was made, in seconds since 1970, if the file system tells.
     pub born_unix_s: Option<i64>,
+}
+
+/// What the clock says, and between which two moments the machine was booted according to it: they move only when the
+/// clock is set, not while it is slewed. All in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Now; not below any time that a file was given before.
+    pub now_ns: u64,
+    /// The machine was not booted before.
+    pub booted_ns_min: u64,
+    /// The machine was not booted after.
+    pub booted_ns_max: u64,
 }
 
 /// What a description is opened for.
@@ -95,8 +113,16 @@ pub trait Disk {
     fn find_by_identity(&self, beside: &Self::File, identity: &Identity)
     -> io::Result<(Self::File, Vec<u8>)>;
 
-    /// The clock that also stamps files, in seconds since 1970.
-    fn now_unix_s(&self) -> u64;
+    /// The clock that also stamps files.
+    fn clock(&self) -> Clock;
+
+    /// The same, in seconds since 1970.
+    fn now_unix_s(&self) -> u64 {
+        self.clock().now_ns / 1_000_000_000
+    }
+
+    /// Names this boot of the machine.
+    fn boot(&self) -> [u8; 16];
 
     /// Follows the changes of names in a directory from now on; `None` when it cannot be. The same directory has the
     /// same number.
@@ -167,6 +193,9 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// Reads all of `bytes`.
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 
+    /// `syncfs`, of which the outcome counts: makes all of its file system durable, names included.
+    fn sync_all(&self) -> io::Result<()>;
+
     /// `syncfs`: has the disk begin with everything of its file system. Errors of files are shown by their own syncs.
     fn sync_file_system(&self);
 
@@ -191,9 +220,14 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// Makes a range read as zeros; the size stays.
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
-    /// Whether a sync of any file of its file system makes all earlier changes of names there durable, as the journals of
-    /// ext4 and xfs do; when it cannot be told, the answer is no.
+    /// Whether its file system makes changes of names, sizes and attributes durable in the order in which they were made, as
+    /// the journals of ext4 and xfs do: with a change of a file all earlier ones of others. When it cannot be told, the answer
+    /// is no. Not for what was only found.
     fn orders_names(&self) -> bool;
+
+    /// Has the file system of an open directory, or of an open file if there is none, commit, so that every change of a name, a size or an attribute that was made
+    /// there before is durable.
+    fn commit(&self) -> io::Result<()>;
 
     /// Another handle on the same description.
     fn try_clone(&self) -> io::Result<Self>;

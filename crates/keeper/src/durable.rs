@@ -5,9 +5,9 @@
 //! Threads, requests, fences and processes are around it (`keeper`, `serve`, `requests`). It never expires a record
 //! before a real sync succeeded (invariant 2), and reaches files only through [`Disk`], media only through [`Nvm`].
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use holdfast_board::Board;
@@ -15,7 +15,7 @@ use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock, Words};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use directories::Directories;
 use turn::Turn;
 
@@ -23,7 +23,9 @@ mod directories;
 mod drain;
 mod expire;
 mod file;
+mod ledger;
 mod lent;
+mod looks;
 mod names;
 mod outsiders;
 mod reclaim;
@@ -83,8 +85,8 @@ pub struct Durable<N, D: Disk> {
     files: Mutex<Files<D::File>>,
     /// Directories (device, inode) known to be reachable on disk.
     directories: Mutex<HashSet<(u64, u64)>>,
-    /// Up to which count of name changes a directory was synced.
-    names_covered: Mutex<HashMap<PathBuf, u64>>,
+    /// Taken for a commit of a file system.
+    committing: Mutex<()>,
     /// Files of which a removal was announced and not seen yet.
     removing: Mutex<Vec<Arc<ManagedFile<D::File>>>>,
     /// Renames that slots hold and of which the directories are not told yet.
@@ -139,7 +141,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             events,
             files: Mutex::new((0..superblock.layout.slot_count).map(|_| None).collect()),
             directories: Mutex::default(),
-            names_covered: Mutex::default(),
+            committing: Mutex::default(),
             removing: Mutex::default(),
             renaming: Mutex::default(),
             fresh: Mutex::default(),
@@ -154,6 +156,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             segments_spilled: AtomicU64::new(0),
             drained_bytes: AtomicU64::new(0),
         };
+        durable.board.header().has_times.word.store(u32::from(D::File::HAS_TIMES), Ordering::SeqCst);
         durable.beat();
         durable.words().set_in_use();
         durable
@@ -167,9 +170,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Words { nvm: &self.nvm, layout: &self.superblock.layout }
     }
 
-    /// Persists that the keeper is at work: recovery tells later changes of files from ours by it.
+    /// Persists that the keeper is at work, and by which clock: recovery tells later changes of files from ours by it.
     pub fn beat(&self) {
-        self.words().set_heartbeat_unix_s(self.disk.now_unix_s());
+        let (clock, words) = (self.disk.clock(), self.words());
+        let booted_us = clock.booted_ns_min / 1000;
+        // As precise as the word is: whoever sets the clock moves it by more.
+        if words.booted_unix_us().is_none_or(|known| known.abs_diff(booted_us) > 1) {
+            words.set_booted_unix_us(booted_us);
+        }
+        words.set_heartbeat_unix_us(clock.now_ns.div_ceil(1000));
     }
 
     /// Makes the expirer look, whether it sleeps with or without a limit.

@@ -250,6 +250,7 @@ impl EventLoop {
         {
             self.no_longer_expected(parent);
         }
+        let past = self.descends_from_past(pid_number);
         let client = self.next_client;
         self.next_client += 1;
         let pidfd = Arc::new(pidfd);
@@ -258,7 +259,13 @@ impl EventLoop {
         }
         locked(&self.keeper.clients).insert(
             client,
-            Attached { pid: pid_number, program: program_of(pid_number), blind: hello.blind != 0, pidfd },
+            Attached {
+                pid: pid_number,
+                program: program_of(pid_number),
+                blind: hello.blind != 0 || past,
+                past,
+                pidfd,
+            },
         );
         let keeper = &self.keeper;
         let welcome = Welcome::new(
@@ -286,6 +293,19 @@ impl EventLoop {
             let _ = epoll::delete(&self.epoll, &attached.pidfd);
             self.keeper.bury(client);
         }
+    }
+
+    /// Whether a process was forked by one whose library does not see all of its calls, and runs on in its program.
+    fn descends_from_past(&self, pid: u32) -> bool {
+        // Seldom: no look at the processes of others.
+        if !locked(&self.keeper.clients).values().any(|attached| attached.past) {
+            return false;
+        }
+        let (parent, program) = (parent_of(pid), program_of(pid));
+        let is_parent = |attached: &Attached| {
+            attached.past && Some(attached.pid) == parent && attached.program == program
+        };
+        locked(&self.keeper.clients).values().any(is_parent)
     }
 
     fn descends_from_ours(&self, pid: u32) -> bool {

@@ -22,6 +22,8 @@ const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
 /// How often it is seen whether files may be in state Behind, while something is dirty.
 const REVIEW: Duration = Duration::from_secs(1);
+/// A file system that makes changes durable file by file is had commit at most this often: it takes longer there than a sync.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
@@ -31,8 +33,14 @@ const FIRST_NS_PER_BYTE: u64 = 5;
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let limit = Duration::from_millis(keeper.config.age_ms_max);
-    let mut expirer =
-        Expirer { keeper, segment_ns: 0, sealed_left: 0, ages: Ages::new(limit), reviewed: Instant::now() };
+    let mut expirer = Expirer {
+        keeper,
+        segment_ns: 0,
+        sealed_left: 0,
+        ages: Ages::new(limit),
+        reviewed: Instant::now(),
+        committed: None,
+    };
     while !keeper.is_stopping() {
         let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
@@ -54,6 +62,8 @@ struct Expirer<'a> {
     sealed_left: u64,
     /// When it was last seen whether files may be in state Behind.
     reviewed: Instant,
+    /// When a file system was last had commit what programs' syncs had to go around.
+    committed: Option<Instant>,
 }
 
 /// What a cycle is about.
@@ -82,6 +92,10 @@ impl Expirer<'_> {
             if keeper.durable.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX {
                 keeper.durable.release_removed();
                 continue;
+            }
+            if keeper.durable.wants_commit() && self.committed.is_none_or(|at| at.elapsed() >= COMMIT_EVERY) {
+                keeper.durable.commit_wanted();
+                self.committed = Some(Instant::now());
             }
             if !self.anything_dirty() {
                 was_dirty = false;
@@ -164,7 +178,8 @@ impl Expirer<'_> {
     }
 
     fn anything_dirty(&self) -> bool {
-        self.keeper.durable.managed().iter().any(|file| self.needs_cycle(file))
+        let durable = &self.keeper.durable;
+        durable.wants_commit() || durable.managed().iter().any(|file| self.needs_cycle(file))
     }
 
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {

@@ -8,7 +8,7 @@
 //! The fence must never call its sink with one of its own locks held, never open a file it watches, and never
 //! leave an open unanswered: an opening that is dropped for whatever reason is allowed.
 //!
-//! What it cannot see: `truncate(2)` by path (no kernel notice before the fact; only leases catch it), and opens through another
+//! What it cannot see: what is done without an open (`crate::lookout` does, afterwards), and opens through another
 //! layer of an overlay that reach the same blocks by another inode.
 
 mod account;
@@ -75,6 +75,15 @@ pub trait Outsiders: Send + Sync + 'static {
     /// Whether this process is one of ours (a client, a registered child, the keeper itself). Called from the
     /// thread that answers all opens: it must not block and must take no lock of the board.
     fn is_ours(&self, pid: u32) -> bool;
+
+    /// fanotify only: whether this thread of one of ours stands in an open of the library's, or is no client's. Must not block.
+    fn is_announced(&self, _tid: u32) -> bool {
+        true
+    }
+
+    /// fanotify only: this process is one of ours, and its library knows nothing of an open for writing that it is about to make.
+    /// From now on it is none of ours.
+    fn goes_past(&self, _pid: u32) {}
 
     /// An outsider that may write is about to open the file (fanotify: the open waits for this call) or has
     /// just opened it (inotify). Must leave the file settled and bypassed. For inotify the conflict mark is

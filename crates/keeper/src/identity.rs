@@ -63,18 +63,23 @@ pub fn identify_on(fd: impl AsFd, fs_uuid: [u8; 16]) -> io::Result<Identity> {
 /// UUID and kind of the file system an open file or directory lives on.
 pub fn file_system(fd: impl AsFd) -> io::Result<([u8; 16], FsKind)> {
     let fd = fd.as_fd();
-    let magic = fstatfs(fd)?.f_type as u32;
-    let kind = match magic {
-        EXT_MAGIC => FsKind::Ext4,
-        XFS_MAGIC => FsKind::Xfs,
-        BTRFS_MAGIC => FsKind::Btrfs,
-        _ if on(Canary::AnyFileSystem) => return Ok(([0; 16], FsKind::Ext4)),
+    match kind_of(fd) {
+        Err(_) if on(Canary::AnyFileSystem) => Ok(([0; 16], FsKind::Ext4)),
+        kind => kind.and_then(|kind| Ok((uuid(fd, kind)?, kind))),
+    }
+}
+
+/// Kind of the file system that a file or directory lives on.
+pub fn kind_of(fd: impl AsFd) -> io::Result<FsKind> {
+    match fstatfs(fd)?.f_type as u32 {
+        EXT_MAGIC => Ok(FsKind::Ext4),
+        XFS_MAGIC => Ok(FsKind::Xfs),
+        BTRFS_MAGIC => Ok(FsKind::Btrfs),
         other => {
             let message = format!("its file system (type {other:#x}) is not one of ext4, xfs and btrfs");
-            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+            Err(io::Error::new(io::ErrorKind::Unsupported, message))
         }
-    };
-    Ok((uuid(fd, kind)?, kind))
+    }
 }
 
 /// Opens the file with this identity, wherever its name is now. `mount` is any directory of its file system.

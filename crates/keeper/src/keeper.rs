@@ -15,6 +15,7 @@ use crate::config::KeeperConfig;
 use crate::disk::{DiskFile, OsDisk, OsFile};
 use crate::durable::{Durable, Events, ManagedFile, locked};
 use crate::fence::Fence;
+use crate::lookout::Lookout;
 use crate::natives::Natives;
 use crate::patterns::Patterns;
 use crate::recovery::Report;
@@ -34,6 +35,8 @@ pub(crate) struct Attached {
     pub program: Option<(u64, u64)>,
     /// It opens and writes files where its hooks do not see it.
     pub blind: bool,
+    /// As `blind`, and its library does not know: it was seen.
+    pub past: bool,
     pub pidfd: Arc<OwnedFd>,
 }
 
@@ -52,6 +55,7 @@ pub(crate) struct Pending {
 #[derive(Default)]
 pub(crate) struct Notes {
     pub fence: OnceLock<Fence>,
+    pub lookout: OnceLock<Lookout>,
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub programs: Mutex<Vec<UnseenProgram>>,
@@ -116,6 +120,9 @@ impl Events<OsFile> for Notes {
             && let Ok(stat) = file.held().stat()
         {
             self.natives.forget_file(stat.dev, stat.ino);
+        }
+        if let Some(lookout) = self.lookout.get() {
+            lookout.remove((file.slot, file.generation));
         }
         if file.fenced
             && let Some(fence) = self.fence.get()

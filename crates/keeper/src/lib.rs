@@ -30,6 +30,8 @@ pub mod fence;
 #[cfg(not(shuttle))]
 mod keeper;
 #[cfg(not(shuttle))]
+mod lookout;
+#[cfg(not(shuttle))]
 mod natives;
 #[cfg(not(shuttle))]
 mod outsiders;

@@ -1,9 +1,13 @@
 //! What happens when somebody outside opens a managed file: it is settled and left to the kernel until they
 //! have gone (design 7).
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use holdfast_cache::Unseen;
+use holdfast_canary::{Canary, on};
 
 use crate::durable::{Events, locked};
 use crate::fence::Outsiders;
@@ -20,6 +24,17 @@ impl Outsiders for Gate {
     fn is_ours(&self, pid: u32) -> bool {
         // A client whose hooks do not see everything opens files like anybody else.
         pid == std::process::id() || self.0.is_running_client(pid) && !self.0.is_blind(pid)
+    }
+
+    fn is_announced(&self, tid: u32) -> bool {
+        let openers = &self.0.durable.board.header().openers;
+        on(Canary::OpensUnasked)
+            || openers.is_in(tid)
+            || number_in_its_namespace(tid).is_some_and(|tid| openers.is_in(tid))
+    }
+
+    fn goes_past(&self, pid: u32) {
+        self.0.note_past(pid);
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
@@ -82,6 +97,49 @@ impl Outsiders for Gate {
 
     fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
         self.opens_of_row(slot) + self.0.durable.board.header().opens(ino).ended()
+    }
+}
+
+/// The number that a thread knows itself by, where that is another than ours.
+fn number_in_its_namespace(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let innermost = numbers.split_ascii_whitespace().next_back()?.parse().ok()?;
+    (innermost != tid).then_some(innermost)
+}
+
+impl Keeper {
+    /// A client opens files for writing where its library does not see it: it is an outsider from now on, with whatever it has open.
+    fn note_past(&self, pid: u32) {
+        let ids: Vec<u32> = {
+            let mut clients = locked(&self.clients);
+            let of_process = clients.iter_mut().filter(|(_, attached)| attached.pid == pid && !attached.past);
+            of_process
+                .map(|(id, attached)| {
+                    attached.blind = true;
+                    attached.past = true;
+                    *id
+                })
+                .collect()
+        };
+        let Some(_) = ids.first() else { return };
+        if let Ok(program) = std::fs::read_link(format!("/proc/{pid}/exe")) {
+            self.notes.unseen(program, Unseen::OwnCalls);
+        }
+        let Ok(table) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return };
+        for open in table.flatten() {
+            let Ok(meta) = std::fs::metadata(open.path()) else { continue };
+            let found = if meta.is_file() { self.durable.board.find(meta.dev(), meta.ino()) } else { None };
+            if let (Some(slot), Some(fence)) = (found, self.notes.fence.get()) {
+                let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+                fence.present(slot, generation);
+            }
+        }
+    }
+
+    /// Whether a client makes calls where its library does not see them.
+    pub(crate) fn is_past(&self, client: u32) -> bool {
+        locked(&self.clients).get(&client).is_some_and(|attached| attached.past)
     }
 }
 

@@ -14,11 +14,13 @@ use serde::{Deserialize, Serialize};
 use crate::disk::Disk;
 
 mod apply;
+mod compare;
 mod directory;
 mod export;
 mod file;
 mod format;
 mod frames;
+mod judge;
 mod live;
 mod locate;
 mod mapped;
@@ -62,6 +64,8 @@ pub struct RecoverOptions {
     pub force: Vec<PathBuf>,
     /// Forget what the log holds for these files. `#12` names a slot whose path cannot be read.
     pub discard: Vec<PathBuf>,
+    /// Write the records even into files whose page cache has them already: what tests of the log want.
+    pub replay: bool,
     /// Write what is set aside (with `dry_run`: everything live) to this directory.
     pub export: Option<PathBuf>,
 }
@@ -71,7 +75,7 @@ pub struct RecoverOptions {
 pub struct FileReport {
     /// Its path.
     pub path: String,
-    /// `replayed`, `rebuilt`, `unlinked`, `already on disk`, `set aside`, `discarded` or `failed`.
+    /// `replayed`, `synced` (the page cache had all of it), `rebuilt`, `unlinked`, `already on disk`, `set aside`, `discarded` or `failed`.
     pub outcome: String,
     /// Why, in words.
     pub reason: String,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use holdfast_board::FileState;
+use holdfast_board::{Epoch, FileState};
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
@@ -50,6 +50,8 @@ pub(crate) struct Asked {
     pub origin: u64,
     /// In the second half: whether the asker's description is the only one.
     pub sole: Option<bool>,
+    /// When the file's creation was noted in the ledger, if the asker did that.
+    pub noted: Option<Epoch>,
     pub haste: Haste,
 }
 
@@ -93,7 +95,7 @@ impl Keeper {
     }
 
     fn judge_and_take(&self, asked: &Asked, pid: u32) -> Result<Place, Errno> {
-        let &Asked { client, fd, origin, sole, haste } = asked;
+        let &Asked { client, fd, origin, sole, haste, .. } = asked;
         let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
         let meta = std::fs::metadata(&via).map_err(|_| Errno::EOPNOTSUPP)?;
         if !meta.file_type().is_file() || meta.nlink() == 0 {
@@ -111,7 +113,7 @@ impl Keeper {
             }
             return Ok([u64::from(slot), generation]);
         }
-        if let Some(reason) = never_managed(origin) {
+        if let Some(reason) = never_managed(origin).or(self.is_past(client).then_some(Reason::OwnCalls)) {
             return self.decline(&candidate, reason);
         }
         let fenced = match self.judge(&candidate) {
@@ -137,7 +139,7 @@ impl Keeper {
                 // Who has it open already may read it, or write it, where we do not see it.
                 return Err(Errno::EAGAIN);
             }
-            return self.adopt(&candidate, place, (created, false, None), (false, None));
+            return self.adopt(&candidate, place, ((created, asked.noted), false, None), (false, None));
         }
         self.admit(asked, pid, &candidate, created, fenced)
     }
@@ -272,7 +274,7 @@ impl Keeper {
         } else {
             None
         };
-        let newcomer = (created && tainted.is_none(), fenced, reason);
+        let newcomer = ((created && tainted.is_none(), asked.noted), fenced, reason);
         let place = self.adopt(candidate, (slot, generation), newcomer, (sole, lent))?;
         match (reason, self.notes.fence.get(), self.durable.file(place[0], place[1])) {
             (None, fence, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced, &file) => {
@@ -392,7 +394,7 @@ impl Keeper {
         &self,
         candidate: &Candidate,
         (slot, generation): (u32, u64),
-        newcomer: (bool, bool, Option<Reason>),
+        newcomer: ((bool, Option<Epoch>), bool, Option<Reason>),
         descriptions: (bool, Option<OsFile>),
     ) -> Result<Place, Errno> {
         let (_, fenced, _) = newcomer;
@@ -405,7 +407,12 @@ impl Keeper {
         }
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {
-            Ok(()) => Ok([u64::from(slot), generation]),
+            Ok(()) => {
+                if self.config.durability == Durability::Write {
+                    self.look_out_for(slot, generation);
+                }
+                Ok([u64::from(slot), generation])
+            }
             Err(reason) => self.decline(candidate, reason),
         }
     }
@@ -414,7 +421,7 @@ impl Keeper {
         &self,
         candidate: &Candidate,
         (slot, generation): (u32, u64),
-        (created, fenced, bypass): (bool, bool, Option<Reason>),
+        ((created, noted), fenced, bypass): ((bool, Option<Epoch>), bool, Option<Reason>),
         (sole, lent): (bool, Option<OsFile>),
     ) -> Result<(), Reason> {
         // Only of a file that is new and that nobody else has open, even to read: of others the kernel may have notices of errors
@@ -433,7 +440,7 @@ impl Keeper {
         };
         let unsynced = bypass.is_none() && self.config.durability == Durability::Sync;
         let newcomer =
-            Newcomer { identity: &identity, path: &candidate.path, created, fenced, bypass, unsynced };
+            Newcomer { identity: &identity, path: &candidate.path, created, noted, fenced, bypass, unsynced };
         self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
     }
 

@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Ask, Errno, Unseen};
+use holdfast_board::{Epoch, RequestCell, RequestState, wait, wake};
+use holdfast_cache::{Ask, Errno, Origin, Unseen};
+use holdfast_media::Mapping;
 use holdfast_pool::PATH_BYTES_MAX;
 
+use crate::disk::OsDisk;
+use crate::durable::Durable;
 use crate::keeper::Keeper;
 use crate::register::Asked;
 use crate::settlers::Queue;
@@ -47,7 +50,7 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
                 served = true;
                 if absorbs(keeper, cell) {
                     finish(keeper, cell, Ok([0, 0]));
-                } else if waits_for_disk(cell) || !answer(keeper, cell, Haste::Quick) {
+                } else if waits_for_disk(&keeper.durable, cell) || !answer(keeper, cell, Haste::Quick) {
                     settlers.put(index);
                 }
             }
@@ -97,11 +100,32 @@ fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
             .is_some()
 }
 
-fn waits_for_disk(cell: &RequestCell) -> bool {
+fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> bool {
     match Ask::from_u32(cell.kind.load(Ordering::Relaxed)) {
-        Some(Ask::Settle | Ask::Bypass | Ask::SyncDirectory | Ask::Drain | Ask::Through | Ask::Moved) => true,
+        Some(
+            Ask::Settle
+            | Ask::Bypass
+            | Ask::SyncDirectory
+            | Ask::Drain
+            | Ask::Through
+            | Ask::Moved
+            | Ask::Commit
+            | Ask::Look,
+        ) => true,
         // Not the only description: all processes are looked through.
-        Some(Ask::Sole) => cell.args[2].load(Ordering::Relaxed) == 0,
+        Some(Ask::Sole) if cell.args[2].load(Ordering::Relaxed) == 0 => true,
+        // A slot is to hold something, for which pending changes must be committed first.
+        Some(Ask::Register | Ask::Sole) => {
+            let noted = Epoch::from_raw(cell.args[3].load(Ordering::Relaxed));
+            cell.args[1].load(Ordering::Relaxed) == Origin::Created as u64 && durable.has_pending(noted)
+        }
+        Some(Ask::Log) => {
+            let file =
+                durable.file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed));
+            let noted = file.and_then(|file| durable.board.files()[file.slot as usize].noted());
+            durable.has_pending(noted)
+        }
+        Some(Ask::Unlinking | Ask::Naming) => durable.has_pending(None),
         _ => false,
     }
 }
@@ -151,7 +175,8 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
     match ask {
         Ask::Register | Ask::Sole => {
             let sole = (ask == Ask::Sole).then_some(args[2] != 0);
-            return keeper.register(&Asked { client, fd: args[0], origin: args[1], sole, haste });
+            let noted = Epoch::from_raw(args[3]);
+            return keeper.register(&Asked { client, fd: args[0], origin: args[1], sole, noted, haste });
         }
         Ask::Bypass => keeper.note_native_slot(client, args[0], args[1]),
         Ask::Unseen => {
@@ -172,7 +197,14 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         }
         _ => {}
     }
-    keeper.durable.answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))
+    let answer = keeper
+        .durable
+        .answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))?;
+    if ask == Ask::Log {
+        // From its next state on, which its client is about to give it.
+        keeper.look_out_for(args[0] as u32, args[1]);
+    }
+    Ok(answer)
 }
 
 /// The program that a client means: its own when it names none.

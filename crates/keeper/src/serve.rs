@@ -18,6 +18,7 @@ use crate::durable::{Durable, Events, locked};
 use crate::events::EventLoop;
 use crate::fence::{Fence, FenceKind};
 use crate::keeper::{Keeper, Notes};
+use crate::lookout::{self, Lookout};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
@@ -174,6 +175,7 @@ struct Threads {
     expirer: std::thread::JoinHandle<()>,
     reclaimer: std::thread::JoinHandle<()>,
     spillers: Vec<std::thread::JoinHandle<()>>,
+    lookout: std::thread::JoinHandle<()>,
     teller: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
     queue: Arc<Queue>,
@@ -188,7 +190,10 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
             kind => u32::from(kind.only_notices()),
         };
         keeper.durable.board.header().announces_opens.word.store(announces, Ordering::SeqCst);
+        let asks = u32::from(fence.kind() == FenceKind::Fanotify);
+        keeper.durable.board.header().asks_openers.word.store(asks, Ordering::SeqCst);
         let _ = keeper.notes.fence.set(fence);
+        let _ = keeper.notes.lookout.set(Lookout::new().map_err(os("watch files"))?);
     }
     let queue = Arc::new(Queue::default());
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -210,9 +215,18 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         let spilled = Arc::clone(keeper);
         spillers.push(spawn("spiller", Box::new(move || spiller::run(&spilled)))?);
     }
+    let watched = Arc::clone(keeper);
+    let lookout = spawn(
+        "lookout",
+        Box::new(move || {
+            if let Some(lookout) = watched.notes.lookout.get() {
+                lookout::run(&watched, lookout);
+            }
+        }),
+    )?;
     let told = Arc::clone(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
-    Ok(Threads { server, expirer, reclaimer, spillers, teller, settlers, queue })
+    Ok(Threads { server, expirer, reclaimer, spillers, lookout, teller, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -247,6 +261,10 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     threads.queue.close();
     let _ = threads.expirer.join();
     let _ = threads.reclaimer.join();
+    if let Some(lookout) = keeper.notes.lookout.get() {
+        lookout.ring();
+    }
+    let _ = threads.lookout.join();
     let _ = threads.teller.join();
     for thread in threads.spillers.into_iter().chain(threads.settlers) {
         let _ = thread.join();

@@ -39,7 +39,7 @@ fn the_document_shows_the_records_that_are_written() {
         seq: 1235,
         file_offset: 4096,
         extent: 5,
-        unix_time_s: 1_700_000_001,
+        unix_time_ns: 1_700_000_001_500_000_000,
         group_index: 0,
         group_count: 1,
     };

@@ -36,8 +36,8 @@ pub struct Draft {
     pub file_offset: u64,
     /// See [`Header::extent`].
     pub extent: u64,
-    /// See [`Header::unix_time_s`].
-    pub unix_time_s: u32,
+    /// See [`Header::unix_time_ns`].
+    pub unix_time_ns: u64,
     /// Place within the group.
     pub group_index: u16,
     /// Members of the group.
@@ -72,7 +72,7 @@ pub fn append(
         file_offset: draft.file_offset,
         segment_generation: tail.generation,
         extent: draft.extent,
-        unix_time_s: draft.unix_time_s,
+        unix_time_ns: draft.unix_time_ns,
         group_index: draft.group_index,
         group_count: draft.group_count,
     };

@@ -10,7 +10,7 @@ mod record;
 mod scan;
 
 pub use append::{Draft, Tail, append};
-pub use record::{Header, Kind, RECORD_HEADER_BYTES, record_bytes};
+pub use record::{Header, Kind, RECORD_HEADER_BYTES, TICK_NS, record_bytes};
 pub use scan::{
     Record, SegmentScan, Stop, read_record, scan_bytes, scan_headers, scan_segment, sum_segment, whole_write,
 };

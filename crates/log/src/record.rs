@@ -6,6 +6,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Size of a record header and alignment of records, in bytes.
 pub const RECORD_HEADER_BYTES: u64 = 64;
 
+/// The unit of a record's time within its second, in nanoseconds: three bytes count up to a whole second of them.
+pub const TICK_NS: u64 = 64;
+const SECOND_NS: u64 = 1_000_000_000;
+const _: () = assert!(SECOND_NS.is_multiple_of(TICK_NS) && SECOND_NS / TICK_NS < 1 << 24);
+
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -39,7 +44,7 @@ impl Kind {
 pub(crate) struct RawHeader {
     pub(crate) crc: U32,
     kind: u8,
-    reserved: [u8; 3],
+    unix_time_ticks: [u8; 3],
     payload_bytes: U32,
     slot: U32,
     slot_generation: U64,
@@ -72,8 +77,9 @@ pub struct Header {
     pub segment_generation: u64,
     /// Write: bytes of the whole write over all members. Punch: bytes. Cancel: bytes that stay valid.
     pub extent: u64,
-    /// When it was written, in seconds since 1970: tells later changes by others from our own.
-    pub unix_time_s: u32,
+    /// When it was written, in nanoseconds since 1970 by the clock that stamps files, rounded up to [`TICK_NS`]: tells
+    /// later changes by others from our own.
+    pub unix_time_ns: u64,
     /// Place within the group.
     pub group_index: u16,
     /// Members of the group; 1 for a record of its own.
@@ -82,10 +88,13 @@ pub struct Header {
 
 impl Header {
     pub(crate) fn encode(&self, crc: u32) -> RawHeader {
+        let (seconds, ns) = (self.unix_time_ns / SECOND_NS, self.unix_time_ns % SECOND_NS);
+        // Up to and with a whole second of ticks.
+        let ticks = (ns.div_ceil(TICK_NS) as u32).to_le_bytes();
         RawHeader {
             crc: U32::new(crc),
             kind: self.kind.code(),
-            reserved: [0; 3],
+            unix_time_ticks: [ticks[0], ticks[1], ticks[2]],
             payload_bytes: U32::new(self.payload_bytes),
             slot: U32::new(self.slot),
             slot_generation: U64::new(self.slot_generation),
@@ -93,7 +102,7 @@ impl Header {
             file_offset: U64::new(self.file_offset),
             segment_generation: U64::new(self.segment_generation),
             extent: U64::new(self.extent),
-            unix_time_s: U32::new(self.unix_time_s),
+            unix_time_s: U32::new(seconds as u32),
             group_index: U16::new(self.group_index),
             group_count: U16::new(self.group_count),
         }
@@ -103,7 +112,13 @@ impl Header {
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, u32)> {
         let raw = RawHeader::read_from_bytes(bytes).ok()?;
         let kind = Kind::from_code(raw.kind)?;
-        if raw.reserved != [0; 3] || raw.group_count.get() == 0 || raw.group_index >= raw.group_count {
+        let ticks = u64::from(u32::from_le_bytes([
+            raw.unix_time_ticks[0],
+            raw.unix_time_ticks[1],
+            raw.unix_time_ticks[2],
+            0,
+        ]));
+        if ticks > SECOND_NS / TICK_NS || raw.group_count.get() == 0 || raw.group_index >= raw.group_count {
             return None;
         }
         let header = Self {
@@ -115,7 +130,7 @@ impl Header {
             file_offset: raw.file_offset.get(),
             segment_generation: raw.segment_generation.get(),
             extent: raw.extent.get(),
-            unix_time_s: raw.unix_time_s.get(),
+            unix_time_ns: u64::from(raw.unix_time_s.get()) * SECOND_NS + ticks * TICK_NS,
             group_index: raw.group_index.get(),
             group_count: raw.group_count.get(),
         };

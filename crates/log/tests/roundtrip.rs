@@ -49,7 +49,7 @@ impl Pool {
             seq,
             file_offset: seq * 10,
             extent: bytes as u64,
-            unix_time_s: 77,
+            unix_time_ns: 77_000_000_064,
             group_index: 0,
             group_count: 1,
         };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_board::model::{choose, step};
-use holdfast_keeper::disk::{Access, Disk, DiskFile, Notice, Stat};
+use holdfast_keeper::disk::{Access, Clock, Disk, DiskFile, Notice, Stat};
 use holdfast_pool::{Identity, Ownership};
 
 /// Device, and inode of the file; that of its directory is the next one.
@@ -101,8 +101,12 @@ impl Disk for OneFile {
         Ok((self.description(), b"/a".to_vec()))
     }
 
-    fn now_unix_s(&self) -> u64 {
-        NOW_UNIX_S
+    fn clock(&self) -> Clock {
+        Clock { now_ns: NOW_UNIX_S * 1_000_000_000, booted_ns_min: 0, booted_ns_max: 0 }
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        [1; 16]
     }
 
     fn watch(&self, _directory: &Path) -> Option<i32> {
@@ -125,7 +129,9 @@ impl DiskFile for Description {
             links: 1,
             size: self.file.cache().len() as u64,
             ownership: Ownership { mode: 0o600, owner: 0, group: 0 },
-            ctime_unix_s: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+            mount: 1,
             born_unix_s: Some(0),
         })
     }
@@ -164,6 +170,10 @@ impl DiskFile for Description {
         if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()
+    }
+
     fn sync_file_system(&self) {}
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -186,6 +196,10 @@ impl DiskFile for Description {
 
     fn orders_names(&self) -> bool {
         true
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        Ok(())
     }
 
     fn try_clone(&self) -> io::Result<Self> {

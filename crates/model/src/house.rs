@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_board::model::{Rules, begin, choose, step};
-use holdfast_board::{Board, FileState, Plan};
+use holdfast_board::{Board, Commits, FileState, Plan};
 use holdfast_cache::{Client, Errno, FileRef, Outcome, Place};
 use holdfast_log::{Header, Kind, scan_segment, whole_write};
 use holdfast_media::Bytes;
-use holdfast_pool::{Identity, Ownership};
+use holdfast_pool::{Identity, Ownership, Taken};
 use shuttle::current::context_switches;
 
 use crate::media::Media;
@@ -52,9 +52,18 @@ impl House {
         let media = Media::new();
         let identity = Identity { fs_uuid: [1; 16], handle_type: 1, handle: vec![1; 8], inode: 1 };
         let ownership = Ownership { mode: 0o600, owner: 0, group: 0 };
-        media.slots().take(SLOT, GENERATION, &identity, ownership, 0, b"/a");
+        let taken =
+            Taken { identity: &identity, ownership, marks: 0, path: b"/a", parent: None, stamp: None };
+        media.slots().take(SLOT, GENERATION, &taken);
         let header = board.header();
         header.counter.set(GENERATION + 1);
+        // Nothing is pending on the one file system there is.
+        header.enter_ledger(0);
+        if let Some(ledger) = header.ledger(0) {
+            ledger.set_commits(Commits::ByFile);
+            ledger.begin();
+            ledger.end(true);
+        }
         header.keeper.word.store(KEEPER, SeqCst);
         let row = &board.files()[SLOT as usize];
         row.newest_seq.store(GENERATION, SeqCst);

@@ -74,6 +74,7 @@ impl Yard {
             identity: &identity,
             path: Path::new("/a"),
             created: false,
+            noted: None,
             fenced: false,
             bypass: None,
             unsynced: false,

@@ -1,22 +1,23 @@
 //! File slots: who a file is, where it was last seen, and up to which seq its records are void.
 //!
-//! A slot's identity is written once per use and never changed; paths live in two alternating checksummed
-//! copies, so that a crash while one is written leaves the other; `expired_seq`, the in-use mark and the marks
-//! are self-checking words outside of both. Only the keeper writes here (clients map this zone read-only).
+//! A slot's identity is written once per use and never changed; paths, and stamps of what the disk has of the file,
+//! live in two alternating checksummed copies each, so that a crash while one is written leaves the other;
+//! `expired_seq`, the in-use mark, the marks and the time at which the keeper left the file are self-checking words
+//! outside of them. Only the keeper writes here (clients map this zone read-only).
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{Layout, decode, encode};
+use crate::{CHECKED_MAX, Layout, decode, encode};
 
 /// Size of a slot, in bytes.
 pub const SLOT_BYTES: u64 = 4096;
 /// The longest kernel file handle, in bytes (`MAX_HANDLE_SZ`).
 pub const HANDLE_BYTES_MAX: usize = 128;
 /// The longest path a slot can hint at, in bytes; longer ones are bypassed.
-pub const PATH_BYTES_MAX: usize = 1768;
+pub const PATH_BYTES_MAX: usize = 1504;
 
 /// An outsider opened the file while records of it may be live: recovery must not replay by itself.
 pub const MARK_CONFLICT: u64 = 1;
@@ -28,11 +29,23 @@ pub const MARK_VOID: u64 = 4;
 pub const MARK_CREATED: u64 = 8;
 /// See [`Slots::mark_rebuilt`].
 const MARK_REBUILT: u64 = 16;
+/// Bytes of the file may be in the log and not in the page cache: it is in state Behind, its disk refused a sync, or a
+/// recovery is writing its records to it.
+pub const MARK_AHEAD: u64 = 32;
+/// The file of a slot that recovery set aside was given a newer slot: its old records would go over newer bytes.
+pub const MARK_SUPERSEDED: u64 = 64;
+/// Its last name was removed by nobody under Holdfast. Where the crash has brought it back it is the file that it was, with its
+/// records; where it has not, nothing is built anew.
+pub const MARK_REMOVED: u64 = 128;
 
 const IN_USE: u64 = 256;
 const EXPIRED: u64 = 320;
 const MARKS: u64 = 384;
-const HINTS: [u64; 2] = [512, 512 + 1792];
+const LEFT: u64 = 448;
+const STAMPS: [u64; 2] = [512, 640];
+const HINTS: [u64; 2] = [768, 768 + 1664];
+/// The word of a file that the keeper is changing.
+const IN_HAND: u64 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -59,9 +72,33 @@ struct RawHint {
     path_bytes: U16,
     version: U64,
     generation: U64,
+    parent_type: U32,
+    parent_bytes: U16,
+    reserved: [u8; 2],
+    parent: [u8; HANDLE_BYTES_MAX],
     path: [u8; PATH_BYTES_MAX],
 }
-const _: () = assert!(size_of::<RawHint>() == 1792 && HINTS[1] + 1792 <= SLOT_BYTES);
+const _: () = assert!(size_of::<RawHint>() == 1664 && HINTS[1] + 1664 <= SLOT_BYTES);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawStamp {
+    crc: U32,
+    is_on_disk: U32,
+    version: U64,
+    generation: U64,
+    size: U64,
+    modified_ns: U64,
+    changed_ns: U64,
+    boot: [u8; 16],
+    mount: U64,
+    mode: U32,
+    owner: U32,
+    group: U32,
+    reserved: [u8; 44],
+}
+const _: () = assert!(size_of::<RawStamp>() == 128 && STAMPS[0] + 128 <= STAMPS[1]);
+const _: () = assert!(STAMPS[1] + 128 <= HINTS[0]);
 
 /// Who a file is, for the file system: the UUID and the kernel's handle (never only an inode number).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +113,13 @@ pub struct Identity {
     pub inode: u64,
 }
 
+impl Identity {
+    /// Whether both are the same file.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.fs_uuid, self.handle_type, &self.handle) == (other.fs_uuid, other.handle_type, &other.handle)
+    }
+}
+
 /// Mode and owner a file had when it became managed: what recovery gives one that it has to build anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
@@ -85,6 +129,52 @@ pub struct Ownership {
     pub owner: u32,
     /// Group id.
     pub group: u32,
+}
+
+/// A directory, for its file system: type and bytes of the kernel's handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// Type word of the handle.
+    pub handle_type: i32,
+    /// Bytes of the handle, at most [`HANDLE_BYTES_MAX`].
+    pub handle: Vec<u8>,
+}
+
+/// Where a file was mounted: a boot of the machine, and the mount's number, which is never given out twice in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mount {
+    /// The boot's id.
+    pub boot: [u8; 16],
+    /// The mount's number; 0 where the kernel does not tell.
+    pub id: u64,
+}
+
+/// What the file system said of a file at a moment at which the keeper knew what the disk has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Whether a sync that began afterwards succeeded: the disk is never older than this.
+    pub is_on_disk: bool,
+    /// Size, in bytes.
+    pub size: u64,
+    /// Last change of its bytes, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of any kind, in nanoseconds since 1970.
+    pub changed_ns: i64,
+    /// The mount through which the keeper had it.
+    pub mount: Mount,
+    /// Mode and owner then.
+    pub ownership: Ownership,
+}
+
+/// What the keeper said last of a file that it changes by itself (state Behind).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Unknown,
+    /// It is changing the file.
+    InHand,
+    /// It left the file with this time of change, in microseconds since 1970.
+    At(u64),
 }
 
 /// What a path hint says.
@@ -108,6 +198,25 @@ pub struct Hint {
     pub version: u64,
     /// The absolute path as the keeper saw it.
     pub path: Vec<u8>,
+    /// The directory in which the name is, where it was known.
+    pub parent: Option<Parent>,
+}
+
+/// What a slot says of its file when it is taken.
+#[derive(Clone, Copy)]
+pub struct Taken<'a> {
+    /// Who the file is.
+    pub identity: &'a Identity,
+    /// Mode and owner it has.
+    pub ownership: Ownership,
+    /// The `MARK_*` bits.
+    pub marks: u64,
+    /// Its path.
+    pub path: &'a [u8],
+    /// The directory of its name, where it is known.
+    pub parent: Option<&'a Parent>,
+    /// What the file system says of it.
+    pub stamp: Option<Stamp>,
 }
 
 /// The slots of a pool.
@@ -143,15 +252,8 @@ impl<N: Nvm> Slots<'_, N> {
     /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a fence.
     ///
     /// `expired_seq` starts at `generation`: nothing older than the slot's use can be live in it.
-    pub fn take(
-        &self,
-        slot: u32,
-        generation: u64,
-        identity: &Identity,
-        ownership: Ownership,
-        marks: u64,
-        path: &[u8],
-    ) {
+    pub fn take(&self, slot: u32, generation: u64, taken: &Taken<'_>) {
+        let &Taken { identity, ownership, marks, path, parent, stamp } = taken;
         let base = self.layout.slot_offset(slot);
         let mut raw = RawIdentity::new_zeroed();
         raw.handle_type = U32::new(identity.handle_type as u32);
@@ -172,7 +274,13 @@ impl<N: Nvm> Slots<'_, N> {
         let older = if on(Canary::OlderUseLive) { self.expired_seq(slot) } else { None };
         self.set_word(slot, EXPIRED, encode(older.unwrap_or(generation)));
         self.set_word(slot, MARKS, encode(marks));
-        self.write_hint(slot, 0, generation, &Hint { kind: HintKind::Name, version: 1, path: path.to_vec() });
+        self.set_word(slot, LEFT, encode(0));
+        let parent = parent.cloned();
+        let hint = Hint { kind: HintKind::Name, version: 1, path: path.to_vec(), parent };
+        self.write_hint(slot, 0, generation, &hint);
+        if let Some(stamp) = stamp {
+            self.write_stamp(slot, 0, generation, 1, &stamp);
+        }
         self.set_word(slot, IN_USE, encode(generation));
     }
 
@@ -186,9 +294,89 @@ impl<N: Nvm> Slots<'_, N> {
         self.read_identity(slot).map(|(identity, _)| identity)
     }
 
-    /// Mode and owner of a slot in use, or why they cannot be read.
+    /// Mode and owner of a slot in use as they were known last, or why they cannot be read.
     pub fn ownership(&self, slot: u32) -> Result<Ownership, &'static str> {
-        self.read_identity(slot).map(|(_, ownership)| ownership)
+        let first = self.read_identity(slot).map(|(_, ownership)| ownership);
+        self.stamp(slot).map_or(first, |stamp| Ok(stamp.ownership))
+    }
+
+    /// The newest whole stamp of the slot's use.
+    pub fn stamp(&self, slot: u32) -> Option<Stamp> {
+        let stamps = (0..2).filter_map(|copy| self.read_stamp(slot, copy));
+        stamps.max_by_key(|(version, _)| *version).map(|(_, stamp)| stamp)
+    }
+
+    /// Writes a stamp over the older copy, durably.
+    pub fn push_stamp(&self, slot: u32, stamp: &Stamp) {
+        let Some(generation) = self.generation(slot) else { return };
+        let versions = [0, 1].map(|copy| self.read_stamp(slot, copy).map_or(0, |(version, _)| version));
+        let copy = usize::from(versions[1] < versions[0]);
+        self.write_stamp(slot, copy, generation, versions[0].max(versions[1]) + 1, stamp);
+    }
+
+    /// Mode and owner changed; what the disk has of the bytes did not.
+    pub fn set_ownership(&self, slot: u32, ownership: Ownership) {
+        if let Some(stamp) = self.stamp(slot) {
+            self.push_stamp(slot, &Stamp { ownership, ..stamp });
+        }
+    }
+
+    fn read_stamp(&self, slot: u32, copy: usize) -> Option<(u64, Stamp)> {
+        let mut bytes = [0u8; size_of::<RawStamp>()];
+        self.nvm.read(self.layout.slot_offset(slot) + STAMPS[copy], &mut bytes);
+        let raw = RawStamp::read_from_bytes(&bytes).ok()?;
+        if raw.crc.get() != crc32c::crc32c(&bytes[4..]) || Some(raw.generation.get()) != self.generation(slot)
+        {
+            return None;
+        }
+        let stamp = Stamp {
+            is_on_disk: raw.is_on_disk.get() != 0,
+            size: raw.size.get(),
+            modified_ns: raw.modified_ns.get() as i64,
+            changed_ns: raw.changed_ns.get() as i64,
+            mount: Mount { boot: raw.boot, id: raw.mount.get() },
+            ownership: Ownership { mode: raw.mode.get(), owner: raw.owner.get(), group: raw.group.get() },
+        };
+        Some((raw.version.get(), stamp))
+    }
+
+    fn write_stamp(&self, slot: u32, copy: usize, generation: u64, version: u64, stamp: &Stamp) {
+        let mut raw = RawStamp::new_zeroed();
+        raw.is_on_disk = U32::new(u32::from(stamp.is_on_disk));
+        raw.version = U64::new(version);
+        raw.generation = U64::new(generation);
+        raw.size = U64::new(stamp.size);
+        raw.modified_ns = U64::new(stamp.modified_ns as u64);
+        raw.changed_ns = U64::new(stamp.changed_ns as u64);
+        raw.boot = stamp.mount.boot;
+        raw.mount = U64::new(stamp.mount.id);
+        raw.mode = U32::new(stamp.ownership.mode);
+        raw.owner = U32::new(stamp.ownership.owner);
+        raw.group = U32::new(stamp.ownership.group);
+        raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
+        let offset = self.layout.slot_offset(slot) + STAMPS[copy];
+        self.nvm.write(offset, raw.as_bytes());
+        self.nvm.flush(offset, size_of::<RawStamp>() as u64);
+        self.nvm.fence();
+    }
+
+    /// How the keeper left the file when it changed it by itself last; a damaged word says nothing.
+    pub fn left(&self, slot: u32) -> Left {
+        match self.word(slot, LEFT) {
+            None | Some(0) => Left::Unknown,
+            Some(IN_HAND) => Left::InHand,
+            Some(unix_us) => Left::At(unix_us),
+        }
+    }
+
+    /// Persists that.
+    pub fn set_left(&self, slot: u32, left: Left) {
+        let word = match left {
+            Left::Unknown => 0,
+            Left::InHand => IN_HAND,
+            Left::At(unix_us) => unix_us.clamp(IN_HAND + 1, CHECKED_MAX),
+        };
+        self.set_word(slot, LEFT, encode(word));
     }
 
     fn read_identity(&self, slot: u32) -> Result<(Identity, Ownership), &'static str> {
@@ -251,12 +439,13 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// Writes a hint over the older copy, durably; the newer copy stays as it is.
-    pub fn push_hint(&self, slot: u32, kind: HintKind, path: &[u8]) {
+    pub fn push_hint(&self, slot: u32, kind: HintKind, path: &[u8], parent: Option<&Parent>) {
         let generation = self.generation(slot).unwrap_or(0);
         let versions = [0, 1].map(|copy| self.hint(slot, copy).map_or(0, |hint| hint.version));
         let copy = usize::from((versions[1] < versions[0]) != on(Canary::HintInPlace));
         let version = versions[0].max(versions[1]) + 1;
-        self.write_hint(slot, copy, generation, &Hint { kind, version, path: path.to_vec() });
+        let parent = parent.cloned();
+        self.write_hint(slot, copy, generation, &Hint { kind, version, path: path.to_vec(), parent });
     }
 
     /// Makes `path` the newest name, durably. A copy that says so already is not touched: should the other one be torn by
@@ -266,17 +455,15 @@ impl<N: Nvm> Slots<'_, N> {
         let says = |hint: &Option<Hint>| {
             hint.as_ref().is_some_and(|hint| hint.kind == HintKind::Name && hint.path == path)
         };
+        let parent = copies.iter().flatten().find(|hint| hint.path == path);
+        let parent = parent.and_then(|hint| hint.parent.clone());
         let Some(kept) = copies.iter().position(says) else {
-            return self.push_hint(slot, HintKind::Name, path);
+            return self.push_hint(slot, HintKind::Name, path, parent.as_ref());
         };
         let version = copies.iter().flatten().map(|hint| hint.version).max().unwrap_or(0) + 1;
         let generation = self.generation(slot).unwrap_or(0);
-        self.write_hint(
-            slot,
-            1 - kept,
-            generation,
-            &Hint { kind: HintKind::Name, version, path: path.to_vec() },
-        );
+        let hint = Hint { kind: HintKind::Name, version, path: path.to_vec(), parent };
+        self.write_hint(slot, 1 - kept, generation, &hint);
     }
 
     fn hint(&self, slot: u32, copy: usize) -> Option<Hint> {
@@ -294,7 +481,10 @@ impl<N: Nvm> Slots<'_, N> {
             _ => return None,
         };
         let path = raw.path.get(..usize::from(raw.path_bytes.get()))?.to_vec();
-        Some(Hint { kind, version: raw.version.get(), path })
+        let handle = raw.parent.get(..usize::from(raw.parent_bytes.get()))?.to_vec();
+        let parent = Parent { handle_type: raw.parent_type.get() as i32, handle };
+        let parent = (!parent.handle.is_empty()).then_some(parent);
+        Some(Hint { kind, version: raw.version.get(), path, parent })
     }
 
     fn write_hint(&self, slot: u32, copy: usize, generation: u64, hint: &Hint) {
@@ -309,6 +499,11 @@ impl<N: Nvm> Slots<'_, N> {
         raw.version = U64::new(hint.version);
         raw.generation = U64::new(generation);
         raw.path[..hint.path.len()].copy_from_slice(&hint.path);
+        if let Some(parent) = &hint.parent {
+            raw.parent_type = U32::new(parent.handle_type as u32);
+            raw.parent_bytes = U16::new(parent.handle.len() as u16);
+            raw.parent[..parent.handle.len()].copy_from_slice(&parent.handle);
+        }
         raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
         let offset = self.layout.slot_offset(slot) + HINTS[copy];
         self.nvm.write(offset, raw.as_bytes());

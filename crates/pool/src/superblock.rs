@@ -9,7 +9,7 @@ use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::{SEGMENT_BYTES, decode, encode};
 
 /// The format this code reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Every word of the words page stands alone in a cache line, so one flush never carries another.
@@ -162,14 +162,25 @@ impl<N: Nvm> Words<'_, N> {
         self.nvm.fence();
     }
 
-    /// The last moment, in seconds since 1970, at which a keeper was known to be at work.
-    pub fn heartbeat_unix_s(&self) -> Option<u64> {
+    /// The last moment, in microseconds since 1970, at which a keeper was known to be at work.
+    pub fn heartbeat_unix_us(&self) -> Option<u64> {
         decode(self.nvm.load_u64(self.at(0)))
     }
 
     /// Persists the heartbeat.
-    pub fn set_heartbeat_unix_s(&self, seconds: u64) {
-        self.set(0, encode(seconds));
+    pub fn set_heartbeat_unix_us(&self, unix_us: u64) {
+        self.set(0, encode(unix_us));
+    }
+
+    /// When the machine of that keeper was booted, in microseconds since 1970 by its clock at the last heartbeat: it moves
+    /// only when that clock is set.
+    pub fn booted_unix_us(&self) -> Option<u64> {
+        decode(self.nvm.load_u64(self.at(3)))
+    }
+
+    /// Persists it.
+    pub fn set_booted_unix_us(&self, unix_us: u64) {
+        self.set(3, encode(unix_us));
     }
 
     /// The counter's value if the pool was closed cleanly: nothing is live and every number used is below it.

@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    Frame, Frames, HintKind, Home, Identity, Layout, MARK_CREATED, Ownership, POOL_BYTES_MIN, SLOT_BYTES,
-    Slots, SpillHeader, Words, Zone, format, set_segment_generation,
+    Frame, Frames, HintKind, Home, Identity, Layout, Left, MARK_CREATED, Mount, Ownership, POOL_BYTES_MIN,
+    Parent, SLOT_BYTES, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -74,7 +74,8 @@ fn the_document_shows_the_bytes_that_are_written() {
     let uuid = *b"the pool's uuid!";
     format(&memory, &layout, uuid, 1_700_000_000);
     let words = Words { nvm: &memory, layout: &layout };
-    words.set_heartbeat_unix_s(1_700_000_001);
+    words.set_heartbeat_unix_us(1_700_000_001_000_000);
+    words.set_booted_unix_us(1_699_000_000_000_000);
     words.set_owner_pid(4242);
     let slots = Slots { nvm: &memory, layout: &layout };
     let identity = Identity {
@@ -84,8 +85,33 @@ fn the_document_shows_the_bytes_that_are_written() {
         inode: 77,
     };
     let ownership = Ownership { mode: 0o640, owner: 1000, group: 100 };
-    slots.take(0, 1000, &identity, ownership, MARK_CREATED, b"/srv/a");
-    slots.push_hint(0, HintKind::Unlink, b"/srv/a");
+    let parent = Parent { handle_type: 1, handle: vec![0x21, 0x22, 0x23, 0x24] };
+    let stamp = Stamp {
+        is_on_disk: false,
+        size: 4096,
+        modified_ns: 1_700_000_000_123_456_789,
+        changed_ns: 1_700_000_000_987_654_321,
+        mount: Mount { boot: *b"id of this boot!", id: 5001 },
+        ownership,
+    };
+    let taken = Taken {
+        identity: &identity,
+        ownership,
+        marks: MARK_CREATED,
+        path: b"/srv/a",
+        parent: Some(&parent),
+        stamp: Some(stamp),
+    };
+    slots.take(0, 1000, &taken);
+    assert_eq!(slots.stamp(0), Some(stamp));
+    let later = Stamp { is_on_disk: true, ..stamp };
+    slots.push_stamp(0, &later);
+    assert_eq!(slots.stamp(0), Some(later));
+    slots.set_left(0, Left::At(1_700_000_000_987_654));
+    assert_eq!(slots.left(0), Left::At(1_700_000_000_987_654));
+    slots.push_hint(0, HintKind::Unlink, b"/srv/a", None);
+    let hints = slots.hints(0);
+    assert_eq!((hints[0].parent.as_ref(), hints[1].parent.as_ref()), (None, Some(&parent)));
     slots.set_expired_seq(0, 1234);
     set_segment_generation(&memory, &layout, 0, 1001);
     let frames = Frames { nvm: &memory, layout: &layout };
@@ -111,8 +137,8 @@ fn the_document_shows_the_bytes_that_are_written() {
     assert_eq!(zone(layout.segment_offset(1), 64), "");
     drop(bytes);
     // Over the older of the two copies.
-    slots.push_hint(0, HintKind::Rename, b"/srv/b");
+    slots.push_hint(0, HintKind::Rename, b"/srv/b", Some(&parent));
     let bytes = memory.0.borrow();
-    let hint = layout.slot_offset(0) + 512;
-    assert_documented("a path hint of a rename", &listing(&bytes[hint as usize..hint as usize + 32], hint));
+    let hint = layout.slot_offset(0) + 768;
+    assert_documented("a path hint of a rename", &listing(&bytes[hint as usize..hint as usize + 176], hint));
 }

@@ -6,6 +6,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
+use holdfast_board::Epoch;
 use holdfast_cache::{FileRef, Origin};
 
 use crate::raw::Stat;
@@ -59,6 +60,8 @@ pub struct Description {
     device: AtomicU64,
     ino: AtomicU64,
     path_changes: AtomicU32,
+    /// When the file's creation was noted in the ledger ([`Epoch::to_raw`]), until its slot is told; else 0.
+    noted: AtomicU64,
 }
 
 /// Changes of metadata that this process made by path to files which were not the cache's.
@@ -85,6 +88,7 @@ static POOL: [Description; ROWS] = [const {
         device: AtomicU64::new(0),
         ino: AtomicU64::new(0),
         path_changes: AtomicU32::new(0),
+        noted: AtomicU64::new(0),
     }
 }; ROWS];
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -105,6 +109,7 @@ pub fn allocate(flags: u32, origin: Origin) -> Option<(u32, &'static Description
             row.seen_error.store(0, Ordering::Relaxed);
             row.cursor.store(CURSOR_UNKNOWN, Ordering::Relaxed);
             row.ino.store(0, Ordering::Relaxed);
+            row.noted.store(0, Ordering::Relaxed);
             row.origin.store(origin as u32, Ordering::Relaxed);
             row.state.store(PENDING, Ordering::Release);
             return Some((index as u32, row));
@@ -127,10 +132,12 @@ pub fn share_all() {
     }
 }
 
-/// In a forked child: other threads' locks went away with them.
-pub fn reset_locks() {
+/// In a forked child: other threads' locks went away with them, and what was noted in the ledger once is the parent's to take
+/// back.
+pub fn reset_for_child() {
     for row in POOL.iter().take(USED.load(Ordering::Relaxed) as usize) {
         row.lock.store(0, Ordering::Relaxed);
+        row.noted.store(0, Ordering::Relaxed);
     }
 }
 
@@ -147,10 +154,6 @@ impl Description {
 
     /// Counts one descriptor less; the last one frees the row.
     pub fn release(&self) {
-        if self.references.load(Ordering::Acquire) == 1 && self.state() == State::Pending(Origin::Created) {
-            // Created and never written: no slot holds the name.
-            self.count_name();
-        }
         let before = self.references.fetch_sub(1, Ordering::AcqRel);
         if before == 0 {
             // A double release can only come from a race of the program with itself; stay at zero.
@@ -207,11 +210,14 @@ impl Description {
         (ino != 0).then(|| (self.device.load(Ordering::Relaxed), ino))
     }
 
-    /// Counts the file's creation as a change of names that no slot holds.
-    pub fn count_name(&self) {
-        if let Some(client) = crate::process::client() {
-            client.note_names(self.device.load(Ordering::Relaxed));
-        }
+    /// Remembers when the file's creation was noted in the ledger. Until a slot holds it, it is pending.
+    pub fn remember_noted(&self, noted: Option<Epoch>) {
+        self.noted.store(noted.map_or(0, Epoch::to_raw), Ordering::SeqCst);
+    }
+
+    /// When the file's creation was noted, for the one who is going to have a slot hold it.
+    pub fn take_noted(&self) -> Option<Epoch> {
+        Epoch::from_raw(self.noted.swap(0, Ordering::SeqCst))
     }
 
     /// Whether the file is as it was created. Another process' change within the same tick of a coarse clock is

@@ -13,6 +13,7 @@ mod fds;
 mod hooks;
 mod inherit;
 mod memory;
+mod own_calls;
 mod patch;
 mod process;
 mod raw;

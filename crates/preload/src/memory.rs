@@ -1,8 +1,8 @@
 //! Whether the program's memory can be read, or written: a bad address must end as `EFAULT`, as in the kernel, and not as
 //! our fault.
 //!
-//! One load, or one store that changes nothing, per page; where it faults, [`crate::signals`] lets it answer no. Must touch
-//! nothing else.
+//! One load, or one store that changes nothing, per page, or a copy; where it faults, [`crate::signals`] lets it answer no.
+//! Must touch nothing else.
 #![allow(unsafe_code)] // Accesses to addresses that may be bad.
 
 use core::arch::global_asm;
@@ -51,6 +51,21 @@ global_asm!(
     "xor eax, eax",
     "ret",
     ".size holdfast_probe_writing, . - holdfast_probe_writing",
+    // rdi: to, rsi: from, rdx: bytes.
+    ".hidden holdfast_copy",
+    ".globl holdfast_copy",
+    ".hidden holdfast_copy_failed",
+    ".globl holdfast_copy_failed",
+    ".type holdfast_copy,@function",
+    "holdfast_copy:",
+    "mov rcx, rdx",
+    "rep movsb",
+    "mov eax, 1",
+    "ret",
+    "holdfast_copy_failed:",
+    "xor eax, eax",
+    "ret",
+    ".size holdfast_copy, . - holdfast_copy",
 );
 
 unsafe extern "C" {
@@ -58,6 +73,8 @@ unsafe extern "C" {
     fn holdfast_probe_failed();
     fn holdfast_probe_writing(first: usize, last: usize) -> c_int;
     fn holdfast_probe_writing_failed();
+    fn holdfast_copy(to: *mut u8, from: usize, bytes: usize) -> c_int;
+    fn holdfast_copy_failed();
 }
 
 /// Where to go on after a fault at this instruction, if it is one of the probe's.
@@ -65,6 +82,7 @@ pub fn instead_of(instruction: usize) -> Option<usize> {
     let probes = [
         (holdfast_probe as *const () as usize, holdfast_probe_failed as *const () as usize),
         (holdfast_probe_writing as *const () as usize, holdfast_probe_writing_failed as *const () as usize),
+        (holdfast_copy as *const () as usize, holdfast_copy_failed as *const () as usize),
     ];
     probes.into_iter().find_map(|(probe, failed)| (probe..failed).contains(&instruction).then_some(failed))
 }
@@ -94,6 +112,19 @@ pub fn may_look() -> bool {
 pub fn is_range_writable(first: usize, bytes: usize) -> bool {
     // SAFETY: the stores change no byte, and one that faults ends the probe.
     probe(first, bytes, |first, last| unsafe { holdfast_probe_writing(first, last) })
+}
+
+/// Copies out of the program's memory, each byte once; `false` where it cannot be read. Where faults do not come to us it must be
+/// readable.
+///
+/// # Safety
+/// There is room for `bytes` at `to`.
+pub unsafe fn copy_in(to: *mut u8, from: usize, bytes: usize) -> bool {
+    if from == 0 || from.checked_add(bytes).is_none() {
+        return false;
+    }
+    // SAFETY: the caller has the room; a load that faults ends the copy.
+    unsafe { holdfast_copy(to, from, bytes) != 0 }
 }
 
 #[inline]

@@ -17,7 +17,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, fds, hooks, inherit, patch, signals, streams, tls};
+use crate::{critical, descriptions, fds, hooks, inherit, own_calls, patch, signals, streams, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -120,7 +120,7 @@ fn attach_child(word: &AtomicU32) -> bool {
             }
         }
         OWN_PID.store(raw::getpid(), Ordering::Relaxed);
-        descriptions::reset_locks();
+        descriptions::reset_for_child();
         fds::reset_changes();
         descriptions::share_all();
         let announced = tls::with(|thread| thread.forking.replace(0)) != 0;
@@ -435,6 +435,12 @@ unsafe extern "C" fn construct() {
                 b"holdfast: libc could not be patched: files of this program go to the disk as usual\n",
             ]);
         }
+    }
+    if own_calls::has_go() && !on(Canary::GoTrusted) {
+        // Nothing that it writes or reads is seen: an outsider, against whom the fences stand.
+        bypass_all();
+        client.forbid_behind();
+        client.note_unseen(Unseen::OwnCalls, None);
     }
     if is_musl {
         // What it reads by itself (stdio, its own files in /etc) is not seen.

@@ -275,6 +275,12 @@ pub fn synced(fd: c_int, result: isize) -> isize {
     if failed { encode(Err(Errno::EIO)) } else { result }
 }
 
+/// The number of this thread.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call!(libc::SYS_gettid) as u32 }
+}
+
 /// Puts a new description of the file at `path` in the place of `fd`, with the given cursor.
 pub fn reopen(
     path: &[u8],
@@ -288,7 +294,8 @@ pub fn reopen(
     }
     // SAFETY: the path ends with a zero; the rest touches no memory.
     unsafe {
-        let new = check(call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC))?;
+        let open = || call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC);
+        let new = check(crate::target::announced(open))?;
         call!(libc::SYS_lseek, new, cursor.unwrap_or(0), 0);
         let placed = check(call!(libc::SYS_dup3, new, fd, close_on_exec));
         call!(libc::SYS_close, new);
@@ -347,6 +354,19 @@ pub fn fstat(fd: c_int) -> Result<Stat, Errno> {
     // SAFETY: `stat` has room for the kernel's structure, which on x86_64 is libc's.
     let result = unsafe { call!(libc::SYS_fstat, fd, stat.as_mut_ptr()) };
     stat_from(result, &stat)
+}
+
+/// Size and links of a file, and nothing of its times: once those were asked for, the next write has to note a finer one, which
+/// costs as much as the write.
+pub fn size_and_links(fd: c_int) -> Result<(u64, u64), Errno> {
+    const WANTED: u32 = libc::STATX_SIZE | libc::STATX_NLINK;
+    const HOW: c_int = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let mut stat = core::mem::MaybeUninit::<libc::statx>::uninit();
+    // SAFETY: `stat` has room for the kernel's structure; the path ends with a zero.
+    check(unsafe { call!(libc::SYS_statx, fd, c"".as_ptr(), HOW, WANTED, stat.as_mut_ptr()) })?;
+    // SAFETY: the kernel filled it, as the call succeeded.
+    let stat = unsafe { stat.assume_init_ref() };
+    Ok((stat.stx_size, u64::from(stat.stx_nlink)))
 }
 
 /// `newfstatat`.

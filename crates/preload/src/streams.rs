@@ -141,7 +141,7 @@ pub fn tell_again(client: &Client) {
     for fd in (0..USED.load(Ordering::SeqCst) as c_int).filter(|&fd| has(fd)) {
         if raw::fstat(fd).is_ok_and(|stat| stat.regular)
             && may_write(fd)
-            && let Ok(Some(file)) = client.register(fd, Origin::Libc, || false)
+            && let Ok(Some(file)) = client.register(fd, Origin::Libc, None, || false)
         {
             // As above.
             let _ = client.bypass(file, Reason::Libc);

@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_board::FileState;
+use holdfast_board::{Epoch, FileState};
 use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, Description, State};
@@ -184,12 +184,10 @@ fn settle_pending(
                 }
                 // What it holds by now is read back before the log stands for it, and what else was done to it is looked at.
                 let changed = !client.logs_on_sync() && !stat.is_ok_and(|stat| description.is_as_born(&stat));
-                let created = origin == Origin::Created;
-                let file = ask(client, fd, if created && changed { Origin::Opened } else { origin })?;
-                if created && (changed || file.is_none()) {
-                    // The creation is held by no slot.
-                    description.count_name();
-                }
+                let is_held = origin == Origin::Created && !changed;
+                let noted = description.take_noted().filter(|_| is_held);
+                let origin = if is_held || origin != Origin::Created { origin } else { Origin::Opened };
+                let file = ask(client, fd, origin, noted)?;
                 match file {
                     Some(file) => adopt(client, description, Seen { file, state: FileState::Through }),
                     None => description.set_state(State::Plain),
@@ -230,6 +228,16 @@ pub fn adopt(client: &Client, description: &Description, seen: Seen) {
     description.set_state(State::Managed(seen.file));
 }
 
+/// Before a sync through `fd` is absorbed: whether somebody outside cut the file by its path or removed it, which no fence sees. It
+/// is durable when this returns, or the sync is real.
+pub fn look_at(handle: &Handle, fd: c_int) -> Result<(), Errno> {
+    if !handle.client.is_watched(handle.file) {
+        return Ok(());
+    }
+    let Ok((size, links)) = raw::size_and_links(fd) else { return Ok(()) };
+    critical::section(|| handle.client.look_at(handle.file, size, links))
+}
+
 /// The file behind `fd`, if some client's open already made it the cache's.
 fn known(client: &Client, fd: c_int) -> Option<Seen> {
     let stat = raw::fstat(fd).ok()?;
@@ -244,6 +252,15 @@ pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
         client.note_open(seen.file);
     }
     seen
+}
+
+/// Makes an open of the library's: a fence that asks whose an open is knows it for one.
+#[inline]
+pub fn announced<R>(open: impl FnOnce() -> R) -> R {
+    match process::client() {
+        Some(client) => client.open_announced(raw::gettid, open),
+        None => open(),
+    }
 }
 
 /// An open that was announced to a fence which hears of every open, but not whose it was.
@@ -292,8 +309,8 @@ pub fn opened(client: &Client, announced: Option<Announced>, stat: Option<&raw::
     note_open(client, stat)
 }
 
-fn ask(client: &Client, fd: c_int, origin: Origin) -> Result<Option<FileRef>, Errno> {
-    client.register(fd, origin, || is_sole(fd))
+fn ask(client: &Client, fd: c_int, origin: Origin, noted: Option<Epoch>) -> Result<Option<FileRef>, Errno> {
+    client.register(fd, origin, noted, || is_sole(fd))
 }
 
 /// A descriptor whose opening was not seen, or that has no row.
@@ -327,7 +344,7 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
     }
     let file = match client.find(stat.dev, stat.ino) {
         Some(seen) if !process::bypasses_all() => Ok(Some(seen.file)),
-        _ if register => critical::section(|| ask(client, fd, Origin::Unknown)),
+        _ if register => critical::section(|| ask(client, fd, Origin::Unknown, None)),
         _ => Ok(None),
     };
     target(client, file, None, described_as)
@@ -415,7 +432,7 @@ fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<Fi
                 _ => Origin::Unknown,
             };
             // A place, if somebody else's registration came in between.
-            client.register(fd, origin, || false)?
+            client.register(fd, origin, None, || false)?
         }
     };
     if let Some(file) = file {

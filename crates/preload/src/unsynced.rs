@@ -43,13 +43,23 @@ pub fn pass(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
     result
 }
 
-/// Something was done to the file behind `fd` that no slot will hold: its creation is the kernel's to make durable.
+/// Something was done to the file behind `fd` that no slot will hold, a new file's creation neither: it is pending.
 pub fn note_change(fd: c_int) {
     if let Row::Described(description) = fds::look(fd)
         && description.state() == State::Pending(Origin::Created)
     {
         description.set_state(State::Pending(Origin::Opened));
-        description.count_name();
+        description.take_noted();
+    }
+    note_pending(fd);
+}
+
+/// The journal has something of the file behind `fd` that no record holds.
+pub fn note_pending(fd: c_int) {
+    if let Some(client) = process::client()
+        && let Ok(stat) = raw::fstat(fd)
+    {
+        client.note_change(stat.dev);
     }
 }
 
@@ -105,7 +115,7 @@ fn reopen(fd: c_int) -> Result<c_int, Errno> {
         rest /= 10;
     }
     // SAFETY: the path ends with a zero.
-    let opened = unsafe {
+    let open = || unsafe {
         call!(
             libc::SYS_openat,
             libc::AT_FDCWD,
@@ -113,7 +123,7 @@ fn reopen(fd: c_int) -> Result<c_int, Errno> {
             libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOATIME
         )
     };
-    check(opened).map(|fd| fd as c_int)
+    check(target::announced(open)).map(|fd| fd as c_int)
 }
 
 /// Reads the first `bytes` bytes into memory of its own, for the while.

@@ -18,6 +18,8 @@ use crate::stage::{self, Snapshot};
 
 /// Seconds between a power cut and the next start.
 const LATER_S: u64 = 1000;
+/// In one of so many images only processes die.
+const RUNS_ONE_IN: usize = 5;
 /// Pieces up to which all combinations are drawn.
 const ALL_COMBINATIONS_MAX: usize = 3;
 
@@ -40,6 +42,8 @@ pub struct Counts {
     pub recoveries: u64,
     /// Of the images, those in which somebody changed a file before recovery.
     pub tampered: u64,
+    /// Of the images, those in which only processes died.
+    pub running: u64,
     /// Of the images, those that went on to serve programs, and crashed again.
     pub afterlives: u64,
     /// Writes of histories that ended without a system call (state Behind).
@@ -57,6 +61,7 @@ impl Counts {
         self.images_known += other.images_known;
         self.recoveries += other.recoveries;
         self.tampered += other.tampered;
+        self.running += other.running;
         self.afterlives += other.afterlives;
         self.writes_behind += other.writes_behind;
     }
@@ -123,6 +128,8 @@ struct Image {
     disk: DiskState,
     /// A name that somebody changed, and what stands there.
     tampered: Option<(Vec<u8>, Vec<u8>)>,
+    /// Only processes died.
+    runs: bool,
 }
 
 impl Checker<'_> {
@@ -148,9 +155,15 @@ impl Checker<'_> {
     ) -> Result<Option<Outcome>, Violation> {
         let mut random = Random::of(&[seed, &[image as u64]].concat());
         let (keep, left) = choose(snapshot.nvm.pending(), image, &mut random);
-        let nvm = snapshot.nvm.crash(keep, &mut random);
+        let mut nvm = snapshot.nvm.crash(keep, &mut random);
         let mut disk = snapshot.disk.crash(left, LATER_S, &mut random);
-        let tampered = if random.one_in(self.effort.tamper_one_in) {
+        let running = if random.one_in(RUNS_ONE_IN) { snapshot.disk.all_die() } else { None };
+        let runs = running.is_some();
+        if let Some(running) = running {
+            self.counts.running += 1;
+            (nvm, disk) = (snapshot.nvm.crash(Keep::All, &mut random), running);
+        }
+        let tampered = if !runs && random.one_in(self.effort.tamper_one_in) {
             self.counts.tampered += 1;
             disk.tamper(&mut random)
         } else {
@@ -158,7 +171,7 @@ impl Checker<'_> {
         };
         let depth = if random.one_in(self.effort.inside_one_in) { 2 } else { 0 };
         let with_afterlife = tampered.is_none() && random.one_in(self.effort.afterlife_one_in);
-        let image = Image { nvm, disk, tampered };
+        let image = Image { nvm, disk, tampered, runs };
         if !needed && self.knows(&image, &snapshot.model, None) {
             self.counts.images += 1;
             self.counts.images_known += 1;
@@ -169,6 +182,9 @@ impl Checker<'_> {
             format!("NVM keeps {keep:?}: {}", snapshot.nvm.difference(&image.nvm)),
             format!("disk keeps {left:?}: {}", SimDisk::new(snapshot.disk.clone()).describe()),
         ];
+        if runs {
+            trail.push("no: only processes die, NVM and page cache keep everything".to_owned());
+        }
         if let Some((name, _)) = &image.tampered {
             trail.push(format!("somebody changes {}", String::from_utf8_lossy(name)));
         }
@@ -182,7 +198,8 @@ impl Checker<'_> {
     /// Whether it is known what recovery makes of an image, and that is right: of the first one, which a second follows; or of
     /// the second, which must leave the files that the first has left.
     fn knows(&mut self, image: &Image, model: &Model, first: Option<&Tree>) -> bool {
-        let Some(known) = &self.known else { return false };
+        // What the kernel has beside the disk is in no digest.
+        let Some(known) = self.known.as_ref().filter(|_| !image.runs) else { return false };
         let Some(fate) = known.get(image.digest()).cloned() else { return false };
         if self.doubts {
             let (_, report, found) = self.run(image, &[]).expect("a recovery like the one before");
@@ -232,6 +249,7 @@ impl Checker<'_> {
             nvm: result.nvm.crash(Keep::None, random),
             disk: result.disk.crash(Left::Synced, 1, random),
             tampered: image.tampered.clone(),
+            runs: false,
         };
         if !self.knows(&again, model, Some(&found)) {
             trail.push("recovery runs a second time".to_owned());
@@ -269,7 +287,7 @@ impl Checker<'_> {
                 );
             }
             self.counts.images_inside_recovery += 1;
-            let image = Image { nvm, disk, tampered };
+            let image = Image { nvm, disk, tampered, runs: false };
             if self.knows(&image, model, None) {
                 self.counts.images += 1;
                 self.counts.images_known += 1;
@@ -282,7 +300,7 @@ impl Checker<'_> {
     }
 
     fn note(&mut self, image: &Image, report: &Report, found: &Tree, twice: bool) {
-        if let Some(known) = &mut self.known {
+        if let Some(known) = self.known.as_mut().filter(|_| !image.runs) {
             known.note(image.digest(), found, report.files.iter().any(is_wrongly_kept), twice);
         }
     }
@@ -320,6 +338,7 @@ impl Checker<'_> {
             nvm: nvm.crash(Keep::None, random),
             disk: disk.crash(Left::Any, LATER_S, random),
             tampered: None,
+            runs: false,
         };
         trail.push("and another crash".to_owned());
         self.recover(&image, &model, 0, random, trail).map(|_| ())

@@ -32,6 +32,7 @@ pub const BLOCK_BYTES: usize = 256;
 pub const DEVICE: u64 = 9;
 const FS_UUID: [u8; 16] = [7; 16];
 const ROOT: u32 = 0;
+const SECOND_NS: u64 = 1_000_000_000;
 /// The spill file's name in the root directory.
 const SPILL: &[u8] = b"spill";
 
@@ -75,6 +76,9 @@ struct Inode {
     fails_next: bool,
     /// The next write of the keeper fails.
     refuses_next: bool,
+    /// The journal has something of it that is not committed: it was made, or cut, or its names changed. The size of what was
+    /// written comes to the journal only with the bytes.
+    in_journal: bool,
 }
 
 impl Inode {
@@ -119,6 +123,10 @@ pub struct DiskState {
     next_generation: u32,
     /// The clock, in seconds since 1970.
     pub now_unix_s: u64,
+    /// When the machine was booted, by the same clock.
+    booted_unix_s: u64,
+    /// How often it was.
+    boots: u8,
     /// Bytes that still fit on it, for whoever asks; nothing is refused.
     pub free_bytes: u64,
     watches: Vec<u32>,
@@ -151,6 +159,8 @@ impl DiskState {
             next_number: 2,
             next_generation: 1,
             now_unix_s,
+            booted_unix_s: now_unix_s - 1000,
+            boots: 1,
             free_bytes: u64::MAX,
             watches: Vec::new(),
             notices: Vec::new(),
@@ -204,6 +214,7 @@ impl DiskState {
             is_error_news: false,
             fails_next: false,
             refuses_next: false,
+            in_journal: true,
         })));
         self.version += 1;
         id
@@ -281,6 +292,7 @@ impl DiskState {
             }
         }
         inode.sizes.push(size);
+        inode.in_journal = true;
         self.touch(id);
     }
 
@@ -295,11 +307,28 @@ impl DiskState {
 
     /// Syncs a file; `seen` counts the errors its description has told.
     fn sync_file(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
+        let commits = self.commits_with(id);
         self.sync_data(id, seen)?;
-        if self.ordering == Journal::Ordered {
-            self.commit(|_| true);
+        if commits {
+            self.commit_all();
         }
         Ok(())
+    }
+
+    /// Everything that is the journal's becomes durable.
+    pub(super) fn commit_all(&mut self) {
+        self.commit(|_| true);
+        for inode in self.inodes.iter_mut().flatten().filter(|inode| inode.in_journal) {
+            Arc::make_mut(inode).in_journal = false;
+        }
+        self.version += 1;
+    }
+
+    /// Whether a sync of an inode makes all changes of names durable: a journal commits everything for an inode that it has
+    /// something of, and nothing for any other. Bytes that were overwritten are none of its business.
+    pub(crate) fn commits_with(&self, id: u32) -> bool {
+        let inode = self.inode(id);
+        self.ordering == Journal::Ordered && (inode.in_journal || !inode.sizes.is_empty())
     }
 
     /// As `sync_file`, and no change of a name becomes durable with it.
@@ -378,6 +407,11 @@ impl DiskState {
         let directory = self.lookup(b"/d").ok()?;
         let (name, _) = self.inode(directory).entries.iter().find(|(_, entry)| **entry == id)?;
         Some([b"/d/", &name[..]].concat())
+    }
+
+    /// Whether it has a journal.
+    pub fn is_ordered(&self) -> bool {
+        self.ordering == Journal::Ordered
     }
 
     /// Has the next sync of a file fail.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_board::{Board, FileState, Plan, RequestCell, RequestState, pause};
+use holdfast_board::{Board, Epoch, FileState, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_keeper::disk::{Disk, DiskFile};
 use holdfast_keeper::durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
@@ -46,6 +46,8 @@ pub(crate) struct Handle {
     pub reference: Option<holdfast_cache::FileRef>,
     /// Created by this program and not changed since.
     pub is_as_born: bool,
+    /// When its creation was noted in the ledger.
+    pub noted: Option<Epoch>,
     pub seen_error: std::sync::atomic::AtomicU32,
 }
 
@@ -199,7 +201,7 @@ impl Machine {
             rig.board.segments()[segment as usize].set_state(holdfast_board::SegmentState::Pinned);
         }
         *rig.nvm.state() = nvm;
-        stage::model(|model| *model = Model::of(&disk.tree()));
+        stage::model(|model| *model = Model::of(&disk.tree(), disk.is_ordered()));
         let disk = SimDisk::new(disk);
         let durable = Durable::new(
             (rig.nvm.on_cpu(KEEPER_CPU), superblock),
@@ -335,7 +337,9 @@ fn answer(cell: &RequestCell) -> Result<[u64; 2], Errno> {
     let ask = Ask::from_u32(cell.kind.load(Ordering::Relaxed)).ok_or(Errno::EINVAL)?;
     let durable = durable();
     match ask {
-        Ask::Register | Ask::Sole => register(&durable, args[0] as u32, args[1] == 1),
+        Ask::Register | Ask::Sole => {
+            register(&durable, args[0] as u32, args[1] == 1, Epoch::from_raw(args[3]))
+        }
         Ask::SyncDirectory => {
             let directory = Path::new("/d");
             if args[1] == 0 && durable.absorb_directory_sync(directory).is_some() {
@@ -351,7 +355,12 @@ fn answer(cell: &RequestCell) -> Result<[u64; 2], Errno> {
     }
 }
 
-fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Result<[u64; 2], Errno> {
+fn register(
+    durable: &Durable<SimNvm, SimDisk>,
+    inode: u32,
+    created: bool,
+    noted: Option<Epoch>,
+) -> Result<[u64; 2], Errno> {
     let (key, path, lent) = parts(|parts| {
         let handle = parts.handles.values().find(|handle| handle.file.id == inode);
         let key = handle.map(|handle| handle.file.key());
@@ -384,6 +393,7 @@ fn register(durable: &Durable<SimNvm, SimDisk>, inode: u32, created: bool) -> Re
         identity: &identity,
         path: Path::new(&path),
         created,
+        noted,
         fenced: false,
         bypass: None,
         unsynced: durable.board.header().logs_on_sync.word.load(Ordering::SeqCst) != 0,

@@ -58,14 +58,16 @@ pub struct Model {
     /// Old and new names of renames to free names, whether they are durable or not.
     renames: Vec<[Vec<u8>; 2]>,
     next_id: u64,
+    /// The disk has a journal: what happened to names is found in order.
+    in_order: bool,
     /// Changes with everything that changes what may be found.
     pub version: u64,
 }
 
 impl Model {
     /// A model of files that are all on disk.
-    pub fn of(tree: &Tree) -> Self {
-        let mut model = Self::default();
+    pub fn of(tree: &Tree, in_order: bool) -> Self {
+        let mut model = Self { in_order, ..Self::default() };
         for (name, bytes) in tree {
             model.names.insert(name.clone(), model.files.len());
             model.files.push(File {

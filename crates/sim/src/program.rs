@@ -131,7 +131,12 @@ pub(crate) fn died(thread: u8, refused: bool) {
         None => {}
     }
     // Its files are opened anew by whoever comes next.
-    parts(|parts| parts.handles.values_mut().for_each(|handle| handle.is_as_born = false));
+    parts(|parts| {
+        parts.handles.values_mut().for_each(|handle| {
+            handle.is_as_born = false;
+            handle.noted = None;
+        })
+    });
 }
 
 fn payload(bytes: u32) -> Vec<u8> {
@@ -154,7 +159,13 @@ fn with_handle<T>(index: FileIndex, with: impl FnOnce(&mut Handle) -> T) -> T {
         parts(|parts| {
             let id = parts.disk.state().lookup(&path(name)).expect("the model's file");
             let file = parts.disk.open_inode(id, true);
-            let handle = Handle { file, reference: None, is_as_born: false, seen_error: AtomicU32::new(0) };
+            let handle = Handle {
+                file,
+                reference: None,
+                is_as_born: false,
+                noted: None,
+                seen_error: AtomicU32::new(0),
+            };
             parts.handles.insert(index, handle);
         });
     }
@@ -177,7 +188,8 @@ fn managed(thread: u8, index: FileIndex) -> Result<Option<FileRef>, Errno> {
         Some(found) => Some(found),
         None => {
             let origin = if is_as_born { Origin::Created } else { Origin::Opened };
-            client(thread).register(inode as i32, origin, || true)?
+            let noted = with_handle(index, |handle| handle.noted.take()).filter(|_| is_as_born);
+            client(thread).register(inode as i32, origin, noted, || true)?
         }
     };
     with_handle(index, |handle| {

@@ -2,8 +2,6 @@
 //! as it is now by every write, and is dropped before anything else can change it. All of it under the page's lock, or
 //! with the file's writers and readers kept out.
 
-use core::sync::atomic::Ordering;
-
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, PAGE_BYTES, pieces};
@@ -20,7 +18,7 @@ impl<N: Nvm> Client<N> {
     /// Whether pages of the file may be loaded.
     #[inline]
     pub(crate) fn has_loaded(&self, file: FileRef) -> bool {
-        self.row(file).loaded.load(Ordering::Relaxed) != 0
+        self.row(file).may_be_loaded()
     }
 
     /// Copies bytes of a loaded page, under its lock; false when it is not loaded.
@@ -63,7 +61,7 @@ impl<N: Nvm> Client<N> {
         match filled {
             Ok(()) => {
                 // Before the page is there: who leaves the state looks at it with all others out.
-                self.row(file).loaded.store(1, Ordering::SeqCst);
+                self.row(file).set_loaded(true);
                 // A reader without the lock may have found the page here before it was evicted: the frame has had another
                 // since.
                 self.board.stamps().note(file.slot, page);

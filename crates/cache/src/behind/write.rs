@@ -45,6 +45,9 @@ impl<N: Nvm> Client<N> {
         if is_split(&self.layout, total) || (seek.is_none() && !matches!(place, Place::At(_))) {
             return Ok(Written::Alone);
         }
+        if !lane.has_room(total) {
+            return Err(Errno::EIO);
+        }
         let row = self.row(file);
         let offset = match place {
             Place::At(offset) => {
@@ -136,7 +139,7 @@ impl<N: Nvm> Client<N> {
     ) {
         let seq = lane.append(file, Kind::Write, offset, bytes, parts);
         let row = self.row(file);
-        row.note_recorded();
+        self.note_recorded(row);
         row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
         row.written_page.store((offset + bytes).saturating_sub(1) / PAGE_BYTES, Ordering::Relaxed);
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };

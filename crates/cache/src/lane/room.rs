@@ -144,6 +144,7 @@ impl<N: Nvm> Lane<'_, N> {
     /// Goes on in the next of the segments reserved, under a new generation. The one before stays with the
     /// lane until the operation is over: the keeper must find all members of a group there.
     pub(super) fn next_segment(&mut self) {
+        debug_assert!(self.more_used < self.more_count, "as `has_room` says");
         let client = self.client;
         let rows = client.board.segments();
         let segment = self.row.reserved[self.more_used].load(Ordering::Relaxed);
@@ -170,6 +171,14 @@ impl<N: Nvm> Lane<'_, N> {
         self.row.seed.store(segment_seed(&client.uuid, segment, generation), Ordering::Relaxed);
         self.row.at.store(SEGMENT_HEADER_BYTES as u32, Ordering::Relaxed);
         self.row.segment.store(segment + 1, Ordering::SeqCst);
+    }
+
+    /// Whether a payload fits into what is reserved. Segments behind these may be another lane's.
+    pub(crate) fn has_room(&self, payload: u64) -> bool {
+        let here = self.payload_room();
+        let more = (self.more_count - self.more_used) as u64;
+        record_bytes(payload) + CANCEL_BYTES <= self.room()
+            || payload <= here + more * member_bytes_max(&self.client.layout)
     }
 
     /// Members a payload takes that fills the present segment and goes on in fresh ones.

@@ -11,7 +11,8 @@ use crate::client::{Client, Errno, FileRef, Outcome};
 use crate::lane::Entry;
 
 impl<N: Nvm> Client<N> {
-    /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure (invariant 7).
+    /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure
+    /// (invariant 7).
     ///
     /// # Errors
     /// What `raw` reported, or `EIO` when the keeper is dead.
@@ -46,6 +47,8 @@ impl<N: Nvm> Client<N> {
         extent: u64,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Errno> {
+        // Before any lock: as a write's (invariant 10).
+        self.follow_pending(file)?;
         let mut lane = match self.reserve(0) {
             Err(Errno::ENOSPC) => return self.change_around(file, offset, raw),
             lane => lane?,
@@ -54,8 +57,9 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         let row = self.row(file);
-        // Databases set the size that a file has after each checkpoint. Nothing changes but times: no row lies beyond it, and
-        // a kernel that still has the file shorter adds zeros where rows have the bytes.
+        // Databases set the size that a file has after each checkpoint. Nothing changes but times:
+        // no row lies beyond it, and a kernel that still has the file shorter adds zeros where rows
+        // have the bytes.
         let changes_nothing = kind == Kind::Truncate
             && row.state() == FileState::Behind
             && row.size_hint.load(Ordering::SeqCst) == offset
@@ -74,6 +78,7 @@ impl<N: Nvm> Client<N> {
                     offset,
                     if kind == Kind::Punch { extent } else { u64::MAX - offset },
                 );
+                self.board.header().resizes.add(1);
                 let (seq, result) = if on(Canary::ResizeLoggedLate) {
                     let result = raw();
                     (lane.append(file, kind, offset, extent, &[]), result)
@@ -81,14 +86,22 @@ impl<N: Nvm> Client<N> {
                     (lane.append(file, kind, offset, extent, &[]), raw())
                 };
                 match result {
-                    Err(_) => lane.cancel(file, seq, 0),
+                    Err(_) => {
+                        lane.cancel(file, seq, 0);
+                        // A kernel whose disk refuses may have cut the file all the same: that is
+                        // no outsider's doing.
+                        if kind == Kind::Truncate && row.state() == FileState::Through {
+                            row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                        }
+                    }
                     Ok(()) if kind == Kind::Truncate => {
                         row.size_hint.store(offset, Ordering::SeqCst);
                     }
                     Ok(()) => {}
                 }
+                self.board.header().resizes.add(1);
                 if result.is_ok() {
-                    row.note_recorded();
+                    self.note_recorded(row);
                 }
                 lane.finish(file);
                 self.board.header().truncates_absorbed.add(1);
@@ -126,8 +139,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Makes a call that changes the file in a way the log cannot hold: everything before it is on disk and
-    /// expired, and so is its own effect when this returns (invariant 5).
+    /// Makes a call that changes the file in a way the log cannot hold: everything before it is on
+    /// disk and expired, and so is its own effect when this returns (invariant 5).
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
@@ -135,9 +148,9 @@ impl<N: Nvm> Client<N> {
         Ok(self.around_log(file, true, raw, |_| NO_SIZE)?.unwrap_or_else(|raw| raw()))
     }
 
-    /// As [`Client::around`], for calls that fill in content from elsewhere (`copy_file_range`, `sendfile`,
-    /// `splice`): their effect is durable at the next sync, as natively. Records written later are newer, so a
-    /// replay never covers it.
+    /// As [`Client::around`], for calls that fill in content from elsewhere (`copy_file_range`,
+    /// `sendfile`, `splice`): their effect is durable at the next sync, as natively. Records
+    /// written later are newer, so a replay never covers it.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then perhaps not made.
@@ -145,8 +158,8 @@ impl<N: Nvm> Client<N> {
         Ok(self.around_log(file, false, raw, |_| NO_SIZE)?.unwrap_or_else(|raw| raw()))
     }
 
-    /// Gives `raw` back unused when the file is left to the kernel. `size_after` tells the file's size after the call, or
-    /// [`NO_SIZE`].
+    /// Gives `raw` back unused when the file is left to the kernel. `size_after` tells the file's
+    /// size after the call, or [`NO_SIZE`].
     pub(super) fn around_log<R, F: FnOnce() -> R>(
         &self,
         file: FileRef,
@@ -157,7 +170,8 @@ impl<N: Nvm> Client<N> {
         match self.row(file).state() {
             _ if !self.is_current(file) => return Ok(Err(raw)),
             FileState::Through | FileState::Behind | FileState::Unsynced => {}
-            // Its records cannot be expired, and a replay would cover what the call does (invariant 5).
+            // Its records cannot be expired, and a replay would cover what the call does (invariant
+            // 5).
             FileState::Failed => return Err(Errno::EIO),
             _ => return Ok(Err(raw)),
         }

@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering;
 
 use holdfast_board::{FileRow, FileState, NO_SIZE};
 use holdfast_canary::{Canary, on};
-use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::behind::Written as Behind;
@@ -73,6 +72,8 @@ impl<N: Nvm> Client<N> {
         if let Some(outcome) = self.write_unsynced(file, &mut raw)? {
             return Ok(outcome);
         }
+        // Before any lock: the record is not to be durable ahead of what is pending (invariant 10).
+        self.follow_pending(file)?;
         if total as u64 > atomic_write_bytes_max(&self.layout) {
             return self.write_around(file, place, raw, cursor);
         }
@@ -93,7 +94,8 @@ impl<N: Nvm> Client<N> {
                 match self.write_behind(&mut lane, file, place, parts, total as u64, &cursor, seek) {
                     Ok(Behind::Done { offset }) => Ok(Written::Done { bytes: total, offset }),
                     Ok(Behind::Apart { offset }) => {
-                        self.log_and_call(&mut lane, file, place, offset, parts, &mut raw, &cursor)
+                        let range = (offset, total as u64);
+                        self.log_and_call(&mut lane, file, place, range, parts, &mut raw, &cursor)
                     }
                     Ok(Behind::Alone) => {
                         lane.finish(file);
@@ -169,7 +171,7 @@ impl<N: Nvm> Client<N> {
             return raw().map(|bytes| Written::Misplaced { bytes });
         }
         lane.lock_pages(file, offset, total)?;
-        self.log_and_call(lane, file, place, offset, parts, raw, cursor)
+        self.log_and_call(lane, file, place, (offset, total), parts, raw, cursor)
     }
 
     /// Logs a write and has the kernel make it, under the page locks.
@@ -179,18 +181,19 @@ impl<N: Nvm> Client<N> {
         lane: &mut Lane<'_, N>,
         file: FileRef,
         place: Place,
-        offset: u64,
+        (offset, total): (u64, u64),
         parts: &[Bytes<'_>],
         raw: &mut impl FnMut() -> Result<usize, Errno>,
         cursor: &impl Fn() -> Result<u64, Errno>,
     ) -> Result<Written, Errno> {
         let row = self.row(file);
-        let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let total =
+            if on(Canary::RoomUnchecked) { parts.iter().map(|part| part.len() as u64).sum() } else { total };
         if on(Canary::ReserveLate) {
             lane.make_room(total)?;
         }
         self.forget_loaded(file, offset, total);
-        let seq = lane.append(file, Kind::Write, offset, total, parts);
+        let seq = lane.append_write(file, offset, total, parts)?;
         if row.state() == FileState::Behind {
             row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
         }
@@ -216,7 +219,7 @@ impl<N: Nvm> Client<N> {
         if row.size_hint.load(Ordering::SeqCst) < end {
             row.size_hint.fetch_max(end, Ordering::SeqCst);
         }
-        row.note_recorded();
+        self.note_recorded(row);
         lane.count_write(bytes as u64);
         Ok(Written::Done { bytes, offset })
     }

@@ -1,5 +1,5 @@
-//! Directory syncs answered from the slots (design 6): absorbed when every change of the directory since its last
-//! real sync is one that recovery would bring back or repeat.
+//! Directory syncs answered from the slots (design 6): absorbed when nothing is pending in the ledger and every change of the
+//! directory since its last real sync is one that recovery would bring back or repeat.
 //!
 //! Such changes are a managed file that was created and has records (recovery builds it anew), such a file that was
 //! renamed to a free name (recovery renames it again), and one whose last name was removed (its slot is void: recovery
@@ -176,7 +176,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         self.board.header().syncs_real.add(1);
-        let synced = open.sync();
+        // A journal has all names that changed before in one commit; the directory's own sync would commit none if it has not
+        // changed since the last one.
+        let device = open.stat().map_err(|_| Errno::EIO)?.dev;
+        let synced = self.commit_beside(directory, device).and_then(|_| open.sync());
         if synced.is_err()
             && let Some(watched) = locked(&self.watched).by_path.get_mut(directory)
         {

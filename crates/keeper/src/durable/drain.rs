@@ -268,9 +268,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// can change without us. The caller keeps the file's writers and readers out.
     pub(super) fn drop_loaded(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
-        if row.loaded.load(Ordering::SeqCst) != 0 {
+        if row.may_be_loaded() {
             self.board.loaded().drop_file(file.slot, 0);
-            row.loaded.store(0, Ordering::SeqCst);
+            row.set_loaded(false);
         }
     }
 
@@ -284,6 +284,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
             self.drop_loaded(file);
             row.set_state(FileState::Through);
+            let mut meta = file.meta();
+            let must_rewrite = meta.rewrite;
+            self.set_ahead(file, &mut meta, must_rewrite);
+            drop(meta);
             self.board.header().behind_files.census.leave();
         }
         if for_good && file.lent().is_some() { self.end_lease(file) } else { Ok(()) }
@@ -356,6 +360,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // As before: who finds it in the state finds what is kept.
             self.keep_times(file);
             self.board.header().behind_files.census.enter();
+            // Before the first write that only the log has.
+            self.set_ahead(file, &mut meta, true);
+            meta.seen.begin_behind(stat.size, self.board.header().resizes.get());
             row.set_state(FileState::Behind);
             let header = self.board.header();
             meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);
@@ -363,6 +370,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 // A client forbade it, before or meanwhile. Nobody could enter yet.
                 row.set_state(FileState::Through);
                 self.board.header().behind_files.census.leave();
+                let must_rewrite = meta.rewrite;
+                self.set_ahead(file, &mut meta, must_rewrite);
             }
         }
         drop(meta);

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_CREATED, MARK_VOID};
+use holdfast_pool::MARK_CREATED;
 
+use super::looks::GONE;
 use super::settle::{Synced, Writers};
 use super::{Durable, KEEPER_ID, ManagedFile, Pace, locked};
 use crate::disk::{Disk, DiskFile};
@@ -59,7 +60,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // What is settled below is on disk; directory syncs need not ask for it any more.
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
         let (void, live): (Vec<_>, Vec<_>) =
-            self.managed().into_iter().partition(|file| file.meta().marks & MARK_VOID != 0);
+            self.managed().into_iter().partition(|file| file.meta().marks & GONE != 0);
         let dirty: Vec<_> = live
             .into_iter()
             .filter_map(|file| {
@@ -91,7 +92,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn release_removed(&self) {
         self.removed_files.store(0, Ordering::SeqCst);
         let mut void = self.managed();
-        void.retain(|file| file.meta().marks & MARK_VOID != 0);
+        void.retain(|file| file.meta().marks & GONE != 0);
         if self.sync_names(&void, &[]) {
             self.free_segments();
         }

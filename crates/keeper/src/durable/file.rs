@@ -100,6 +100,10 @@ pub(crate) struct Meta {
     pub failures: u32,
     /// Syncs of clients that were begun and will never be over: their clients died in them.
     pub syncs_abandoned: u32,
+    /// Who had the mark for a conflict put.
+    pub conflicts: u32,
+    /// What was looked at last.
+    pub seen: super::looks::Seen,
     pub used: Instant,
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
@@ -151,6 +155,8 @@ impl<F> ManagedFile<F> {
             client_failures: 0,
             failures: 0,
             syncs_abandoned: 0,
+            conflicts: 0,
+            seen: super::looks::Seen::default(),
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
             written_natively: false,

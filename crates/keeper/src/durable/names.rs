@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
+use holdfast_board::{Epoch, FileState, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, MARK_VOID, PATH_BYTES_MAX};
 
+use super::ledger::Order;
 use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
@@ -39,7 +40,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.secure_directory(directory)?;
         }
         if kind == HintKind::Name || !on(Canary::UnlinkUnannounced) {
-            self.slots().push_hint(file.slot, kind, path.as_os_str().as_bytes());
+            let parent = if kind == HintKind::Name { self.parent_of(path) } else { None };
+            self.slots().push_hint(file.slot, kind, path.as_os_str().as_bytes(), parent.as_ref());
         }
         meta.note_pushed(path);
         match kind {
@@ -54,15 +56,28 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         file.links().is_ok_and(|links| links > 1) && !on(Canary::LinksUncounted)
     }
 
-    /// Persists that `client` is about to remove the last name of the file.
-    pub fn push_removal(&self, file: &Arc<ManagedFile<D::File>>, path: &Path, client: u32) -> io::Result<()> {
+    /// Persists that `client` is about to remove the last name of the file. False, and nothing done, where the slot cannot hold
+    /// that: changes are pending, and nothing of the file is live that the removal would have to take along.
+    pub fn push_removal(
+        &self,
+        file: &Arc<ManagedFile<D::File>>,
+        path: &Path,
+        client: u32,
+    ) -> io::Result<bool> {
+        let is_clean = self.board.header().ledger(file.dev).is_some_and(LedgerRow::is_clean);
+        if !is_clean && !on(Canary::PendingIgnored) {
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            if !self.is_dirty(file) || self.follow_pending(directory, file.dev, None)? == Order::Pending {
+                return Ok(false);
+            }
+        }
         self.follow_before_removal(file, path)?;
         self.push_name(file, HintKind::Unlink, path)?;
         file.meta().removing = Some(client);
         locked(&self.removing).push(Arc::clone(file));
         // No record of a file whose durability nobody asked for has done so.
         self.board.header().wake_idle_expirer();
-        Ok(())
+        Ok(true)
     }
 
     /// Brings the name that is about to be removed to the disk, if the slot does not hold it: a file was renamed before anybody asked
@@ -180,15 +195,25 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to build it anew.
-    pub(super) fn secure_names(&self, directory: &Path, created: bool, stat: &Stat) -> io::Result<()> {
+    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to build it anew. `noted` says when
+    /// its creation was noted; [`Order::Pending`]: its slot cannot hold its creation.
+    pub(super) fn secure_names(
+        &self,
+        directory: &Path,
+        created: bool,
+        stat: &Stat,
+        noted: Option<Epoch>,
+    ) -> io::Result<Order> {
         if created {
+            let order = self.follow_pending(directory, stat.dev, noted)?;
             self.secure_directory(directory)?;
-        } else if self.is_recent(stat) {
+            return Ok(order);
+        }
+        if self.is_recent(stat) {
             // Somebody made it a moment ago and let go of it, or died: no slot says so, and the crash may take it.
             self.sync_directories([&directory.to_owned()])?;
         }
-        self.cover_names(directory, stat.dev)
+        Ok(Order::Kept)
     }
 
     /// Whether the file system may not have committed by itself what was made then.
@@ -197,8 +222,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         stat.born_unix_s.is_none_or(|born| now.saturating_sub(born) < DIRECTORY_COMMITTED_S)
     }
 
-    /// Makes sure that the directory in which a name is about to matter is itself on disk: recovery can make a
-    /// file again, but not the directories above it. Once per directory; old ones were committed long ago.
+    /// Makes sure that the directory in which a name is about to matter is itself on disk, with what happened in it before
+    /// anybody counted: recovery can make a file again, but not the directories above it. Once per directory.
     pub fn secure_directory(&self, directory: &Path) -> io::Result<()> {
         let open = match self.disk.open(directory) {
             Ok(open) => open,
@@ -208,33 +233,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         };
         let stat = open.stat()?;
         if !locked(&self.directories).contains(&(stat.dev, stat.ino)) {
-            if self.is_recent(&stat) {
-                self.syncs.fetch_add(1, Ordering::Relaxed);
-                open.sync()?;
-            }
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            open.sync()?;
             locked(&self.directories).insert((stat.dev, stat.ino));
         }
-        Ok(())
-    }
-
-    /// Before a slot says that a file was created here: earlier changes of names in the directory that no slot holds
-    /// reach the disk, or recovery could find what they removed where the new file belongs.
-    pub fn cover_names(&self, directory: &Path, device: u64) -> io::Result<()> {
-        let Some(names) = self.board.header().names(device) else {
-            return self.sync_directories([&directory.to_owned()]);
-        };
-        let changed = match names.pending() {
-            Some(changed) => changed,
-            None if names.changed() == 0 => return Ok(()),
-            // Syncs of files have covered them, where syncs of files cover names.
-            None if self.disk.open(directory)?.orders_names() => return Ok(()),
-            None => names.changed(),
-        };
-        if locked(&self.names_covered).get(directory) == Some(&changed) {
-            return Ok(());
-        }
-        self.sync_directories([&directory.to_owned()])?;
-        locked(&self.names_covered).insert(directory.to_owned(), changed);
         Ok(())
     }
 
@@ -242,11 +244,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn sync_directories<'a>(&self, directories: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<()> {
         for directory in directories {
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            match self.disk.open(directory) {
-                Ok(open) => open.sync()?,
-                // A directory that is gone holds no names.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            // A directory that is gone holds no names; that it is gone is held by the one that it was in.
+            for above in directory.ancestors() {
+                match self.disk.open(above) {
+                    Ok(open) => open.sync()?,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                }
+                break;
             }
         }
         Ok(())

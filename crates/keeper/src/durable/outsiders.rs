@@ -17,9 +17,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// recovery must not replay over what it writes, and a mark in the slot says so.
     pub fn outsider_arrived(&self, file: &ManagedFile<D::File>, conflict: bool) -> io::Result<()> {
         if conflict {
-            let mut meta = file.meta();
-            meta.marks |= MARK_CONFLICT;
-            self.slots().set_marks(file.slot, meta.marks);
+            self.mark_conflict(file);
         }
         if on(Canary::OutsiderUnsettled) {
             return Ok(());
@@ -30,8 +28,29 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
+    /// Until it is taken away nothing is replayed over what somebody outside did.
+    pub(super) fn mark_conflict(&self, file: &ManagedFile<D::File>) {
+        let mut meta = file.meta();
+        meta.conflicts += 1;
+        meta.marks |= MARK_CONFLICT;
+        self.slots().set_marks(file.slot, meta.marks);
+    }
+
+    /// Takes one mark away: that of somebody else stays.
+    pub(super) fn end_conflict(&self, file: &ManagedFile<D::File>) {
+        let is_last = {
+            let mut meta = file.meta();
+            meta.conflicts = meta.conflicts.saturating_sub(1);
+            meta.conflicts == 0
+        };
+        if is_last {
+            self.clear_conflict(file);
+        }
+    }
+
     fn clear_conflict(&self, file: &ManagedFile<D::File>) {
         let mut meta = file.meta();
+        meta.conflicts = 0;
         if meta.marks & MARK_CONFLICT != 0 {
             meta.marks &= !MARK_CONFLICT;
             self.slots().set_marks(file.slot, meta.marks);

@@ -322,7 +322,7 @@ fn draft(header: &Header) -> Draft {
         seq: header.seq,
         file_offset: header.file_offset,
         extent: header.extent,
-        unix_time_s: header.unix_time_s,
+        unix_time_ns: header.unix_time_ns,
         group_index: header.group_index,
         group_count: header.group_count,
     }

@@ -17,6 +17,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
 use super::file::Meta;
+use super::ledger::Order;
 use super::{Durable, KEEPER_ID, ManagedFile, locked};
 use crate::disk::{Disk, DiskFile};
 
@@ -92,17 +93,20 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !is_free || !here || file.links()? != 1 || !self.stands_at(file, from) {
             return Ok(false);
         }
-        self.secure_directory(directory)?;
         // What no slot holds may have freed the name.
-        if !on(Canary::RenameUncovered) {
-            self.cover_names(directory, file.dev)?;
+        let follows =
+            on(Canary::RenameUncovered) || self.follow_pending(directory, file.dev, None)? == Order::Kept;
+        if !follows {
+            return Ok(false);
         }
+        self.secure_directory(directory)?;
         let mut meta = file.meta();
         // Expiry may have brought its first name to disk meanwhile: then recovery need not know of any, and records expire.
         if !self.holds_all(file, &meta) {
             return Ok(false);
         }
-        self.slots().push_hint(file.slot, HintKind::Rename, to.as_os_str().as_bytes());
+        let parent = self.parent_of(to);
+        self.slots().push_hint(file.slot, HintKind::Rename, to.as_os_str().as_bytes(), parent.as_ref());
         meta.note_pushed(to);
         meta.path = to.to_owned();
         meta.naming = Some(client);

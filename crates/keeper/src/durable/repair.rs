@@ -34,7 +34,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.board.header().clear_passing(client);
         self.withdraw_announced(client);
         // It may have changed names and died before it counted that.
-        self.board.header().note_all_names();
+        self.board.header().note_all_ledgers();
         self.board.free_cells(client);
     }
 
@@ -76,6 +76,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn finish_operation(&self, dead: &DeadLane, seq: u64) {
         let slot = dead.slot;
         let Some(row) = self.board.files().get(slot as usize) else { return };
+        // It may have died in a truncation.
+        self.board.header().resizes.add(1);
         if !on(Canary::FinishedByDisk) && self.finish_in_rows(dead, seq, row) {
             return;
         }
@@ -115,8 +117,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         for (page, ..) in pieces(offset, payload.bytes) {
             self.board.loaded().drop_page(dead.slot, page);
         }
-        row.note_recorded();
-        row.written_ns.fetch_max(u64::from(header.unix_time_s) * 1_000_000_000, Ordering::SeqCst);
+        self.note_recorded(row);
+        row.written_ns.fetch_max(header.unix_time_ns, Ordering::SeqCst);
         // After the rows, as its owner would have.
         row.size_hint.fetch_max(offset + payload.bytes, Ordering::SeqCst);
         true
@@ -138,7 +140,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ok(target)
         });
         if let Ok(Some(_)) = &rolled {
-            row.note_recorded();
+            self.note_recorded(row);
         }
         match rolled {
             Ok(Some(done)) if row.state() == FileState::Behind => match done.kind {

@@ -61,7 +61,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                         let held = self.push_rename(&file, &path, client);
                         return if matches!(held, Ok(true)) { Ok([0, 0]) } else { Err(Errno::EAGAIN) };
                     }
-                    Some(path) if ask == Ask::Unlinking => self.push_removal(&file, &path, client),
+                    Some(path) if ask == Ask::Unlinking => match self.push_removal(&file, &path, client) {
+                        Ok(false) => return Err(Errno::EAGAIN),
+                        pushed => pushed.map(drop),
+                    },
                     Some(path) => {
                         file.meta().naming = Some(client);
                         self.push_name(&file, HintKind::Name, &path)
@@ -80,6 +83,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 let was_created = file.meta().marks & MARK_CREATED != 0;
                 return Ok([u64::from(is_held), u64::from(was_created)]);
             }
+            Ask::Commit => {
+                self.commit_for(&file).map_err(|error| match error.kind() {
+                    io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+                    _ => Errno::EIO,
+                })?;
+            }
+            // Who has it now may be making what the asker saw.
+            Ask::Look => self.look(&file, false).map_err(refused)?,
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.

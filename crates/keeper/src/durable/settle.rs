@@ -7,11 +7,12 @@ use holdfast_board::FileState;
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
+use super::file::Meta;
 use super::repair::keep_size;
 use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked};
-use crate::disk::{Access, Disk, DiskFile};
+use crate::disk::{Access, Disk, DiskFile, Stat};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
 const FAILURES_MAX: u32 = 5;
@@ -38,12 +39,14 @@ pub struct Synced {
     unlogged: u64,
     /// Names that the slot had when it began; `None`: one of them was about to be given.
     names: Option<u64>,
+    /// What the file system said of the file before it began.
+    stat: Option<Stat>,
 }
 
 impl Synced {
     /// Records up to a seq, and nothing else.
     pub(super) fn of(settled: u64) -> Self {
-        Self { settled, unlogged: 0, names: None }
+        Self { settled, unlogged: 0, names: None, stat: None }
     }
 }
 
@@ -142,6 +145,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         meta.rewrite |=
             unsure || client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
         meta.client_failures = client_failures;
+        if meta.rewrite {
+            self.set_ahead(file, &mut meta, true);
+        }
         Ok(meta.rewrite)
     }
 
@@ -175,9 +181,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 .inspect_err(|error| self.sync_failed(file, error))?;
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        // Before the sync, which covers what is seen here; on lent descriptions, which have the same file.
+        let stat = description.stat().ok();
         if on(Canary::ExpireBeforeSync) {
-            self.expire(file, Synced { settled, unlogged, names });
+            self.expire(file, Synced { settled, unlogged, names, stat });
         }
+        // What this sync brings to the disk bears no later time, but for what is written meanwhile.
+        self.beat();
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
         let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != u64::MAX;
         let settled = if all { self.board.settled_seq(file.slot) } else { settled };
@@ -189,7 +199,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Ok(None);
         }
         file.meta().failures = 0;
-        Ok(Some(Synced { settled, unlogged, names }))
+        Ok(Some(Synced { settled, unlogged, names, stat }))
     }
 
     /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
@@ -211,6 +221,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 meta.marks &= !MARK_CREATED;
                 self.slots().set_marks(file.slot, meta.marks);
             }
+        }
+        // The disk is not older than this from now on. Before the records expire: those that stay live tell what it may be besides.
+        if let Some(stat) = synced.stat {
+            self.slots().push_stamp(file.slot, &self.stamp_of(&stat, true));
         }
         let expired = row.expired_seq.load(Ordering::SeqCst);
         if on(Canary::SelectiveDrain) {
@@ -238,6 +252,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
         let mut meta = file.meta();
         meta.rewrite = !on(Canary::NoRewrite);
+        // A keeper that dies before the rewrite leaves a page cache that lacks bytes.
+        self.set_ahead(file, &mut meta, true);
         meta.failures += 1;
         self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
         if meta.failures == FAILURES_MAX {
@@ -267,8 +283,21 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         keep_size(&self.board.files()[file.slot as usize], file);
         counts.iter().for_each(|count| count.leave());
         replayed?;
-        file.meta().rewrite = false;
+        let mut meta = file.meta();
+        meta.rewrite = false;
+        let is_behind = self.board.files()[file.slot as usize].state() == FileState::Behind;
+        self.set_ahead(file, &mut meta, is_behind);
         Ok(())
+    }
+
+    /// Persists whether bytes of a file may be in the log and not in the page cache: if not, and the machine and its mount go on
+    /// without us, recovery has only to sync it.
+    pub(super) fn set_ahead(&self, file: &ManagedFile<D::File>, meta: &mut Meta, is_ahead: bool) {
+        let is_ahead = is_ahead && !on(Canary::AheadForgotten);
+        if (meta.marks & MARK_AHEAD != 0) != is_ahead {
+            meta.marks ^= MARK_AHEAD;
+            self.slots().set_marks(file.slot, meta.marks);
+        }
     }
 
     /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a client that has the file

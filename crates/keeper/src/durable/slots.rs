@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, NO_SIZE, pause};
+use holdfast_board::{Epoch, FileState, NO_SIZE, pause};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Identity, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{
+    Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Mount, Parent, Stamp, Taken,
+};
 
+use super::ledger::Order;
 use super::{BYPASSED_FILE, Durable, Held, KEEPER_ID, ManagedFile, locked};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Stat};
 
 /// A file that is about to be managed.
 pub struct Newcomer<'a> {
@@ -22,6 +25,8 @@ pub struct Newcomer<'a> {
     pub path: &'a Path,
     /// The program created it just now.
     pub created: bool,
+    /// When its creation was noted in the ledger, if who asks did that.
+    pub noted: Option<Epoch>,
     /// The fence watches it.
     pub fenced: bool,
     /// It is left to the kernel from the start, for this reason.
@@ -49,34 +54,65 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Persists the slot of a file and shows the file to the clients.
     pub fn take_slot(
         &self,
+        place: (u32, u64),
+        held: Held<D::File>,
+        newcomer: &Newcomer<'_>,
+    ) -> Result<(), Refusal> {
+        let device = match &held {
+            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?.dev,
+        };
+        {
+            let _files = locked(&self.files);
+            self.board.header().enter_ledger(device);
+        }
+        let taken = self.take_slot_counted(place, held, newcomer);
+        if taken.is_err() {
+            let _files = locked(&self.files);
+            self.board.header().leave_ledger(device);
+        }
+        taken
+    }
+
+    fn take_slot_counted(
+        &self,
         (slot, generation): (u32, u64),
         held: Held<D::File>,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
         let Newcomer { identity, path, fenced, bypass, .. } = *newcomer;
-        let created = newcomer.created && bypass.is_none();
+        let mut created = newcomer.created && bypass.is_none();
         let stat = match &held {
             Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?,
         };
+        if let Some(directory) = path.parent() {
+            self.open_ledger(directory, stat.dev);
+        }
         // What is not logged is not looked for after a crash.
         if let (Some(directory), false) = (path.parent(), newcomer.unsynced) {
             // A creation that the slot does not hold is on disk before its client goes on.
-            self.secure_names(directory, created, &stat).map_err(Refusal)?;
+            let order = self.secure_names(directory, created, &stat, newcomer.noted).map_err(Refusal)?;
+            if order == Order::Pending {
+                created = false;
+                self.sync_directories([&directory.to_owned()]).map_err(Refusal)?;
+            }
             self.secure_awaited(path).map_err(Refusal)?;
         }
         let marks = if created { MARK_CREATED } else { 0 };
-        self.slots().take(
-            slot,
-            generation,
+        self.supersede(identity);
+        let parent = if created { self.parent_of(path) } else { None };
+        let taken = Taken {
             identity,
-            stat.ownership,
+            ownership: stat.ownership,
             marks,
-            path.as_os_str().as_encoded_bytes(),
-        );
+            path: path.as_os_str().as_encoded_bytes(),
+            parent: parent.as_ref(),
+            stamp: Some(self.stamp_of(&stat, false)),
+        };
+        self.slots().take(slot, generation, &taken);
         let row = &self.board.files()[slot as usize];
         row.dev.store(stat.dev, Ordering::Relaxed);
         row.ino.store(stat.ino, Ordering::Relaxed);
-        row.recorded.store(0, Ordering::Relaxed);
+        row.set_blank(newcomer.noted.filter(|_| created));
         row.newest_seq.store(generation, Ordering::Relaxed);
         row.expired_seq.store(generation, Ordering::Relaxed);
         row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);
@@ -86,6 +122,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.sync_failures.store(0, Ordering::Relaxed);
         row.syncs_under_way.store(0, Ordering::Relaxed);
         row.page_rows.clear();
+        row.set_watched(fenced);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(match bypass {
             Some(_) => FileState::Bypassed,
@@ -108,6 +145,43 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             locked(&self.fresh).push(managed);
         }
         Ok(())
+    }
+
+    /// What a slot says of a file of which the file system says `stat`.
+    pub(crate) fn stamp_of(&self, stat: &Stat, is_on_disk: bool) -> Stamp {
+        Stamp {
+            is_on_disk,
+            size: stat.size,
+            modified_ns: stat.modified_ns,
+            changed_ns: stat.changed_ns,
+            mount: Mount { boot: self.disk.boot(), id: stat.mount },
+            ownership: stat.ownership,
+        }
+    }
+
+    /// The directory of a path, as its file system knows it. One that cannot be looked at stays unknown.
+    pub(super) fn parent_of(&self, path: &Path) -> Option<Parent> {
+        let directory = self.disk.hold(path.parent()?).ok()?;
+        let found = directory.identity_on([0; 16]).ok()?;
+        Some(Parent { handle_type: found.handle_type, handle: found.handle })
+    }
+
+    /// Mode or owner of a file changed, and no sync says so: recovery gives them to a file that it builds anew.
+    pub fn note_ownership(&self, file: &ManagedFile<D::File>) {
+        if let (true, Ok(stat)) = (self.is_current(file), file.held().stat()) {
+            self.slots().set_ownership(file.slot, stat.ownership);
+        }
+    }
+
+    /// What recovery set aside of a file that is managed again is older than what is written to it from now on.
+    fn supersede(&self, identity: &Identity) {
+        for &slot in &self.set_aside {
+            let marks = self.slots().marks(slot);
+            let is_it = self.slots().identity(slot).is_ok_and(|known| known.is_same(identity));
+            if is_it && marks & MARK_SUPERSEDED == 0 && !on(Canary::SupersededForgotten) {
+                self.slots().set_marks(slot, marks | MARK_SUPERSEDED);
+            }
+        }
     }
 
     /// The managed file of a slot, if its use has this generation.
@@ -156,6 +230,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.slots().release(file.slot);
         self.events.released(file);
         files[file.slot as usize] = None;
+        self.board.header().leave_ledger(file.dev);
         drop(files);
         // Whoever asked for this may need our descriptions gone.
         locked(&self.fresh).retain(|fresh| !std::ptr::eq(&raw const **fresh, file));

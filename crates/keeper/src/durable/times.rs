@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::{Changes, Times};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
+use holdfast_pool::Left;
 
 use super::{Durable, KEEPER_ID, ManagedFile, Writers, locked};
 use crate::disk::{Disk, DiskFile};
@@ -53,8 +54,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let shown = self.times_shown(file, kernel, now);
         let row = &self.board.times()[file.slot as usize];
         row.begin(file.generation, shown, now);
+        // Recovery tells by it whether anybody else changed the file since: should the keeper die, this is the last it said.
+        self.slots().set_left(file.slot, Left::InHand);
         let done = change(shown);
-        row.end(target.times().unwrap_or_default());
+        let kernel = target.times().unwrap_or_default();
+        self.slots().set_left(file.slot, left_at(kernel));
+        row.end(kernel);
         done
     }
 
@@ -79,8 +84,6 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let row = &self.board.files()[file.slot as usize];
         let set = target.map_or_else(|| self.open_for_writing(file), Ok).map(|target| {
-            // Recovery tells others' changes by their time: this one is ours.
-            self.beat();
             self.unseen_in_times(file, &target, |shown| {
                 let _ = target.set_modified(shown.modified);
             });
@@ -90,4 +93,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         set
     }
+}
+
+/// How the keeper left a file of which the kernel says these times.
+fn left_at(kernel: Times) -> Left {
+    kernel.changed.parts().map_or(Left::Unknown, |(seconds, ns)| {
+        u64::try_from(seconds)
+            .map_or(Left::Unknown, |seconds| Left::At(seconds * 1_000_000 + ns as u64 / 1000))
+    })
 }

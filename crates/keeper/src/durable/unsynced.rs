@@ -6,6 +6,7 @@ use std::io;
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
+use super::ledger::Order;
 use super::{Durable, ManagedFile};
 use crate::disk::{Disk, DiskFile};
 
@@ -23,10 +24,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Under its first name alone it can be built anew; any other is brought to the disk as it is.
         let is_held =
             marks & MARK_CREATED != 0 && !moved && !removed && stat.links == 1 && self.was_only_written(file);
-        if let Some(directory) = path.parent() {
-            self.secure_names(directory, is_held, &stat)?;
-            self.secure_awaited(&path)?;
+        let Some(directory) = path.parent() else { return Ok(is_held) };
+        // What the slot does not hold the program's own sync makes durable, as natively.
+        let noted = self.board.files()[file.slot as usize].noted();
+        let is_held = is_held && self.secure_names(directory, true, &stat, noted)? == Order::Kept;
+        if !is_held && !self.commits_in_order(file.dev) {
+            // But for its name, perhaps.
+            self.secure_names(directory, false, &stat, None)?;
         }
+        self.secure_awaited(&path)?;
         Ok(is_held)
     }
 

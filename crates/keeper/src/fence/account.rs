@@ -62,6 +62,17 @@ impl Drop for Gate {
     }
 }
 
+/// Whose process opens or closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The keeper itself.
+    Keepers,
+    /// One of ours; its number.
+    Clients(u32),
+    /// None of ours; its number, if that could be told, else its thread's.
+    Outsiders(u32),
+}
+
 /// Who opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {

@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 
-use super::account::{Gate, Key};
+use super::account::{Gate, Key, Whose};
 use super::ledger::Ledger;
 use super::{FenceError, FenceKind, opener, sys};
 
@@ -120,35 +120,40 @@ fn handle(group: &Arc<OwnedFd>, ledger: &Arc<Ledger>, event: sys::Event) {
     if mask & libc::FAN_OPEN_PERM != 0 {
         // From here on, whatever happens, the open is allowed when the gate is dropped.
         let gate = Gate { group: Arc::clone(group), file };
-        if let Err(pid) = ours(ledger, tid)
+        let whose = ours(ledger, tid);
+        if !matches!(whose, Whose::Keepers)
+            && !matches!(whose, Whose::Clients(_) if ledger.sink().is_announced(tid))
             && let Ok(key) = Key::of_fd(&gate.file)
         {
-            ledger.opening(key, tid, pid, gate);
+            ledger.opening(key, tid, whose, gate);
         }
         return;
     }
     let wrote = mask & libc::FAN_CLOSE_WRITE != 0;
     if let Ok(key) = Key::of_fd(&file)
         && ledger.wants_closes(key)
-        && let Err(pid) = ours(ledger, tid)
+        && let Whose::Outsiders(pid) = ours(ledger, tid)
     {
         ledger.closed_by(key, tid, pid, wrote);
     }
 }
 
-/// Whether the thread belongs to one of our processes; else which process it belongs to, as far as known.
+/// Which process the thread belongs to, as far as known.
 /// Not remembered from one event to the next: ids are reused, and a stranger must not inherit trust.
-fn ours(ledger: &Ledger, tid: u32) -> Result<(), u32> {
+fn ours(ledger: &Ledger, tid: u32) -> Whose {
     if tid == 0 {
-        return Err(0);
+        return Whose::Outsiders(0);
     }
-    if ledger.sink().is_ours(tid) || Path::new(&format!("/proc/self/task/{tid}")).exists() {
-        return Ok(());
+    if tid == std::process::id() || Path::new(&format!("/proc/self/task/{tid}")).exists() {
+        return Whose::Keepers;
+    }
+    if ledger.sink().is_ours(tid) {
+        return Whose::Clients(tid);
     }
     match opener::process_of(tid) {
-        Some(pid) if pid == tid => Err(pid),
-        Some(pid) if ledger.sink().is_ours(pid) => Ok(()),
-        Some(pid) => Err(pid),
-        None => Err(tid),
+        Some(pid) if pid == tid => Whose::Outsiders(pid),
+        Some(pid) if ledger.sink().is_ours(pid) => Whose::Clients(pid),
+        Some(pid) => Whose::Outsiders(pid),
+        None => Whose::Outsiders(tid),
     }
 }

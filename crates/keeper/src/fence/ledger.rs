@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Outsiders;
-use super::account::{Before, File, Gate, INSTALL_MS, Key, Open, Verdict, Who};
+use super::account::{Before, File, Gate, INSTALL_MS, Key, Open, Verdict, Who, Whose};
 use super::opener::{self, Intent};
 use super::outsiders::{Scan, scan_holders};
 
@@ -21,7 +21,7 @@ const SWEEP_SHARE: u32 = 50;
 
 enum Job {
     /// Find out what an opener wants.
-    Judge { key: Key, tid: u32, pid: u32, gate: Gate },
+    Judge { key: Key, tid: u32, whose: Whose, gate: Gate },
     /// Act on a file's account.
     Turn(Key),
     /// Look for writers among the suspects.
@@ -96,11 +96,11 @@ impl Ledger {
         removed.is_some()
     }
 
-    /// A process that is none of ours waits for permission to open the file.
-    pub(super) fn opening(self: &Arc<Self>, key: Key, tid: u32, pid: u32, gate: Gate) {
+    /// A process that is none of ours, or goes past its library, waits for permission to open the file.
+    pub(super) fn opening(self: &Arc<Self>, key: Key, tid: u32, whose: Whose, gate: Gate) {
         let mut inner = self.lock();
         if inner.files.contains_key(&key) {
-            self.push(&mut inner, Job::Judge { key, tid, pid, gate });
+            self.push(&mut inner, Job::Judge { key, tid, whose, gate });
         }
     }
 
@@ -223,7 +223,7 @@ impl Ledger {
     fn work(self: Arc<Self>) {
         while let Some(job) = self.next_job() {
             match job {
-                Job::Judge { key, tid, pid, gate } => self.judge(key, tid, pid, gate),
+                Job::Judge { key, tid, whose, gate } => self.judge(key, tid, whose, gate),
                 Job::Turn(key) => self.turn(key),
                 Job::Sweep => self.sweep(),
             }
@@ -262,7 +262,7 @@ impl Ledger {
     }
 
     /// Lets readers in once they see everything; queues everybody else behind `arrived`.
-    fn judge(self: &Arc<Self>, key: Key, tid: u32, pid: u32, gate: Gate) {
+    fn judge(self: &Arc<Self>, key: Key, tid: u32, whose: Whose, gate: Gate) {
         let intent = opener::intent(tid);
         if intent == Intent::Read {
             let file = self.lock().files.get(&key).map(|file| (file.slot, file.generation));
@@ -271,6 +271,14 @@ impl Ledger {
             }
             return;
         }
+        let pid = match whose {
+            Whose::Clients(pid) => {
+                self.sink.goes_past(pid);
+                pid
+            }
+            Whose::Outsiders(pid) => pid,
+            Whose::Keepers => return,
+        };
         let mut inner = self.lock();
         if let Some(file) = inner.files.get_mut(&key) {
             let who = Who::Thread { tid, pid, hidden: intent == Intent::Hidden };

@@ -6,22 +6,27 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::time::{Duration, Instant};
 
+use holdfast_board::FileTime;
 use holdfast_canary::{Canary, on};
+use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots};
+use holdfast_pool::{
+    HintKind, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID, Mount,
+    Slots, Stamp,
+};
 
+use super::compare::{finish, torn};
 use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
-use super::live::Live;
-use super::locate::{Others, left_behind, locate};
+use super::judge::{Changed, Clocks, Witness};
+use super::live::{Live, last_ns};
+use super::locate::{Others, SameFile, left_behind, locate};
 use super::replay::replay;
 use super::run::Source;
-use crate::disk::{Access, Disk, DiskFile};
+use crate::disk::{Access, Disk, DiskFile, Stat};
 
-/// How often the heartbeat is persisted while files change under recovery's own hands.
-const HEARTBEAT_EVERY: Duration = Duration::from_millis(200);
+const SECOND_NS: i64 = 1_000_000_000;
 
 /// What applying needs of the pool and the log.
 pub(super) struct Applier<'a, N, D> {
@@ -30,9 +35,8 @@ pub(super) struct Applier<'a, N, D> {
     pub(super) live: &'a Live,
     /// Told the bytes about to be written.
     pub(super) progress: &'a mut dyn FnMut(u64),
-    /// The heartbeat never goes back, even if the clock did.
-    pub(super) last_alive_unix_s: u64,
-    pub(super) beaten: Option<Instant>,
+    /// What is known of times. The heartbeat never goes back, even if the clock did.
+    pub(super) clocks: Clocks,
     /// Directories synced since recovery began.
     pub(super) synced: HashSet<Vec<u8>>,
 }
@@ -44,23 +48,53 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
     /// Persists that recovery is at work, so that a second run after a crash tells our own changes of files from
     /// those of others. What must not be replayed is marked as such before the first beat.
-    pub(super) fn beat(&mut self) {
-        if self.beaten.is_some_and(|at| at.elapsed() < HEARTBEAT_EVERY) {
-            return;
-        }
-        let now_unix_s = self.disk.now_unix_s();
-        self.source.words().set_heartbeat_unix_s(now_unix_s.max(self.last_alive_unix_s));
-        self.beaten = Some(Instant::now());
+    pub(super) fn beat(&self) {
+        let (clock, words) = (self.disk.clock(), self.source.words());
+        words.set_booted_unix_us(clock.booted_ns_min / 1000);
+        let last_us = (self.clocks.last_ns.max(0) as u64).div_ceil(1000);
+        words.set_heartbeat_unix_us(clock.now_ns.div_ceil(1000).max(last_us));
     }
 
-    /// Writes the slot's live records to an open file and syncs it.
-    fn write_records(&mut self, slot: u32, file: &D::File) -> io::Result<()> {
+    /// Writes the slot's live records to an open file, and syncs it. With the file's `times` before that it is as old afterwards as
+    /// its last change: what a program or a record says, not what we do.
+    fn write_records(&mut self, slot: u32, file: &D::File, times: Option<Stat>) -> io::Result<()> {
         let (source, live) = (self.source, self.live);
         replay(&source.payloads(), live.of(slot), file, &mut |bytes| {
             self.beat();
             (self.progress)(bytes);
         })?;
+        if let (Some(before), Some(last)) = (times, last_ns(live.of(slot)))
+            && !on(Canary::TimesOfRecovery)
+        {
+            // What was changed after the last record, whose time is rounded up, or with it, is as its program left it.
+            let is_final = before.changed_ns > last - TICK_NS as i64;
+            let modified_ns = if is_final { before.modified_ns } else { last };
+            // Who may not set it has a file that looks newer than it is.
+            let _ = file.set_modified(FileTime::new(
+                modified_ns.div_euclid(SECOND_NS),
+                modified_ns.rem_euclid(SECOND_NS),
+            ));
+        }
+        self.beat();
         if on(Canary::RecoverUnsynced) { Ok(()) } else { file.sync() }
+    }
+
+    /// Persists that what comes now is our own: should we die in it, the next recovery goes on.
+    fn take_in_hand(&self, file: &SlotFile, stat: &Stat, witness: Witness) {
+        let (slots, clock) = (self.slots(), self.disk.clock());
+        let stamp = Stamp {
+            // In a page cache that lived on it may not be on disk; and a clock that is behind would let our own changes look older.
+            is_on_disk: witness == Witness::Cut && stat.changed_ns <= clock.now_ns as i64,
+            size: stat.size,
+            modified_ns: stat.modified_ns,
+            changed_ns: stat.changed_ns,
+            mount: Mount { boot: self.disk.boot(), id: stat.mount },
+            ownership: stat.ownership,
+        };
+        self.beat();
+        slots.set_left(file.slot, Left::InHand);
+        slots.set_marks(file.slot, slots.marks(file.slot) | MARK_AHEAD);
+        slots.push_stamp(file.slot, &stamp);
     }
 
     /// Voids the slot's records, which are in the synced file, and gives it back.
@@ -72,14 +106,48 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     }
 
     /// Replays into the slot's own file, wherever it is now.
-    pub(super) fn replay(&mut self, file: &SlotFile) -> io::Result<()> {
+    pub(super) fn replay(&mut self, file: &SlotFile, witness: Witness) -> io::Result<()> {
         let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
-        self.write_records(file.slot, &found.file.reopen(Access::Write)?)?;
-        if file.marks & MARK_CREATED != 0 {
-            parent(self.disk, &found.path)?.sync()?;
-        }
+        let target = found.file.reopen(Access::Write)?;
+        let before = target.stat()?;
+        self.take_in_hand(file, &before, witness);
+        self.write_records(file.slot, &target, Some(before))?;
+        self.sync_names(file, &found)?;
         self.expire(file.slot);
         Ok(())
+    }
+
+    /// Syncs the slot's own file, of which the page cache has every byte, wherever it is now. Nobody's change is undone by it. What the
+    /// death of its writer cut short is whole afterwards, unless somebody changed the file since.
+    pub(super) fn sync(&mut self, file: &SlotFile, changed: Changed) -> io::Result<()> {
+        let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
+        let open = found.file.reopen(Access::Read)?;
+        if changed == Changed::No {
+            let rests = torn(&self.source.payloads(), self.live.of(file.slot), &open)?;
+            if !rests.is_empty() {
+                finish(&self.source.payloads(), &rests, &found.file.reopen(Access::Write)?)?;
+            }
+        }
+        (self.progress)(self.live.slots.get(&file.slot).map_or(0, |log| log.bytes));
+        if open.sync().is_err() {
+            // The kernel lost pages that nobody was told of yet. The log has them.
+            return self.replay(file, Witness::Ahead);
+        }
+        self.sync_names(file, &found)?;
+        self.expire(file.slot);
+        Ok(())
+    }
+
+    /// Makes a created file's name durable, whichever it has.
+    fn sync_names(&self, file: &SlotFile, found: &SameFile<D::File>) -> io::Result<()> {
+        if file.marks & MARK_CREATED == 0 {
+            return Ok(());
+        }
+        if found.is_reachable {
+            parent(self.disk, &found.path)?.sync()
+        } else {
+            found.file.reopen(Access::Read)?.sync_all()
+        }
     }
 
     /// Replays into whatever regular file stands at `path`: a person said so.
@@ -88,7 +156,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if !target.stat()?.is_file {
             return Err(io::Error::other("what stands at its path is no regular file"));
         }
-        self.write_records(file.slot, &target.reopen(Access::Write)?)?;
+        self.write_records(file.slot, &target.reopen(Access::Write)?, None)?;
         self.expire(file.slot);
         Ok(())
     }
@@ -110,7 +178,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if on(Canary::RebuiltTooEarly) {
             self.slots().mark_rebuilt(file.slot);
         }
-        let written = self.write_records(file.slot, &made).and_then(|()| directory.sync());
+        let times = made.stat().map(|stat| Stat { changed_ns: i64::MIN, ..stat });
+        let written = times.and_then(|times| self.write_records(file.slot, &made, Some(times)));
+        let written = written.and_then(|()| directory.sync());
         if let Err(error) = written {
             // Half a copy is of no use; the first error is the one to tell.
             let _ = remove(&directory, &temporary);
@@ -190,11 +260,15 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Makes a removal durable that is done but may not be on disk, then drops the records.
-    pub(super) fn gone(&mut self, file: &SlotFile) -> io::Result<()> {
+    /// Makes a removal durable that is done but may not be on disk, then drops the records. Where nobody under Holdfast removed it
+    /// (`by_others`), it may have been moved out of sight, and is brought to the disk as the page cache has it.
+    pub(super) fn gone(&mut self, file: &SlotFile, by_others: bool) -> io::Result<()> {
         for hint in &file.hints {
             // The directory may have been removed with it; then that has to be durable.
             let (open, directory) = nearest(self.disk, &hint.path)?;
+            if by_others {
+                open.sync_all()?;
+            }
             if !self.synced.contains(directory) {
                 open.sync()?;
                 self.synced.insert(directory.to_vec());
@@ -234,7 +308,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
 /// The marks that stay when a rebuilt file goes back to being a set-aside one.
 fn kept_marks(file: &SlotFile) -> u64 {
-    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID)
+    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED)
 }
 
 fn remove(directory: &impl DiskFile, name: &[u8]) -> io::Result<()> {

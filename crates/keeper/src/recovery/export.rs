@@ -76,7 +76,7 @@ fn row(entry: &Entry) -> RecordRow {
         kind,
         offset: entry.file_offset,
         length,
-        time_unix_s: u64::from(entry.unix_time_s),
+        time_unix_s: entry.unix_time_ns / 1_000_000_000,
         segment: entry.segment,
         byte: entry.at(),
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{Hint, HintKind, Identity, Left, MARK_CREATED, MARK_VOID, Stamp};
 
 use super::run::Source;
 use super::scan::SlotState;
@@ -21,6 +21,9 @@ pub(super) struct SlotFile {
     pub(super) rebuilt: bool,
     /// Newest first.
     pub(super) hints: Vec<Hint>,
+    /// What was known of it last.
+    pub(super) stamp: Option<Stamp>,
+    pub(super) left: Left,
     /// Nothing of it was ever expired: all that was written is in the log.
     pub(super) never_expired: bool,
 }
@@ -43,6 +46,8 @@ impl SlotFile {
             marks: slots.marks(slot),
             rebuilt: slots.is_rebuilt(slot),
             hints: slots.hints(slot),
+            stamp: slots.stamp(slot),
+            left: slots.left(slot),
             never_expired,
         })
     }

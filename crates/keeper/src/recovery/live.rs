@@ -38,6 +38,11 @@ impl Live {
     }
 }
 
+/// The time of the last of these records, in nanoseconds since 1970.
+pub(super) fn last_ns(entries: &[Entry]) -> Option<i64> {
+    entries.iter().map(|entry| entry.unix_time_ns as i64).max()
+}
+
 /// Sorts and filters in place. Contradictions go to `damaged`.
 pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Live {
     // Stable, because that sort only merges runs that are sorted already.
@@ -154,10 +159,11 @@ mod tests {
             line: 1,
             bytes: 100,
             slot,
-            unix_time_s: 0,
+            unix_time_ns: 0,
             group_index: 0,
             group_count: 1,
             kind,
+            is_last: false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 
 use holdfast_canary::{Canary, on};
-use holdfast_pool::Identity;
+use holdfast_pool::{Hint, Identity, Parent};
 
 use super::directory::{nearest, split};
 use super::file::SlotFile;
@@ -18,6 +18,8 @@ pub(super) struct SameFile<F> {
     pub(super) file: F,
     /// Its name now.
     pub(super) path: Vec<u8>,
+    /// Whether that leads to it: a file that was found by its handle alone may have none that can be seen from here.
+    pub(super) is_reachable: bool,
     /// What the file system says of it.
     pub(super) stat: Stat,
 }
@@ -42,16 +44,21 @@ pub(super) struct Location<F> {
     pub(super) other: Option<(Vec<u8>, &'static str)>,
     /// Why nothing can be said, if so.
     pub(super) absent: Option<String>,
+    /// The mount through which its paths, or what is left of them, are reached.
+    pub(super) mount: u64,
+    /// Its file system says that there is no such file any more.
+    pub(super) is_gone: bool,
 }
 
 impl<F> Location<F> {
     fn nowhere() -> Self {
-        Self { same: None, empty: None, orphaned: None, other: None, absent: None }
+        Self { same: None, empty: None, orphaned: None, other: None, absent: None, mount: 0, is_gone: false }
     }
 
-    /// The location as the decision table knows it.
-    pub(super) fn place(&self) -> Place {
+    /// The location as the decision table knows it. What is to be removed must have a name.
+    pub(super) fn place(&self, void: bool) -> Place {
         match self {
+            Self { same: Some(same), .. } if void && !same.is_reachable => Place::Absent,
             Self { same: Some(_), .. } => Place::Same,
             Self { empty: Some(_), .. } => Place::Empty,
             Self { other: Some(_), .. } => Place::Taken,
@@ -100,10 +107,17 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
     // A name that the file gave up by a rename is none to build it at, whoever has the new one.
     let given_up = file.rename().is_some() && !on(Canary::RenameBuiltOld);
     for (age, hint) in file.hints.iter().enumerate() {
-        let found = match at_path(disk, &hint.path, identity) {
+        let found = match at_path(disk, &hint.path, identity, hint.parent.as_ref()) {
             At::Other(_) if others.vacate(&hint.path) => At::Empty,
             found => found,
         };
+        let (found, path) = match moved_parent(disk, &found, hint, identity) {
+            Some(path) => (at_path(disk, &path, identity, hint.parent.as_ref()), path),
+            None => (found, hint.path.clone()),
+        };
+        if location.mount == 0 {
+            location.mount = mount_of(disk, &path);
+        }
         match found {
             At::Same(file) => {
                 location.same = Some(file);
@@ -113,13 +127,44 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
             At::Empty if age > 0 && others.claim(&hint.path) => {
                 location.note(&hint.path, At::Other("another file of this pool is to stand"));
             }
-            found => location.note(&hint.path, found),
+            found => location.note(&path, found),
         }
     }
     if let Some(identity) = identity {
-        location.same = file.hints.iter().find_map(|hint| by_handle(disk, &hint.path, identity));
+        for hint in &file.hints {
+            match by_handle(disk, &hint.path, identity) {
+                ByHandle::Found(found) => {
+                    location.same = Some(found);
+                    break;
+                }
+                ByHandle::Gone => location.is_gone = true,
+                ByHandle::Unknown => {}
+            }
+        }
     }
     location
+}
+
+/// The path that a hint has now whose directory is elsewhere, if the kernel lets us look for it by its handle.
+fn moved_parent<D: Disk>(
+    disk: &D,
+    found: &At<D::File>,
+    hint: &Hint,
+    identity: Option<&Identity>,
+) -> Option<Vec<u8>> {
+    let (At::Orphaned, Some(parent), Some(identity)) = (found, &hint.parent, identity) else { return None };
+    let (beside, _) = nearest(disk, &hint.path).ok()?;
+    let (handle_type, handle) = (parent.handle_type, parent.handle.clone());
+    let wanted = Identity { fs_uuid: identity.fs_uuid, handle_type, handle, inode: 0 };
+    let (directory, path) = disk.find_by_identity(&beside, &wanted).ok()?;
+    let is_it = directory.identity().is_ok_and(|found| found.is_same(&wanted));
+    let (_, name) = split(&hint.path)?;
+    (is_it && path.first() == Some(&b'/')).then(|| [&path, &b"/"[..], name].concat())
+}
+
+/// The mount through which a path, or the nearest directory above it, is reached; 0 if that cannot be told.
+fn mount_of<D: Disk>(disk: &D, path: &[u8]) -> u64 {
+    nearest(disk, path).and_then(|(directory, _)| directory.stat()).map_or(0, |stat| stat.mount)
 }
 
 /// The name that a held rename took a file from, if the file still stands there: alone, or beside the new one. btrfs brings the new
@@ -133,7 +178,7 @@ pub(super) fn left_behind<'a, D: Disk>(
     let stands_twice = || {
         to == same.path
             && same.stat.links == 2
-            && matches!(at_path(disk, from, file.identity.as_ref().ok()), At::Same(_))
+            && matches!(at_path(disk, from, file.identity.as_ref().ok(), None), At::Same(_))
     };
     (from == same.path || stands_twice()).then_some(from)
 }
@@ -141,14 +186,20 @@ pub(super) fn left_behind<'a, D: Disk>(
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.
 pub(super) fn locate_forced<D: Disk>(disk: &D, file: &SlotFile, path: &[u8]) -> Location<D::File> {
     let mut location = Location::nowhere();
-    location.note(path, at_path(disk, path, file.identity.as_ref().ok()));
+    let parent = file.hints.iter().find(|hint| hint.path == path).and_then(|hint| hint.parent.as_ref());
+    location.note(path, at_path(disk, path, file.identity.as_ref().ok(), parent));
     location
 }
 
-fn at_path<D: Disk>(disk: &D, path: &[u8], identity: Option<&Identity>) -> At<D::File> {
+fn at_path<D: Disk>(
+    disk: &D,
+    path: &[u8],
+    identity: Option<&Identity>,
+    parent: Option<&Parent>,
+) -> At<D::File> {
     match disk.find(path) {
         Ok(found) => what_stands(found, path, identity),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => nothing_stands(disk, path, identity),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => nothing_stands(disk, path, identity, parent),
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
@@ -170,27 +221,45 @@ fn what_stands<F: DiskFile>(file: F, path: &[u8], identity: Option<&Identity>) -
             if found.handle_type == identity.handle_type && found.handle == identity.handle
                 || on(Canary::IdentityUnchecked) =>
         {
-            At::Same(SameFile { file, path: path.to_vec(), stat })
+            At::Same(SameFile { file, path: path.to_vec(), is_reachable: true, stat })
         }
         Ok(_) => At::Other("another file stands"),
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
 
-fn nothing_stands<D: Disk>(disk: &D, path: &[u8], identity: Option<&Identity>) -> At<D::File> {
+fn nothing_stands<D: Disk>(
+    disk: &D,
+    path: &[u8],
+    identity: Option<&Identity>,
+    parent: Option<&Parent>,
+) -> At<D::File> {
     let (directory, found) = match nearest(disk, path) {
         Ok(found) => found,
         Err(error) => return At::Absent(unreachable_because(&error)),
     };
+    let is_at_parent = split(path).is_some_and(|(parent, _)| parent == found);
     // Where the file system is not mounted, the directory its mount point stands in belongs to another one.
     match (identity, directory.file_system()) {
         (Some(identity), Ok(uuid)) if uuid != identity.fs_uuid => {
             At::Absent("its file system is not mounted".into())
         }
         (Some(_), Err(error)) => At::Absent(unreachable_because(&error)),
-        _ if split(path).is_some_and(|(parent, _)| parent == found) => At::Empty,
+        // What is mounted above it, or stands in its place, may hide where the file belongs.
+        (Some(identity), _) if is_at_parent && !is_parent(&directory, identity, parent) => At::Absent(
+            "another directory stands where its own was: what is mounted there may be missing".into(),
+        ),
+        _ if is_at_parent => At::Empty,
         _ => At::Orphaned,
     }
+}
+
+/// Whether a directory is the one in which a name was; where that was not known, it is.
+fn is_parent<F: DiskFile>(directory: &F, identity: &Identity, parent: Option<&Parent>) -> bool {
+    let Some(parent) = parent.filter(|_| !on(Canary::ParentUnchecked)) else { return true };
+    directory
+        .identity_on(identity.fs_uuid)
+        .is_ok_and(|found| (found.handle_type, &found.handle) == (parent.handle_type, &parent.handle))
 }
 
 fn unreachable_because(error: &io::Error) -> String {
@@ -200,19 +269,37 @@ fn unreachable_because(error: &io::Error) -> String {
     }
 }
 
+/// What the kernel says of a file's handle.
+enum ByHandle<F> {
+    Found(SameFile<F>),
+    Gone,
+    Unknown,
+}
+
 /// Opens the file by its handle, on the file system of the nearest directory of `path` that is still there.
-fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> Option<SameFile<D::File>> {
-    let (mount, _) = nearest(disk, path).ok()?;
-    if mount.file_system().ok()? != identity.fs_uuid {
-        return None;
+fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> ByHandle<D::File> {
+    let Ok((mount, _)) = nearest(disk, path) else { return ByHandle::Unknown };
+    if mount.file_system().ok() != Some(identity.fs_uuid) {
+        return ByHandle::Unknown;
     }
-    let (file, path) = disk.find_by_identity(&mount, identity).ok()?;
-    // The kernel does not compare all of a handle: ext4 takes a generation of zero for any.
-    let found = file.identity().ok()?;
-    if (found.handle_type, &found.handle) != (identity.handle_type, &identity.handle) {
-        return None;
+    let (file, path) = match disk.find_by_identity(&mount, identity) {
+        Ok(found) => found,
+        Err(error) => {
+            let gone = [io::ErrorKind::NotFound, io::ErrorKind::StaleNetworkFileHandle];
+            return if gone.contains(&error.kind()) { ByHandle::Gone } else { ByHandle::Unknown };
+        }
+    };
+    let (Ok(found), Ok(stat)) = (file.identity(), file.stat()) else { return ByHandle::Unknown };
+    // The kernel does not compare all of a handle: ext4 takes a generation of zero for any. An inode without a name only waits
+    // for its last descriptor to be closed: that file is gone.
+    if !found.is_same(identity) || stat.links == 0 || !stat.is_file {
+        return ByHandle::Gone;
     }
-    let stat = file.stat().ok()?;
-    // An inode without a name only waits for its last descriptor to be closed: that file is gone.
-    (stat.links > 0 && stat.is_file).then_some(SameFile { file, path, stat })
+    // A file that nobody looked up yet has no path, of which the kernel says "/".
+    let is_reachable = on(Canary::PathBelieved)
+        || disk
+            .find(&path)
+            .and_then(|there| there.identity_on(identity.fs_uuid))
+            .is_ok_and(|there| there.is_same(identity));
+    ByHandle::Found(SameFile { file, path, is_reachable, stat })
 }

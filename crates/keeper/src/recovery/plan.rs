@@ -5,6 +5,8 @@
 
 use Tri::{Any, No, Yes};
 
+use super::judge::{Changed, Witness};
+
 /// What a person asked for this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -54,8 +56,12 @@ pub(super) struct Facts {
     pub(super) created: bool,
     /// Where it is.
     pub(super) place: Place,
-    /// It is there, but was touched after the pool's last sign of life.
-    pub(super) changed: bool,
+    /// Where the page cache is that the keeper knew.
+    pub(super) witness: Witness,
+    /// It is there, and somebody else changed it, as far as can be told.
+    pub(super) changed: Changed,
+    /// An earlier recovery set this use of it aside, and it was served again since.
+    pub(super) superseded: bool,
 }
 
 /// Why a file is set aside.
@@ -69,6 +75,12 @@ pub(super) enum Aside {
     Conflict,
     /// It was changed after the crash.
     Changed,
+    /// The clock was set back: it may have been changed after the crash.
+    Unclear,
+    /// An older state of its file system stands there than the last that was known to be on disk.
+    Older,
+    /// What was written to it since would be written over.
+    Superseded,
     /// Another file stands at its path.
     Replaced,
     /// It is gone though nobody removed it under our eyes.
@@ -88,6 +100,8 @@ pub(super) enum Outcome {
     UnlinkAgain,
     /// It was removed, came back and somebody used it since: leave it alone.
     LeaveFile,
+    /// The page cache has all of it: sync it, and nothing else.
+    Sync,
     /// Write its records into it.
     Replay,
     /// Write its records into the file that stands at its path.
@@ -128,6 +142,16 @@ const EMPTY: u8 = 4;
 const ORPHAN: u8 = 8;
 const ABSENT: u8 = 16;
 const ANYWHERE: u8 = SAME | TAKEN | EMPTY | ORPHAN | ABSENT;
+const NOWHERE: u8 = TAKEN | EMPTY | ORPHAN;
+const RUNS: u8 = 1;
+const AHEAD: u8 = 2;
+const CUT: u8 = 4;
+const OLDER: u8 = 8;
+const ALL: u8 = RUNS | AHEAD | CUT | OLDER;
+const OURS: u8 = 1;
+const THEIRS: u8 = 2;
+const OPEN: u8 = 4;
+const ANY: u8 = OURS | THEIRS | OPEN;
 
 struct Row {
     request: u8,
@@ -140,7 +164,9 @@ struct Row {
     unlinking: Tri,
     created: Tri,
     place: u8,
-    changed: Tri,
+    witness: u8,
+    changed: u8,
+    superseded: Tri,
     outcome: Outcome,
 }
 
@@ -156,56 +182,91 @@ const fn row(
     unlinking: Tri,
     created: Tri,
     place: u8,
-    changed: Tri,
+    witness: u8,
+    changed: u8,
+    superseded: Tri,
     outcome: Outcome,
 ) -> Row {
-    Row { request, sound, rebuilt, void, aside, conflict, live, unlinking, created, place, changed, outcome }
+    Row {
+        request,
+        sound,
+        rebuilt,
+        void,
+        aside,
+        conflict,
+        live,
+        unlinking,
+        created,
+        place,
+        witness,
+        changed,
+        superseded,
+        outcome,
+    }
 }
 
 use Outcome::{
-    Discard, FinishRebuild, Gone, LeaveFile, Rebuild, Release, Replay, ReplayInto, SetAside, UnlinkAgain,
+    Discard, FinishRebuild, Gone, LeaveFile, Rebuild, Release, Replay, ReplayInto, SetAside, Sync,
+    UnlinkAgain,
 };
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    //  request       sound rebuilt void aside conflict live unlinking created place          changed outcome
-    row(DISCARD,      Any,  Any,    Any, Any,  Any,     Any, Any,      Any,    ANYWHERE,      Any,    Discard),
+    //  request       sound rebuilt void aside conflict live unlinking created place       witness    changed superseded outcome
+    row(DISCARD,      Any,  Any,    Any, Any,  Any,     Any, Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Discard),
     // A slot that cannot be read.
-    row(NONE | FORCE, No,   Any,    Any, Any,  Any,     No,  Any,      Any,    ANYWHERE,      Any,    Release),
-    row(NONE,         No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ANYWHERE,      Any,    SetAside(Aside::Damaged)),
-    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    SAME,          Any,    Replay),
-    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    TAKEN,         Any,    ReplayInto),
-    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN,Any,    Rebuild),
-    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
+    row(NONE | FORCE, No,   Any,    Any, Any,  Any,     No,  Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Release),
+    row(NONE,         No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, SetAside(Aside::Damaged)),
+    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    SAME,         ALL,         ANY,         Any, Replay),
+    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    TAKEN,        ALL,         ANY,         Any, ReplayInto),
+    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN,ALL,        ANY,         Any, Rebuild),
+    row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ABSENT,       ALL,         ANY,         Any, SetAside(Aside::Absent)),
     // A recovery crashed between building a file and naming it. The name is taken only if it is free.
-    row(NONE | FORCE, Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, Any, FinishRebuild),
-    row(NONE | FORCE, Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    ORPHAN | ABSENT,Any,    SetAside(Aside::Absent)),
+    row(NONE,         Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, OLDER, ANY,       Any, SetAside(Aside::Older)),
+    row(NONE,         Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, RUNS | AHEAD | CUT, ANY, Any, FinishRebuild),
+    row(FORCE,        Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, ALL, ANY,         Any, FinishRebuild),
+    row(NONE | FORCE, Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    ORPHAN | ABSENT, ALL,      ANY,         Any, SetAside(Aside::Absent)),
     // The file was removed for good; its records are void.
-    row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    TAKEN | EMPTY | ORPHAN, Any,    Gone),
-    row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
-    row(NONE,         Yes,  No,     Yes, Yes,  Any,     Any, Any,      Any,    SAME,          Any,    SetAside(Aside::Earlier)),
-    row(FORCE,        Yes,  No,     Yes, Yes,  Any,     Any, Any,      Any,    SAME,          Any,    UnlinkAgain),
-    row(NONE | FORCE, Yes,  No,     Yes, No,   Yes,     Any, Any,      Any,    SAME,          Any,    LeaveFile),
-    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,          Yes,    LeaveFile),
-    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,          No,     UnlinkAgain),
+    row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    NOWHERE,      ALL,         ANY,         Any, Gone),
+    row(NONE | FORCE, Yes,  No,     Yes, Any,  Any,     Any, Any,      Any,    ABSENT,       ALL,         ANY,         Any, SetAside(Aside::Absent)),
+    row(NONE,         Yes,  No,     Yes, Yes,  Any,     Any, Any,      Any,    SAME,         ALL,         ANY,         Any, SetAside(Aside::Earlier)),
+    row(FORCE,        Yes,  No,     Yes, Yes,  Any,     Any, Any,      Any,    SAME,         ALL,         ANY,         Any, UnlinkAgain),
+    // Its removal was announced and not made, and its program does not live to be told: it stays.
+    row(NONE | FORCE, Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         RUNS,        ANY,         Any, Sync),
+    row(NONE,         Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         OLDER,       ANY,         Any, SetAside(Aside::Older)),
+    row(FORCE,        Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         OLDER,       ANY,         Any, UnlinkAgain),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   Yes,     Any, Any,      Any,    SAME,         AHEAD | CUT, ANY,         Any, LeaveFile),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,         AHEAD | CUT, THEIRS | OPEN, Any, LeaveFile),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,         AHEAD | CUT, OURS,        Any, UnlinkAgain),
     // Nothing of it is live: what is in the file is all there is.
-    row(NONE | FORCE, Yes,  No,     No,  Any,  Any,     No,  Any,      Any,    ANYWHERE,      Any,    Release),
+    row(NONE | FORCE, Yes,  No,     No,  Any,  Any,     No,  Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Release),
     // A person wants the log's contents.
-    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    SAME,          Any,    Replay),
-    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    TAKEN,         Any,    ReplayInto),
-    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN,Any,    Rebuild),
-    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
+    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    ANYWHERE,     ALL,         ANY,         Yes, SetAside(Aside::Superseded)),
+    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    SAME,         ALL,         ANY,         No,  Replay),
+    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    TAKEN,        ALL,         ANY,         No,  ReplayInto),
+    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN, ALL,       ANY,         No,  Rebuild),
+    row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    ABSENT,       ALL,         ANY,         No,  SetAside(Aside::Absent)),
     // Live records, and nobody said anything.
-    row(NONE,         Yes,  No,     No,  Yes,  Any,     Yes, Any,      Any,    ANYWHERE,      Any,    SetAside(Aside::Earlier)),
-    row(NONE,         Yes,  No,     No,  No,   Yes,     Yes, Any,      Any,    ANYWHERE,      Any,    SetAside(Aside::Conflict)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,          No,     Replay),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,          Yes,    SetAside(Aside::Changed)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,        Any,    SetAside(Aside::Absent)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    TAKEN,         Any,    SetAside(Aside::Replaced)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY | ORPHAN,Any,    Rebuild),
+    row(NONE,         Yes,  No,     No,  Yes,  Any,     Yes, Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, SetAside(Aside::Earlier)),
+    // Only processes died: the kernel has every byte and name as programs and others made them.
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    SAME,         RUNS,        ANY,         Any, Sync),
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    NOWHERE,      RUNS,        ANY,         Any, Gone),
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    ABSENT,       RUNS,        ANY,         Any, SetAside(Aside::Absent)),
+    // Bytes may be in the log alone.
+    row(NONE,         Yes,  No,     No,  No,   Yes,     Yes, Any,      Any,    ANYWHERE,     AHEAD | CUT | OLDER, ANY, Any, SetAside(Aside::Conflict)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ANYWHERE,     OLDER,       ANY,         Any, SetAside(Aside::Older)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OURS,        Any, Replay),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, THEIRS,      Any, SetAside(Aside::Changed)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OPEN,        Any, SetAside(Aside::Unclear)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,       AHEAD | CUT, ANY,         Any, SetAside(Aside::Absent)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    TAKEN,        AHEAD | CUT, ANY,         Any, SetAside(Aside::Replaced)),
+    // The kernel loses nothing while it runs: whoever removed it was somebody else, or moved it where it cannot be seen.
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    EMPTY | ORPHAN, AHEAD,     ANY,         Any, SetAside(Aside::Missing)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         ANY,         Any, Rebuild),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    ORPHAN,       CUT,         ANY,         Any, SetAside(Aside::Missing)),
     // Another name was known when the removal of one was announced, and it is gone as well.
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      No,     EMPTY | ORPHAN,Any,    Gone),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY | ORPHAN,Any,    SetAside(Aside::Missing)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      No,     EMPTY | ORPHAN, CUT,       ANY,         Any, Gone),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY | ORPHAN, CUT,       ANY,         Any, SetAside(Aside::Missing)),
 ];
 
 impl Row {
@@ -222,7 +283,20 @@ impl Row {
             Place::Orphaned => ORPHAN,
             Place::Absent => ABSENT,
         };
+        let witness = match facts.witness {
+            Witness::Running => RUNS,
+            Witness::Ahead => AHEAD,
+            Witness::Cut => CUT,
+            Witness::Older => OLDER,
+        };
+        let changed = match facts.changed {
+            Changed::No => OURS,
+            Changed::Yes => THEIRS,
+            Changed::Unclear => OPEN,
+        };
         self.request & request != 0
+            && self.witness & witness != 0
+            && self.changed & changed != 0
             && self.place & place != 0
             && self.sound.fits(facts.sound)
             && self.rebuilt.fits(facts.rebuilt)
@@ -232,7 +306,7 @@ impl Row {
             && self.live.fits(facts.live)
             && self.unlinking.fits(facts.unlinking)
             && self.created.fits(facts.created)
-            && self.changed.fits(facts.changed)
+            && self.superseded.fits(facts.superseded)
     }
 }
 
@@ -248,25 +322,32 @@ mod tests {
     fn all() -> impl Iterator<Item = Facts> {
         let requests = [Request::None, Request::Force, Request::Discard];
         let places = [Place::Same, Place::Taken, Place::Empty, Place::Orphaned, Place::Absent];
-        requests.into_iter().flat_map(move |request| {
-            places.into_iter().flat_map(move |place| {
-                (0..512u32).map(move |bits| {
-                    let bit = |index: u32| bits >> index & 1 == 1;
-                    Facts {
-                        request,
-                        place,
-                        sound: bit(0),
-                        rebuilt: bit(1),
-                        void: bit(2),
-                        aside: bit(3),
-                        conflict: bit(4),
-                        live: bit(5),
-                        unlinking: bit(6),
-                        created: bit(7),
-                        changed: bit(8),
-                    }
-                })
-            })
+        let witnesses = [Witness::Running, Witness::Ahead, Witness::Cut, Witness::Older];
+        let changes = [Changed::No, Changed::Yes, Changed::Unclear];
+        let count = (requests.len() * places.len() * witnesses.len() * changes.len()) << 9;
+        (0..count).map(move |number| {
+            let bit = |index: usize| number >> index & 1 == 1;
+            let mut rest = number >> 9;
+            let mut one_of = |count: usize| {
+                let index = rest % count;
+                rest /= count;
+                index
+            };
+            Facts {
+                request: requests[one_of(requests.len())],
+                place: places[one_of(places.len())],
+                witness: witnesses[one_of(witnesses.len())],
+                changed: changes[one_of(changes.len())],
+                sound: bit(0),
+                rebuilt: bit(1),
+                void: bit(2),
+                aside: bit(3),
+                conflict: bit(4),
+                live: bit(5),
+                unlinking: bit(6),
+                created: bit(7),
+                superseded: bit(8),
+            }
         })
     }
 
@@ -288,7 +369,9 @@ mod tests {
                 Release => panic!("{facts:?} drops live records"),
                 Gone => {
                     let is_nowhere = matches!(facts.place, Place::Empty | Place::Orphaned);
-                    assert!(facts.void || facts.unlinking && is_nowhere && !facts.created);
+                    let removed_here = facts.unlinking && is_nowhere && !facts.created;
+                    let by_others = facts.witness == Witness::Running && facts.place != Place::Same;
+                    assert!(facts.void || removed_here || by_others);
                 }
                 LeaveFile | UnlinkAgain => assert!(facts.void),
                 FinishRebuild => assert!(facts.rebuilt),
@@ -298,15 +381,34 @@ mod tests {
     }
 
     #[test]
+    fn no_old_records_go_over_a_later_life() {
+        for facts in all().filter(|facts| facts.superseded && facts.live && facts.sound) {
+            if facts.request == Request::Force && !facts.void && !facts.rebuilt {
+                assert_eq!(decide(&facts), SetAside(Aside::Superseded));
+            }
+        }
+    }
+
+    #[test]
     fn without_a_word_from_a_person_no_touched_file_is_written() {
         for facts in all().filter(|facts| facts.request == Request::None) {
             let outcome = decide(&facts);
             assert_ne!(outcome, ReplayInto);
-            if facts.changed || facts.conflict || facts.aside {
+            if facts.changed != Changed::No || facts.conflict || facts.aside {
                 assert!(!matches!(outcome, Replay | UnlinkAgain) || facts.place != Place::Same, "{facts:?}");
             }
-            if matches!(outcome, Replay | UnlinkAgain) {
+            if matches!(outcome, Replay | UnlinkAgain | Sync) {
                 assert_eq!(facts.place, Place::Same);
+            }
+            // Where only processes died, nothing is written or built; over an older state, nothing is made at all.
+            if facts.witness == Witness::Running && facts.sound && !facts.rebuilt {
+                assert!(!matches!(outcome, Replay | Rebuild | UnlinkAgain), "{facts:?}");
+            }
+            if facts.witness == Witness::Older {
+                assert!(
+                    !matches!(outcome, Replay | Rebuild | FinishRebuild | UnlinkAgain | Sync),
+                    "{facts:?}"
+                );
             }
         }
     }

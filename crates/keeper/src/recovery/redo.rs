@@ -27,7 +27,9 @@ pub(super) fn redo(
         }
     }
     let moves = |planned: &&Planned| {
-        planned.outcome == Outcome::Replay && planned.file.rename().is_some() && !on(Canary::RenameForgotten)
+        matches!(planned.outcome, Outcome::Replay | Outcome::Sync)
+            && planned.file.rename().is_some()
+            && !on(Canary::RenameForgotten)
     };
     let mut waiting: Vec<&Planned> = files.iter().filter(moves).collect();
     loop {

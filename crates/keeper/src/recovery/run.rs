@@ -11,24 +11,26 @@ use std::path::Path;
 use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
+use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
-use holdfast_pool::{Frames, Layout, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, Slots, Superblock, Words};
+use holdfast_pool::{
+    Frames, Layout, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED,
+    Slots, Superblock, Words,
+};
 
 use super::apply::Applier;
+use super::compare::is_written;
 use super::export::export;
 use super::file::SlotFile;
 use super::frames::{self, Payloads, ReadSpill};
-use super::live::{Live, resolve};
+use super::judge::{self, Changed, Clocks, Witness};
+use super::live::{Live, last_ns, resolve};
 use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced};
-use super::plan::{Aside, Facts, Outcome, Request, decide};
+use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
 use super::redo::redo;
 use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
-use crate::disk::Disk;
-
-/// A file changed this much later than the last sign of life was changed by somebody else, in seconds: the heartbeat
-/// lags behind the writes by up to a second, and clocks tick in whole ones.
-const CTIME_SLACK_S: u64 = 2;
+use crate::disk::{Access, Disk, DiskFile};
 
 /// A slot and what is going to happen to it.
 pub(super) struct Planned {
@@ -45,7 +47,7 @@ struct Plan {
     live: Live,
     files: Vec<Planned>,
     counter_start: u64,
-    last_alive_unix_s: u64,
+    clocks: Clocks,
     report: Report,
 }
 
@@ -130,7 +132,6 @@ fn plan(
     });
     // A look around still works in such a pool, and helps.
     let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
-    let last_alive_unix_s = words.heartbeat_unix_s().unwrap_or(0).max(found.unix_time_s_max);
     let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
     let mut report = Report {
         clean: clean.is_some(),
@@ -151,39 +152,139 @@ fn plan(
         }
     }
     let newest = newest_paths(&files, &live);
-    let vacated = vacated_paths(disk, &files, last_alive_unix_s);
-    let files = files
-        .into_iter()
-        .map(|file| plan_one(disk, file, options, &live, &newest, &vacated, last_alive_unix_s))
-        .collect();
-    Ok(Plan { live, files, counter_start, last_alive_unix_s, report })
+    let clocks = clocks(disk, &words, &files, &live);
+    let mut judge =
+        Judge { source, disk, clocks, live: &live, older: HashSet::new(), replays: options.replay };
+    let vacated = judge.vacated_paths(&files);
+    judge.find_older(&files);
+    let files = files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    Ok(Plan { live, files, counter_start, clocks, report })
 }
 
-/// Paths at which a file stands that the program had removed or renamed, which recovery is about to do again, first of all. So
-/// whoever was given such a name later finds it free.
-fn vacated_paths(disk: &impl Disk, files: &[SlotFile], last_alive_unix_s: u64) -> HashSet<Vec<u8>> {
-    files
-        .iter()
-        .filter(|file| file.is_void() || file.rename().is_some())
-        .filter_map(|file| locate(disk, file, Others::NONE).same.map(|same| (file, same)))
-        .filter(|(file, same)| !is_changed(same, file.is_void(), last_alive_unix_s))
-        .filter_map(|(file, same)| {
-            let left = left_behind(disk, file, &same).map(<[u8]>::to_vec);
-            if file.is_void() { Some(same.path) } else { left }
-        })
-        .collect()
+/// What is known of times. Records of files that were set aside earlier may be of another boot, with another clock.
+fn clocks(disk: &impl Disk, words: &Words<'_, impl Nvm>, files: &[SlotFile], live: &Live) -> Clocks {
+    let of_last_life = files.iter().filter(|file| file.marks & MARK_SET_ASIDE == 0);
+    let written_ns = of_last_life.filter_map(|file| last_ns(live.of(file.slot))).max().unwrap_or(0);
+    let heartbeat_ns = words.heartbeat_unix_us().unwrap_or(0).saturating_mul(1000);
+    Clocks {
+        boot: disk.boot(),
+        now: disk.clock(),
+        last_ns: i64::try_from(heartbeat_ns).unwrap_or(i64::MAX).max(written_ns),
+        booted_us: words.booted_unix_us(),
+    }
 }
 
-/// Whether somebody changed a file after the crash, or gave a removed one another name.
-fn is_changed<F>(same: &SameFile<F>, void: bool, last_alive_unix_s: u64) -> bool {
-    !on(Canary::ChangeIgnored) && same.stat.ctime_unix_s > (last_alive_unix_s + CTIME_SLACK_S) as i64
-        || void && same.stat.links != 1
+/// Tells of each file what became of it besides what the log says.
+struct Judge<'a, N, D> {
+    source: &'a Source<'a, N>,
+    disk: &'a D,
+    clocks: Clocks,
+    live: &'a Live,
+    /// File systems that are older than a file on them is known to be.
+    older: HashSet<[u8; 16]>,
+    replays: bool,
+}
+
+impl<N: Nvm, D: Disk> Judge<'_, N, D> {
+    /// Where the page cache is that the keeper knew.
+    fn witness(&self, file: &SlotFile, location: &Location<D::File>) -> Witness {
+        let is_older = file.identity.as_ref().is_ok_and(|identity| self.older.contains(&identity.fs_uuid));
+        let mount = location.same.as_ref().map_or(location.mount, |same| same.stat.mount);
+        let is_ahead = file.marks & MARK_AHEAD != 0 || self.replays && location.same.is_some();
+        let found = if on(Canary::ReplayedWhileRunning) {
+            Witness::Cut
+        } else {
+            judge::witness(&self.clocks, file.stamp.as_ref(), mount, is_ahead)
+        };
+        match found {
+            Witness::Cut if is_older => Witness::Older,
+            // Nothing can be ahead of a file that is no more.
+            Witness::Ahead if location.same.is_none() && location.is_gone => Witness::Running,
+            found => found,
+        }
+    }
+
+    /// Whether somebody else changed a file, or gave a removed one another name.
+    fn changed(&self, file: &SlotFile, same: &SameFile<D::File>, witness: Witness) -> Changed {
+        if on(Canary::ChangeIgnored) {
+            return Changed::No;
+        }
+        if file.is_void() && same.stat.links != 1 {
+            return Changed::Yes;
+        }
+        let records = self.live.of(file.slot);
+        // A record's time is rounded up.
+        let times_ns = records.iter().map(|entry| entry.unix_time_ns as i64 - (TICK_NS as i64 - 1));
+        let first_ns = times_ns.min().unwrap_or(i64::MAX);
+        let stamp = file.stamp.as_ref();
+        judge::changed(&self.clocks, witness, stamp, file.left, first_ns, &same.stat)
+    }
+
+    /// The same, with a look at what the file holds where its times do not say enough: where it has all that the records say, writing
+    /// them again undoes nobody's change.
+    fn changed_after_a_look(&self, file: &SlotFile, same: &SameFile<D::File>, witness: Witness) -> Changed {
+        let changed = self.changed(file, same, witness);
+        let needs_look = changed != Changed::No
+            && matches!(witness, Witness::Ahead | Witness::Cut)
+            && !file.is_void()
+            && file.marks & (MARK_SET_ASIDE | MARK_CONFLICT) == 0
+            // Who changed it under its old name does not expect it to get the one that a slot holds.
+            && left_behind(self.disk, file, same).is_none();
+        let records = self.live.of(file.slot);
+        if !needs_look || records.is_empty() {
+            return changed;
+        }
+        let open = same.file.reopen(Access::Read);
+        let written = open.and_then(|open| is_written(&self.source.payloads(), records, &open));
+        if matches!(written, Ok(true)) { Changed::No } else { changed }
+    }
+
+    /// Finds file systems of which an older state stands there than was known to be on disk: what was written to them since would
+    /// be mixed with what they were.
+    fn find_older(&mut self, files: &[SlotFile]) {
+        if on(Canary::RollbackUnseen) {
+            return;
+        }
+        for file in files {
+            let (Ok(identity), Some(_)) = (&file.identity, &file.stamp) else { continue };
+            let location = locate(self.disk, file, Others::NONE);
+            let Some(same) = &location.same else { continue };
+            let is_cut = self.witness(file, &location) == Witness::Cut;
+            if is_cut && judge::is_older(file.stamp.as_ref(), &same.stat) {
+                self.older.insert(identity.fs_uuid);
+            }
+        }
+    }
+
+    /// Paths at which a file stands that the program had removed or renamed, which recovery is about to do again, first of all. So
+    /// whoever was given such a name later finds it free.
+    fn vacated_paths(&self, files: &[SlotFile]) -> HashSet<Vec<u8>> {
+        let mut vacated = HashSet::new();
+        for file in files.iter().filter(|file| file.is_void() || file.rename().is_some()) {
+            let location = locate(self.disk, file, Others::NONE);
+            let Some(same) = &location.same else { continue };
+            let witness = self.witness(file, &location);
+            let is_running = witness == Witness::Running;
+            if !is_running && self.changed(file, same, witness) != Changed::No {
+                continue;
+            }
+            if file.is_void() {
+                if !is_running {
+                    vacated.insert(same.path.clone());
+                }
+            } else {
+                vacated.extend(left_behind(self.disk, file, same).map(<[u8]>::to_vec));
+            }
+        }
+        vacated
+    }
 }
 
 /// How many files with live records call each path their own.
 fn newest_paths(files: &[SlotFile], live: &Live) -> HashMap<Vec<u8>, usize> {
     let mut newest = HashMap::new();
-    for file in files.iter().filter(|file| !live.of(file.slot).is_empty() && !file.is_void()) {
+    let is_there = |file: &&SlotFile| !file.is_void() && file.marks & MARK_REMOVED == 0;
+    for file in files.iter().filter(|file| !live.of(file.slot).is_empty()).filter(is_there) {
         if let Some(hint) = file.hints.first() {
             *newest.entry(hint.path.clone()).or_insert(0) += 1;
         }
@@ -192,14 +293,13 @@ fn newest_paths(files: &[SlotFile], live: &Live) -> HashMap<Vec<u8>, usize> {
 }
 
 fn plan_one(
-    disk: &impl Disk,
+    judge: &Judge<'_, impl Nvm, impl Disk>,
     file: SlotFile,
     options: &RecoverOptions,
-    live: &Live,
     newest: &HashMap<Vec<u8>, usize>,
     vacated: &HashSet<Vec<u8>>,
-    last_alive_unix_s: u64,
 ) -> Planned {
+    let (disk, live) = (judge.disk, judge.live);
     let forced = options.force.iter().find(|wanted| file.is_meant(wanted));
     let request = if options.discard.iter().any(|wanted| file.is_meant(wanted)) {
         Request::Discard
@@ -222,7 +322,11 @@ fn plan_one(
         }
     }
     let void = file.is_void();
-    let changed = location.same.as_ref().is_some_and(|same| is_changed(same, void, last_alive_unix_s));
+    let witness = judge.witness(&file, &location);
+    let changed = match &location.same {
+        Some(same) => judge.changed_after_a_look(&file, same, witness),
+        None => Changed::No,
+    };
     let facts = Facts {
         request,
         sound: file.is_sound(),
@@ -233,9 +337,12 @@ fn plan_one(
         live: !live.of(file.slot).is_empty(),
         unlinking: file.is_unlinking(),
         created: file.marks & MARK_CREATED != 0 && file.never_expired,
-        place: location.place(),
+        place: location.place(void),
+        witness,
         changed,
+        superseded: file.marks & MARK_SUPERSEDED != 0,
     };
+    let facts = if file.marks & MARK_REMOVED != 0 { removed_outside(facts) } else { facts };
     let outcome = decide(&facts);
     let target = match outcome {
         Outcome::ReplayInto => location.other.as_ref().map(|(path, _)| path.clone()),
@@ -244,17 +351,25 @@ fn plan_one(
     };
     let shown = match (&target, &location.same) {
         (Some(path), _) => String::from_utf8_lossy(path).into_owned(),
-        (None, Some(same)) => String::from_utf8_lossy(&same.path).into_owned(),
-        (None, None) => file.shown(),
+        (None, Some(same)) if same.is_reachable => String::from_utf8_lossy(&same.path).into_owned(),
+        (None, _) => file.shown(),
     };
-    let reason = reason(outcome, &location, &file);
+    let reason = reason(outcome, witness, &location, &file);
     Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
 }
 
-fn reason<F>(outcome: Outcome, location: &Location<F>, file: &SlotFile) -> String {
+/// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so it is not built anew, and
+/// whatever has its name now is not in its place.
+fn removed_outside(facts: Facts) -> Facts {
+    let place = if facts.place == Place::Taken { Place::Empty } else { facts.place };
+    Facts { unlinking: true, created: false, place, ..facts }
+}
+
+fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &SlotFile) -> String {
     let stands =
         location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
     match outcome {
+        Outcome::Sync => "the page cache had all of it; it was synced".into(),
         Outcome::Replay => "its records were written into it".into(),
         Outcome::ReplayInto => {
             "forced: its records were written into the file that stands at its path".into()
@@ -265,6 +380,10 @@ fn reason<F>(outcome: Outcome, location: &Location<F>, file: &SlotFile) -> Strin
         Outcome::Rebuild => "the crash took it; built anew from its records".into(),
         Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
         Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
+        Outcome::Gone if file.marks & MARK_REMOVED != 0 => "a process outside of Holdfast removed it".into(),
+        Outcome::Gone if witness == Witness::Running && !file.is_void() => {
+            "it was removed or moved out of sight since the keeper died; what the page cache has of it was synced".into()
+        }
         Outcome::Gone => "the program removed it".into(),
         Outcome::LeaveFile => {
             "the program had removed it, it came back and somebody used it since: left as it is".into()
@@ -281,6 +400,21 @@ fn reason<F>(outcome: Outcome, location: &Location<F>, file: &SlotFile) -> Strin
                 "a process outside of Holdfast opened it while it had records in the log".into()
             }
             Aside::Changed => "it was changed after the crash".into(),
+            Aside::Unclear => {
+                "the clock was set back, so that nobody can tell whether it was changed after the crash; if it was not, --force \
+                 is right"
+                    .into()
+            }
+            Aside::Older => {
+                "its file system is older than it was known to be, as after the return of a snapshot; all files on it are set \
+                 aside"
+                    .into()
+            }
+            Aside::Superseded => {
+                "it was served again since, and its old records would go over what was written then: save them with --export, \
+                 and --discard them"
+                    .into()
+            }
             Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
             Aside::Missing => match stands {
                 Some(stands) => format!("it is not at any of its paths, and {stands}"),
@@ -289,6 +423,9 @@ fn reason<F>(outcome: Outcome, location: &Location<F>, file: &SlotFile) -> Strin
             },
             Aside::Absent => match (&location.absent, &location.orphaned) {
                 (Some(reason), _) => reason.clone(),
+                (None, _) if location.same.is_some() => {
+                    "it is there, and no name of it can be seen from here".into()
+                }
                 (None, Some(_)) => "its directory is not there".into(),
                 (None, None) => "no path of it can be read".into(),
             },
@@ -311,6 +448,7 @@ impl Planned {
             (Some(_), _) => "failed",
             (None, Outcome::Release) if self.facts.request == Request::Force => "already on disk",
             (None, Outcome::Release) => return None,
+            (None, Outcome::Sync) => "synced",
             (None, Outcome::Replay | Outcome::ReplayInto) => "replayed",
             (None, Outcome::Rebuild | Outcome::FinishRebuild) => "rebuilt",
             (None, Outcome::UnlinkAgain | Outcome::Gone) => "unlinked",
@@ -411,8 +549,7 @@ pub(super) fn recover(
         disk,
         live: &plan.live,
         progress: &mut tell,
-        last_alive_unix_s: plan.last_alive_unix_s,
-        beaten: None,
+        clocks: plan.clocks,
         synced: HashSet::new(),
     };
     let mut aside = HashSet::new();
@@ -435,11 +572,15 @@ pub(super) fn recover(
         }
         let failed = match planned.outcome {
             _ if names_failed.contains_key(&file.slot) => names_failed.remove(&file.slot).map_or(Ok(()), Err),
-            Outcome::Replay => applier.replay(file),
+            Outcome::Sync => applier.sync(file, planned.facts.changed),
+            Outcome::Replay => applier.replay(file, planned.facts.witness),
             Outcome::ReplayInto => applier.replay_into(file, &planned.target),
             Outcome::Rebuild => applier.rebuild(file, &planned.target),
             Outcome::FinishRebuild => applier.finish_rebuild(file),
-            Outcome::Gone => applier.gone(file),
+            Outcome::Gone => {
+                let by_others = planned.facts.witness == Witness::Running && planned.facts.live;
+                applier.gone(file, by_others)
+            }
             // Done above.
             Outcome::UnlinkAgain
             | Outcome::Release

@@ -1,6 +1,6 @@
 //! The first pass over the log: headers and positions of every record that can be live. Pure: it never writes.
 //!
-//! Bytes of records stay on the media, so memory is bounded by the number of records: 48 bytes for each, of which
+//! Bytes of records stay on the media, so memory is bounded by the number of records: 56 bytes for each, of which
 //! none is smaller than 64.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -40,14 +40,16 @@ pub(super) struct Entry {
     /// Payload bytes that count: all of them until a cancel record is applied.
     pub(super) bytes: u32,
     pub(super) slot: u32,
-    pub(super) unix_time_s: u32,
+    pub(super) unix_time_ns: u64,
     /// Where the record begins, in lines of 64 bytes from the start of the segment.
     pub(super) line: u16,
     pub(super) group_index: u16,
     pub(super) group_count: u16,
     pub(super) kind: Kind,
+    /// No valid record stands behind it in its segment: its writer may have died before it made the call.
+    pub(super) is_last: bool,
 }
-const _: () = assert!(size_of::<Entry>() == 48);
+const _: () = assert!(size_of::<Entry>() == 56);
 const _: () = assert!(SEGMENT_BYTES / RECORD_HEADER_BYTES <= 1 << 16);
 
 impl Entry {
@@ -100,8 +102,6 @@ pub(super) struct Scan {
     pub(super) seq_max: u64,
     /// The highest generation of a segment whose bytes are in the spill file.
     pub(super) generation_max: u64,
-    /// The newest time in a record, live or not.
-    pub(super) unix_time_s_max: u64,
     /// Bytes of log looked at.
     pub(super) scanned_bytes: u64,
     /// Damaged places, in words.
@@ -126,7 +126,6 @@ impl Scan {
                 .damage(format!("segment {segment}, byte {at}: its number {} is impossible", header.seq));
         }
         self.seq_max = self.seq_max.max(header.seq);
-        self.unix_time_s_max = self.unix_time_s_max.max(u64::from(header.unix_time_s));
         let counts = match states.get(header.slot as usize) {
             None => {
                 return self
@@ -147,11 +146,12 @@ impl Scan {
                 segment,
                 bytes: header.payload_bytes,
                 slot: header.slot,
-                unix_time_s: header.unix_time_s,
+                unix_time_ns: header.unix_time_ns,
                 line: (at / RECORD_HEADER_BYTES as u32) as u16,
                 group_index: header.group_index,
                 group_count: header.group_count,
                 kind: header.kind,
+                is_last: false,
             });
         }
     }
@@ -159,7 +159,6 @@ impl Scan {
     fn merge(&mut self, mut other: Self) {
         self.entries.append(&mut other.entries);
         self.seq_max = self.seq_max.max(other.seq_max);
-        self.unix_time_s_max = self.unix_time_s_max.max(other.unix_time_s_max);
         self.scanned_bytes += other.scanned_bytes;
         self.damaged_more += other.damaged_more;
         for text in other.damaged {
@@ -278,9 +277,15 @@ fn scan_one(
     part: &mut Scan,
 ) {
     let (nvm, layout) = (source.nvm, source.layout());
+    let mut last = None;
     let found = scan_segment(nvm, layout, &source.superblock.uuid, segment, buffer, |record| {
+        let before = part.entries.len();
         part.visit(states, &record);
+        last = (part.entries.len() > before).then_some(before);
     });
+    if let Some(last) = last {
+        part.entries[last].is_last = true;
+    }
     match found.generation {
         Some(_) => part.scanned_bytes += layout.segment_bytes,
         None if nvm.load_u64(layout.segment_offset(segment)) != 0 => {

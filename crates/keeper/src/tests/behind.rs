@@ -365,7 +365,7 @@ fn a_file_that_others_have_open_or_that_goes_away_is_not_left_behind() {
     let house = behind_house("behind-leaves", NEVER_MS, 16);
     let path = house.directory.path().join("shared");
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-    let place = house.client.register(file.as_raw_fd(), Origin::Created, || false).unwrap().unwrap();
+    let place = house.client.register(file.as_raw_fd(), Origin::Created, None, || false).unwrap().unwrap();
     assert_eq!(state(&house.client, place), FileState::Through, "somebody reads it where we cannot see it");
 
     let (file, place) = house.create("removed");
@@ -391,7 +391,7 @@ fn a_file_that_others_have_open_or_that_goes_away_is_not_left_behind() {
 fn write_until_killed(socket: &str, path: &str, seed: u64) -> ! {
     let client = attach(std::path::Path::new(socket));
     let file = File::options().read(true).write(true).open(path).unwrap();
-    let place = client.register(file.as_raw_fd(), Origin::Opened, || true).unwrap().unwrap();
+    let place = client.register(file.as_raw_fd(), Origin::Opened, None, || true).unwrap().unwrap();
     let program = Program::new(&client, place, &file);
     std::thread::scope(|scope| {
         for thread in 0..3 {

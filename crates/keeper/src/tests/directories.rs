@@ -16,8 +16,9 @@ fn a_removal_that_a_real_sync_covered_hides_no_other() {
     let removal = house.client.unlinking(place, -100, &name).unwrap();
     std::fs::remove_file(&path).unwrap();
     house.client.unlinked(place, removal, true);
-    house.client.note_names(directory.metadata().unwrap().dev());
+    house.client.note_change(directory.metadata().unwrap().dev());
     assert_eq!(sync_directory(&house, &directory), "real");
+    house.commit();
     let (again, fresh) = house.create("a");
     write_at(&house.client, fresh, &again, 0, b"again");
     assert_eq!(sync_directory(&house, &directory), "absorbed");

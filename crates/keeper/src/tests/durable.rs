@@ -58,19 +58,26 @@ pub(super) fn bench(name: &str) -> Bench {
     board.header().write_behind.word.store(2, Ordering::SeqCst);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], Arc::new(Silent));
-    let (file, place) = manage(&durable, &directory.path().join("file"));
+    let (file, place) = manage(&durable, &directory.path().join("file"), false);
     let client = Client::new(open(), theirs, layout, uuid, CLIENT);
     Bench { durable, client, file, place, pool, directory }
 }
 
 /// A new file, in state Behind.
-fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path) -> (File, FileRef) {
+fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path, fenced: bool) -> (File, FileRef) {
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     let (slot, generation) = durable.free_slot(|_| false).unwrap();
     let description = durable.disk.open(path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer =
-        Newcomer { identity: &identity, path, created: false, fenced: false, bypass: None, unsynced: false };
+    let newcomer = Newcomer {
+        identity: &identity,
+        path,
+        created: false,
+        noted: None,
+        fenced,
+        bypass: None,
+        unsynced: false,
+    };
     assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
     durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
     (file, FileRef { slot, generation })
@@ -87,7 +94,12 @@ impl Bench {
 
     /// One more file.
     pub fn manage(&self, name: &str) -> (File, FileRef) {
-        manage(&self.durable, &self.directory.path().join(name))
+        manage(&self.durable, &self.directory.path().join(name), false)
+    }
+
+    /// One more file, for which nobody vouches that there are no outsiders.
+    pub fn manage_fenced(&self, name: &str) -> (File, FileRef) {
+        manage(&self.durable, &self.directory.path().join(name), true)
     }
 
     pub fn write(&self, offset: u64, bytes: &[u8]) {

@@ -54,6 +54,7 @@ fn lent_bench(name: &str) -> Bench {
         identity: &identity,
         path: &path,
         created: false,
+        noted: None,
         fenced: true,
         bypass: None,
         unsynced: false,

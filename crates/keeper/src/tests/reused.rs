@@ -30,6 +30,7 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
         identity: &identity,
         path: &path,
         created: false,
+        noted: None,
         fenced: false,
         bypass: None,
         unsynced: false,

@@ -25,6 +25,7 @@ fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
         identity: &identity,
         path: &path,
         created: true,
+        noted: None,
         fenced: false,
         bypass: None,
         unsynced: true,

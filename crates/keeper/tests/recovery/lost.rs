@@ -101,7 +101,7 @@ fn a_lost_file_whose_new_name_is_taken_is_built_under_its_old_one() {
     rig.crash(|pool| {
         let file = pool.take(0, &new, MARK_CREATED);
         pool.write(1, file, 0, b"new");
-        pool.slots().push_hint(0, HintKind::Name, target.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Name, target.as_os_str().as_encoded_bytes(), None);
         fs::remove_file(&new).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["rebuilt"]);
@@ -119,11 +119,11 @@ fn a_renamed_file_that_stands_at_both_names_keeps_the_new_one() {
     rig.crash(|pool| {
         let file = pool.take(0, &old, MARK_CREATED);
         pool.write(1, file, 0, b"mail");
-        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes(), None);
         fs::hard_link(&old, &new).unwrap();
         // Another file was created where it had been, and the crash took that.
         let later = pool.take(1, &other, MARK_CREATED);
-        pool.slots().push_hint(1, HintKind::Name, old.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(1, HintKind::Name, old.as_os_str().as_encoded_bytes(), None);
         pool.write(1, later, 0, b"later");
         fs::remove_file(&other).unwrap();
     });
@@ -139,7 +139,7 @@ fn a_renamed_file_with_a_link_that_somebody_made_keeps_all_its_names() {
     rig.crash(|pool| {
         let file = pool.take(0, &old, MARK_CREATED);
         pool.write(1, file, 0, b"mail");
-        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes(), None);
         fs::hard_link(&old, &new).unwrap();
         fs::hard_link(&old, &third).unwrap();
     });
@@ -150,8 +150,8 @@ fn a_renamed_file_with_a_link_that_somebody_made_keeps_all_its_names() {
 }
 
 #[test]
-fn a_missing_directory_is_made_for_a_new_file_only() {
-    for (marks, outcome) in [(MARK_CREATED, "rebuilt"), (0, "set aside"), (MARK_VOID, "unlinked")] {
+fn a_missing_directory_is_made_for_nobody_who_did_not_ask() {
+    for (marks, outcome) in [(MARK_CREATED, "set aside"), (0, "set aside"), (MARK_VOID, "unlinked")] {
         let rig = Rig::new("orphaned");
         fs::create_dir_all(rig.dir.join("ab/cd")).unwrap();
         let path = rig.file("ab/cd/object", b"....");
@@ -162,10 +162,52 @@ fn a_missing_directory_is_made_for_a_new_file_only() {
         });
         let report = rig.recover(&none());
         assert_eq!(outcomes(&report), [outcome], "{report:?}");
+        assert!(rig.names().is_empty());
         if marks == MARK_CREATED {
+            assert_eq!(outcomes(&rig.recover(&force(&path))), ["rebuilt"]);
             assert_eq!(fs::read(&path).unwrap(), b"1");
-        } else {
-            assert!(rig.names().is_empty());
         }
     }
+}
+
+/// By handle, which only root may look for.
+#[test]
+fn a_lost_file_is_built_where_its_directory_is_now() {
+    let rig = Rig::new("moved-directory");
+    fs::create_dir(rig.dir.join("old")).unwrap();
+    let path = rig.file("old/object", b"");
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"1");
+        fs::remove_file(&path).unwrap();
+        fs::rename(rig.dir.join("old"), rig.dir.join("new")).unwrap();
+    });
+    let report = rig.recover(&none());
+    assert_eq!(outcomes(&report), ["rebuilt"], "{report:?}");
+    assert_eq!(rig.names(), ["new"]);
+    assert_eq!(fs::read(rig.dir.join("new/object")).unwrap(), b"1");
+}
+
+/// What is mounted there may only be missing: family 7.
+#[test]
+fn a_lost_file_is_not_built_in_another_directory_of_the_same_path() {
+    let rig = Rig::new("other-directory");
+    fs::create_dir(rig.dir.join("at")).unwrap();
+    let path = rig.file("at/object", b"");
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"1");
+        fs::remove_file(&path).unwrap();
+        fs::rename(rig.dir.join("at"), rig.dir.join("away")).unwrap();
+        fs::create_dir(rig.dir.join("at")).unwrap();
+    });
+    for _ in 0..2 {
+        let report = rig.recover(&none());
+        assert_eq!(outcomes(&report), ["set aside"], "{report:?}");
+        assert!(fs::read_dir(rig.dir.join("at")).unwrap().next().is_none());
+    }
+    fs::remove_dir(rig.dir.join("at")).unwrap();
+    fs::rename(rig.dir.join("away"), rig.dir.join("at")).unwrap();
+    assert_eq!(outcomes(&rig.recover(&force(&path))), ["rebuilt"]);
+    assert_eq!(fs::read(&path).unwrap(), b"1");
 }

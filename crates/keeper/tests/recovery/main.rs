@@ -9,12 +9,12 @@ use std::process::Command;
 
 use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
 use holdfast_log::Kind;
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots};
+use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Taken};
 
 mod lost;
 mod pools;
 mod support;
-use support::{Rig, now};
+use support::{Rig, pass};
 
 fn none() -> RecoverOptions {
     RecoverOptions::default()
@@ -205,7 +205,7 @@ fn a_renamed_file_is_found_under_each_of_its_names() {
         rig.crash(|pool| {
             let file = pool.take(0, &old, 0);
             pool.write(1, file, 0, b"1");
-            pool.slots().push_hint(0, HintKind::Name, new.as_os_str().as_encoded_bytes());
+            pool.slots().push_hint(0, HintKind::Name, new.as_os_str().as_encoded_bytes(), None);
             if stands == 1 {
                 fs::rename(&old, &new).unwrap();
             }
@@ -260,19 +260,21 @@ fn another_file_at_the_path_is_not_written() {
 fn a_file_changed_after_the_crash_waits_for_a_word() {
     let rig = Rig::new("changed");
     let path = rig.file("a", b"....");
-    rig.crash_at(now() - 100, |pool| {
+    rig.crash(|pool| {
         let file = pool.take(0, &path, 0);
         pool.write(1, file, 0, b"1");
     });
+    pass();
+    fs::write(&path, "..!.").unwrap();
     let report = rig.recover(&none());
     assert_eq!(outcomes(&report), ["set aside"]);
     assert!(report.files[0].reason.contains("changed after the crash"));
-    assert_eq!(fs::read(&path).unwrap(), b"....");
+    assert_eq!(fs::read(&path).unwrap(), b"..!.");
     // The decision stays, even though recovery has moved the heartbeat since.
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
     let report = rig.recover(&force(&path));
     assert_eq!(outcomes(&report), ["replayed"]);
-    assert_eq!(fs::read(&path).unwrap(), b"1...");
+    assert_eq!(fs::read(&path).unwrap(), b"1.!.");
     assert!(rig.recover(&none()).clean);
 }
 
@@ -326,7 +328,7 @@ fn an_announced_removal_is_made() {
         for (slot, path) in [(0, &done), (1, &not_done)] {
             let file = pool.take(slot, path, MARK_CREATED);
             pool.write(1, file, 0, b"1");
-            pool.slots().push_hint(slot, HintKind::Unlink, path.as_os_str().as_encoded_bytes());
+            pool.slots().push_hint(slot, HintKind::Unlink, path.as_os_str().as_encoded_bytes(), None);
         }
         fs::remove_file(&done).unwrap();
     });
@@ -343,10 +345,10 @@ fn a_name_that_was_removed_and_made_again_goes_to_the_newer_file() {
         // Removed, and the crash brings it back; what was created under the name since is lost with it.
         let old = pool.take(0, &path, 0);
         pool.write(1, old, 0, b"OLD");
-        pool.slots().push_hint(0, HintKind::Unlink, path.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Unlink, path.as_os_str().as_encoded_bytes(), None);
         let other = rig.file("b", b"");
         let new = pool.take(1, &other, MARK_CREATED);
-        pool.slots().push_hint(1, HintKind::Name, path.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(1, HintKind::Name, path.as_os_str().as_encoded_bytes(), None);
         pool.write(1, new, 0, b"new");
         fs::remove_file(&other).unwrap();
     });
@@ -362,9 +364,9 @@ fn a_name_removed_from_a_file_with_another_one_loses_nothing() {
     rig.crash(|pool| {
         let file = pool.take(0, &a, 0);
         fs::hard_link(&a, &b).unwrap();
-        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes(), None);
         pool.write(1, file, 0, b"1");
-        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes(), None);
         fs::remove_file(&a).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["replayed"]);
@@ -379,9 +381,9 @@ fn a_removed_file_is_gone_though_its_slot_knows_a_link_that_was_removed_before()
     let (a, b) = (rig.file("a", b"...."), rig.dir.join("b"));
     rig.crash(|pool| {
         let file = pool.take(0, &a, 0);
-        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes(), None);
         pool.write(1, file, 0, b"1");
-        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes());
+        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes(), None);
         fs::remove_file(&a).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["unlinked"]);
@@ -415,8 +417,8 @@ fn a_file_of_another_file_system_waits_for_it() {
         let file = pool.take(0, &path, MARK_CREATED);
         pool.write(1, file, 0, b"1");
         let elsewhere = "/dev/shm/none/a";
-        pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes());
-        pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes());
+        pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes(), None);
+        pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes(), None);
         fs::remove_file(&path).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
@@ -541,7 +543,7 @@ fn a_path_with_dots_is_followed_nowhere() {
             let mut hint = rig.dir.as_os_str().as_encoded_bytes().to_vec();
             hint.extend_from_slice(b"/");
             hint.extend_from_slice(form.as_bytes());
-            pool.slots().push_hint(0, HintKind::Name, &hint);
+            pool.slots().push_hint(0, HintKind::Name, &hint, None);
         }
         fs::remove_file(&path).unwrap();
     });
@@ -559,8 +561,9 @@ fn a_handle_of_any_generation_names_no_file() {
         let mut identity = pool.slots().identity(0).unwrap();
         identity.handle[4..8].fill(0);
         let ownership = pool.slots().ownership(0).unwrap();
-        let hint = other.as_os_str().as_encoded_bytes();
-        pool.slots().take(0, file.generation, &identity, ownership, 0, hint);
+        let path = other.as_os_str().as_encoded_bytes();
+        let taken = Taken { identity: &identity, ownership, marks: 0, path, parent: None, stamp: None };
+        pool.slots().take(0, file.generation, &taken);
         pool.write(1, file, 0, b"1");
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);

@@ -2,22 +2,49 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use holdfast_keeper::disk::{Disk, DiskFile, OsDisk};
 use holdfast_keeper::identity::{file_system, identify};
 use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, format, recover};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
-use holdfast_pool::{Ownership, SEGMENT_HEADER_BYTES, Slots, Words, segment_seed, set_segment_generation};
+use holdfast_pool::{
+    Mount, Parent, SEGMENT_HEADER_BYTES, Slots, Stamp, Words, segment_seed, set_segment_generation,
+};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+/// Nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+/// A moment that is neither before nor after, for a clock that stamps files in ticks.
+pub fn pass() {
+    std::thread::sleep(std::time::Duration::from_millis(60));
+}
+
+/// What the keeper would say of a file now.
+pub fn stamp(path: &Path, is_on_disk: bool) -> Stamp {
+    let disk = OsDisk::new();
+    let stat = disk.hold(path).unwrap().stat().unwrap();
+    Stamp {
+        is_on_disk,
+        size: stat.size,
+        modified_ns: stat.modified_ns,
+        changed_ns: stat.changed_ns,
+        mount: Mount { boot: disk.boot(), id: stat.mount },
+        ownership: stat.ownership,
+    }
+}
+
+/// The directory of a path, as slots know it.
+pub fn parent(path: &Path) -> Parent {
+    let (identity, _) = identify(File::open(path.parent().unwrap()).unwrap()).unwrap();
+    Parent { handle_type: identity.handle_type, handle: identity.handle }
 }
 
 /// A pool and a directory, removed on drop.
@@ -67,17 +94,18 @@ impl Rig {
 
     /// Uses the pool and leaves it unclosed.
     pub fn crash(&self, work: impl FnOnce(&mut Writer)) {
-        self.crash_at(now(), work);
+        self.crash_at(now_ns(), work);
     }
 
-    /// The same, with all times of the pool at `unix_time_s`.
-    pub fn crash_at(&self, unix_time_s: u64, work: impl FnOnce(&mut Writer)) {
+    /// The same, with all times of the pool at `unix_time_ns`.
+    pub fn crash_at(&self, unix_time_ns: u64, work: impl FnOnce(&mut Writer)) {
         let open = self.open();
         let words = Words { nvm: open.mapping(), layout: &open.superblock().layout };
         let counter = words.counter_clean().unwrap_or(100).max(100);
         words.set_in_use();
-        words.set_heartbeat_unix_s(unix_time_s);
-        work(&mut Writer { open, counter, unix_time_s, tails: HashMap::new() });
+        words.set_heartbeat_unix_us(unix_time_ns / 1000);
+        words.set_booted_unix_us(OsDisk::new().clock().booted_ns_min / 1000);
+        work(&mut Writer { open, counter, unix_time_ns, tails: HashMap::new() });
     }
 }
 
@@ -99,7 +127,7 @@ pub struct Taken {
 pub struct Writer {
     open: OpenPool,
     counter: u64,
-    unix_time_s: u64,
+    pub unix_time_ns: u64,
     tails: HashMap<u32, Tail>,
 }
 
@@ -128,13 +156,26 @@ impl Writer {
         self
     }
 
-    /// Takes a slot for a file.
+    /// Takes a slot for a file, as if its file system had been mounted anew since: its stamp says what the disk has.
     pub fn take(&mut self, slot: u32, path: &Path, marks: u64) -> Taken {
+        let mount = Mount { id: 1, ..stamp(path, true).mount };
+        self.take_with(slot, path, marks, Stamp { mount, ..stamp(path, true) })
+    }
+
+    /// The same, with a stamp.
+    pub fn take_with(&mut self, slot: u32, path: &Path, marks: u64, stamp: Stamp) -> Taken {
         let generation = self.number();
         let (identity, _) = identify(File::open(path).unwrap()).unwrap();
-        let meta = fs::metadata(path).unwrap();
-        let ownership = Ownership { mode: meta.mode() & 0o7777, owner: meta.uid(), group: meta.gid() };
-        self.slots().take(slot, generation, &identity, ownership, marks, path.as_os_str().as_encoded_bytes());
+        let parent = parent(path);
+        let taken = holdfast_pool::Taken {
+            identity: &identity,
+            ownership: stamp.ownership,
+            marks,
+            path: path.as_os_str().as_encoded_bytes(),
+            parent: Some(&parent),
+            stamp: Some(stamp),
+        };
+        self.slots().take(slot, generation, &taken);
         Taken { slot, generation }
     }
 
@@ -203,7 +244,7 @@ impl Writer {
             seq,
             file_offset: 0,
             extent: 0,
-            unix_time_s: self.unix_time_s as u32,
+            unix_time_ns: self.unix_time_ns,
             group_index: 0,
             group_count: 1,
         }

@@ -13,9 +13,17 @@ use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
 use crate::{behind, critical, memory, patch, process, unsynced};
 
-/// Makes a call that fills `fd` with content from elsewhere around the log.
+/// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares blocks for it, that and the
+/// size are the journal's.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
-    if let Some(result) = unsynced::pass(fd, &kernel) {
+    let kernel = || {
+        let result = kernel();
+        if result >= 0 && process::client().is_some() {
+            unsynced::note_pending(fd);
+        }
+        result
+    };
+    if let Some(result) = unsynced::pass(fd, kernel) {
         return give(result);
     }
     match target::of_other(fd) {
@@ -148,12 +156,18 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
             // SAFETY: the program's own structure.
             unsafe { bring_targets(argument) };
         }
-        if request == FICLONERANGE
-            && memory::may_look()
-            && memory::is_range_readable(argument, size_of::<i64>())
-        {
-            // SAFETY: readable as probed; the structure begins with the source's descriptor.
-            behind::bring(unsafe { (argument as *const i64).read_unaligned() } as c_int);
+        if request == FICLONERANGE && memory::may_look() {
+            let mut range = [0u64; 4];
+            let bytes = size_of_val(&range);
+            // SAFETY: four words: the source's descriptor, its range, the place.
+            if unsafe { memory::copy_in(range.as_mut_ptr().cast(), argument, bytes) } {
+                behind::bring(range[0] as c_int);
+                // The kernel must clone from the descriptor that was looked at.
+                let argument = range.as_ptr().addr();
+                // SAFETY: our own structure.
+                let kernel = || unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
+                return around(fd, kernel) as c_int;
+            }
         }
     }
     if process::client().is_none() || is_harmless || HARMLESS.contains(&request) {
@@ -168,7 +182,7 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
             behind::show(fd);
             let result = kernel();
             match target::of_other(fd) {
-                Target::Managed(handle) => handle.client.note_unlogged(handle.file),
+                Target::Managed(handle) => handle.client.note_attributes(handle.file),
                 _ => unsynced::note_change(fd),
             }
             give(result) as c_int

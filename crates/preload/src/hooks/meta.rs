@@ -1,5 +1,4 @@
-//! Mode, owner, times and attributes: made by the kernel, after which the next sync of the file is real
-//! (invariant 9).
+//! Mode, owner, times and attributes: made by the kernel, and pending in the ledger from then on (invariant 9).
 //!
 //! The note is taken when the kernel has done it and before the program knows.
 #![allow(unsafe_code)] // C entry points.
@@ -26,7 +25,7 @@ const MAY_RUN: c_uint = 0o6111;
 fn note_fd(fd: c_int, result: isize) -> c_int {
     if result >= 0 {
         match target::of_other(fd) {
-            Target::Managed(handle) => handle.client.note_unlogged(handle.file),
+            Target::Managed(handle) => handle.client.note_attributes(handle.file),
             _ => unsynced::note_change(fd),
         }
     }
@@ -36,11 +35,18 @@ fn note_fd(fd: c_int, result: isize) -> c_int {
 /// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has anyway, which
 /// changes nothing that a sync would have to make durable.
 fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
-    let Target::Managed(handle) = target::of_other(fd) else { return give_int(kernel()) };
+    if process::client().is_none() {
+        return give_int(kernel());
+    }
+    let managed = target::of_other(fd);
     let before = raw::fstat(fd).map(|stat| stat.ownership);
     let result = kernel();
     if result >= 0 && (before.is_err() || raw::fstat(fd).map(|stat| stat.ownership) != before) {
-        handle.client.note_unlogged(handle.file);
+        match managed {
+            Target::Managed(handle) => handle.client.note_attributes(handle.file),
+            // Of a new file its slot is going to have them.
+            _ => unsynced::note_pending(fd),
+        }
     }
     give_int(result)
 }
@@ -86,12 +92,14 @@ unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_
         && let Some(client) = process::client()
         // SAFETY: the program's path.
         && let Ok(stat) = unsafe { raw::fstatat(dirfd, path, flags) }
-        && stat.regular
     {
-        match client.find(stat.dev, stat.ino) {
-            Some(seen) => client.note_unlogged(seen.file),
-            // Perhaps a file that we created and have not written to yet.
-            None => descriptions::note_path_change(),
+        match client.find(stat.dev, stat.ino).filter(|_| stat.regular) {
+            Some(seen) => client.note_attributes(seen.file),
+            None => {
+                client.note_change(stat.dev);
+                // Perhaps a file that we created and have not written to yet.
+                descriptions::note_path_change();
+            }
         }
     }
     give_int(result)

@@ -1,5 +1,5 @@
 //! Names coming and going: a removal is announced before the kernel's call (history 16), files that get another name
-//! are settled first, and every change that no slot holds is counted, so that the next sync is real.
+//! are settled first, and every change that no slot holds is noted in the ledger.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_char, c_int, c_uint};
@@ -32,10 +32,10 @@ fn refuse(errno: Errno) -> isize {
     -(errno.0 as isize)
 }
 
-/// Counts a change of names that no slot holds: before it is made and once more when it is.
+/// Notes a change of names that no slot holds: before it is made and once more when it is.
 fn count(client: &Client, found: Option<Found>) {
     if let Some(found) = found {
-        client.note_names(found.device);
+        client.note_change(found.device);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Announced, Target};
-use crate::{behind, memory, process, streams};
+use crate::{behind, memory, process, streams, unsynced};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -24,14 +24,14 @@ type Name = *const c_char;
 unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let mode = if flags & (libc::O_CREAT | TMPFILE_BIT) != 0 { mode } else { 0 };
     // SAFETY: the kernel checks the path's address.
-    unsafe {
+    target::announced(|| unsafe {
         if cancel {
             let arguments = [dirfd as usize, path as usize, flags as usize, mode as usize, 0, 0];
             raw::cancellable(libc::SYS_openat, arguments)
         } else {
             call!(libc::SYS_openat, dirfd, path, flags, mode)
         }
-    }
+    })
 }
 
 /// Announces the open that is about to be made, where the fence needs it.
@@ -70,6 +70,10 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         let mut opened = None;
         if fd >= 0 {
             let number = fd as c_int;
+            if flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
+                // It may have made the file, or emptied it.
+                unsynced::note_pending(number);
+            }
             let reads = !target::may_write(flags) && target::may_read(flags);
             let may_be_file = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
             // Neither a fence that counts opens nor state Behind: nobody asks which file it is that is read.
@@ -167,6 +171,9 @@ fn adopt(
     let origin = if created { Origin::Created } else { Origin::Opened };
     let has_row = descriptions::allocate(described_as, origin).is_some_and(|(index, description)| {
         description.remember_birth(&stat);
+        if created {
+            description.remember_noted(client.note_change(stat.dev));
+        }
         let described = fds::describe(fd, index, description);
         match seen {
             _ if !described => description.release(),
@@ -178,6 +185,9 @@ fn adopt(
         }
         described
     });
+    if !has_row && created {
+        client.note_change(stat.dev);
+    }
     if !has_row && described_as & DSYNC != 0 {
         // Nobody would remember that its writes are to be synced.
         target::restore_sync(fd, flags & libc::O_SYNC);
@@ -248,6 +258,9 @@ fn open_as_asked(flags: c_int, open: impl Fn(c_int) -> isize) -> isize {
     let fd = open(flags & !libc::O_TRUNC);
     if fd >= 0 && process::client().is_some() {
         fds::retire(fd as c_int);
+        if flags & libc::O_CREAT != 0 {
+            unsynced::note_pending(fd as c_int);
+        }
     }
     let is_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     if fd < 0 || flags & libc::O_TRUNC == 0 || is_new { fd } else { truncated(fd, flags, &open) }
@@ -286,11 +299,15 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
         && memory::is_range_readable(how, bytes);
     // SAFETY: readable as probed; the structure begins with the flags.
     let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
+    let creates = !fits || flags & libc::O_CREAT as u64 != 0;
     let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
         // SAFETY: the kernel checks the addresses.
-        let fd = unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) };
+        let fd = target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) });
         if fd >= 0 && process::client().is_some() {
             fds::retire(fd as c_int);
+            if creates {
+                unsynced::note_pending(fd as c_int);
+            }
         }
         return raw::give(fd) as c_long;
     };
@@ -300,7 +317,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
         unsafe {
             core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
             copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
-            call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes)
+            target::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
         }
     };
     raw::give(open_as_asked(flags, open)) as c_long
@@ -313,9 +330,9 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     handle: *const c_void,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the kernel checks the address.
-    give_int(open_as_asked(flags, |flags| unsafe {
-        call!(libc::SYS_open_by_handle_at, mount, handle, flags)
+    give_int(open_as_asked(flags, |flags| {
+        // SAFETY: the kernel checks the address.
+        target::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
     }))
 }
 

@@ -9,7 +9,7 @@ use holdfast_cache::behind::Buffers;
 use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Reading};
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use super::transfer::{self, Spot, Transfer};
+use super::transfer::{self, Copied, Spot, Transfer};
 use crate::behind::Reader;
 use crate::descriptions::WRITE_ONLY;
 use crate::fds::{self, Row};
@@ -201,17 +201,22 @@ unsafe fn read_parts(
             return give(read);
         }
     }
-    // SAFETY: the program's vector.
-    let (Some(spot), Some(parts)) = (Spot::of(number, offset), unsafe { transfer::parts(parts, count) })
-    else {
+    let (Some(spot), Some(length)) = (Spot::of(number, offset), transfer::length_of(count)) else {
         return give(call.kernel());
     };
-    if flags != 0 {
-        // Not to wait, or not through the page cache: the kernel's to answer, when it can.
+    if flags != 0 || length > transfer::PARTS_FEW {
+        // Not to wait, or not through the page cache, or a vector that is too long to be copied to the stack: the kernel's to
+        // answer, when it can.
         behind::bring(fd);
         return give(call.kernel());
     }
-    give(read_spot(&call, spot, &mut Vector(parts)))
+    let with_copy = |copied: Copied<'_>| match copied {
+        Copied::Parts(parts) if transfer::are_sound(parts) => read_spot(&call, spot, &mut Vector(parts)),
+        // The kernel says what comes of it.
+        _ => call.kernel(),
+    };
+    // SAFETY: the program's vector.
+    give(unsafe { transfer::copied(parts, length, with_copy) })
 }
 
 /// `read`.

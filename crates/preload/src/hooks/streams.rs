@@ -363,7 +363,7 @@ pub(super) fn forget_standard() {
 /// Counts a name that libc has made, which no slot holds.
 fn count_name(stat: Option<raw::Stat>) {
     if let (Some(client), Some(stat)) = (process::client(), stat) {
-        client.note_names(stat.dev);
+        client.note_change(stat.dev);
     }
 }
 

@@ -38,6 +38,9 @@ fn of_sync(fd: c_int) -> Target {
 
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
+    // Of a managed file a whole one, whatever was asked for: it is to count for attributes, too.
+    // SAFETY: touches no memory.
+    let whole = || check(raw::synced(fd, unsafe { call!(libc::SYS_fsync, fd) })).map(|_| ());
     // SAFETY: touches no memory.
     let kernel = || check(raw::synced(fd, unsafe { call!(number, fd) })).map(|_| ());
     // The first to ask for a file's durability has it logged.
@@ -47,10 +50,11 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
         Target::Managed(handle) => {
             let result = match unsynced::log_from_now(handle, fd) {
                 Ok(true) => Ok(()),
-                Ok(false) if writes() => handle.client.sync(handle.file, handle.seen_error(), kernel),
+                _ if let Err(errno) = target::look_at(&handle, fd) => Err(errno),
+                Ok(false) if writes() => handle.client.sync(handle.file, handle.seen_error(), whole),
                 // It has no memory of its own of what was reported to it.
                 Ok(false) => {
-                    handle.client.sync(handle.file, &handle.client.errors_until_now(handle.file), kernel)
+                    handle.client.sync(handle.file, &handle.client.errors_until_now(handle.file), whole)
                 }
                 Err(errno) => Err(errno),
             };

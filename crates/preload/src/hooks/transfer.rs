@@ -4,13 +4,19 @@
 #![allow(unsafe_code)] // The program's buffers.
 
 use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 
 use libc::{iovec, off_t};
 
-use crate::{memory, raw};
+use crate::memory;
+use crate::raw::{self, call};
 
 /// The kernel takes no longer vector.
 const PARTS_MAX: usize = 1024;
+/// Vectors up to this length are copied to the stack: a KiB.
+pub const PARTS_FEW: usize = 64;
+/// An address that no program can read, now or later.
+const NOWHERE: usize = usize::MAX & !0xfff;
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,6 +81,20 @@ impl Transfer {
         unsafe { raw::call6(self.number, a, b, c, d, e, f) }
     }
 
+    /// The same with a vector that lies elsewhere.
+    pub fn with_parts(&self, parts: &[iovec]) -> Self {
+        let mut other = *self;
+        other.arguments[1] = parts.as_ptr().addr();
+        other
+    }
+
+    /// The same with a vector that cannot be read, whatever another thread maps meanwhile where the program's own should be.
+    pub fn with_unreadable_parts(&self) -> Self {
+        let mut other = *self;
+        other.arguments[1] = NOWHERE;
+        other
+    }
+
     /// The same with other flags, where the call takes flags.
     pub fn with_flags(&self, flags: c_int) -> Self {
         let mut other = *self;
@@ -83,20 +103,74 @@ impl Transfer {
     }
 }
 
-/// A vector of the program's buffers; `None` for one that the kernel refuses, or where it finds nothing to do.
+/// What came of a look at the program's vector.
+pub enum Copied<'a> {
+    /// All of it, as it was at one moment.
+    Parts(&'a [iovec]),
+    /// It cannot be read.
+    Unreadable,
+    /// It is long, and there is no memory to copy it to.
+    NoRoom,
+}
+
+/// Has `work` use a copy of the program's vector of `length` parts, as [`length_of`] gives it. Whoever sums, probes, logs and then calls the kernel must
+/// mean the same parts each time, but another thread can change the program's own at any moment.
+///
+/// The copy is gone when `work` returns. Longer ones than [`PARTS_FEW`] lie in memory that would be lost if the thread were
+/// cancelled in `work`.
 ///
 /// # Safety
-/// The program says that `count` parts lie at `parts`, and leaves them alone during the call.
-pub unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    let length = usize::try_from(count).ok().filter(|length| (1..=PARTS_MAX).contains(length))?;
-    if parts.is_null() || !memory::is_range_readable(parts.addr(), length * size_of::<iovec>()) {
-        return None;
+/// Where faults do not come to us, the program's vector must be readable.
+pub unsafe fn copied<T>(parts: *const iovec, length: usize, work: impl FnOnce(Copied<'_>) -> T) -> T {
+    if length > PARTS_FEW {
+        // SAFETY: the caller's promise.
+        return unsafe { copied_aside(parts, length, work) };
     }
-    // SAFETY: readable as probed; the caller's promise.
-    let parts = unsafe { core::slice::from_raw_parts(parts, length) };
-    if !memory::may_look() {
-        return Some(parts);
+    let mut few = [const { MaybeUninit::<iovec>::uninit() }; PARTS_FEW];
+    // SAFETY: there is room for `length` parts; the caller's promise.
+    unsafe { copy_to(few.as_mut_ptr().cast(), parts, length, work) }
+}
+
+/// The same in memory of its own: the stacks of some signal handlers are smaller than the longest vectors.
+#[cold]
+unsafe fn copied_aside<T>(parts: *const iovec, length: usize, work: impl FnOnce(Copied<'_>) -> T) -> T {
+    let bytes = length * size_of::<iovec>();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: new memory at a place of the kernel's choice.
+    let room = unsafe { call!(libc::SYS_mmap, 0, bytes, access, kind, usize::MAX, 0) };
+    if raw::check(room).is_err() {
+        return work(Copied::NoRoom);
     }
-    let bytes = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len))?;
-    (1..=isize::MAX as usize).contains(&bytes).then_some(parts)
+    // SAFETY: there is room for `length` parts; the caller's promise.
+    let result = unsafe { copy_to(room as *mut iovec, parts, length, work) };
+    // SAFETY: memory of our own, which nobody looks at any more.
+    let _ = unsafe { call!(libc::SYS_munmap, room, bytes) };
+    result
+}
+
+unsafe fn copy_to<T>(
+    room: *mut iovec,
+    parts: *const iovec,
+    length: usize,
+    work: impl FnOnce(Copied<'_>) -> T,
+) -> T {
+    // SAFETY: the caller has room for them, and says that they may be read.
+    let is_copied = unsafe { memory::copy_in(room.cast(), parts.addr(), length * size_of::<iovec>()) };
+    if !is_copied {
+        return work(Copied::Unreadable);
+    }
+    // SAFETY: filled just now, and nobody else knows the place.
+    work(Copied::Parts(unsafe { core::slice::from_raw_parts(room, length) }))
+}
+
+/// How many parts a call has; `None` for a number with which the kernel looks at none.
+pub fn length_of(count: c_int) -> Option<usize> {
+    usize::try_from(count).ok().filter(|length| (1..=PARTS_MAX).contains(length))
+}
+
+/// Whether the kernel may take such parts: it refuses negative lengths, and addresses above the program's half.
+pub fn are_sound(parts: &[iovec]) -> bool {
+    let bytes = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len));
+    bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
 }

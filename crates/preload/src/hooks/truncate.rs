@@ -6,7 +6,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Errno, Outcome, Reason};
 use libc::off_t;
 
 use super::open::plain_outcome;
@@ -14,6 +14,21 @@ use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
 use crate::{critical, process, unsynced};
+
+/// A size or an allocation that no record holds is pending.
+fn unlogged(fd: c_int, result: isize) -> isize {
+    if result >= 0 {
+        unsynced::note_pending(fd);
+    }
+    result
+}
+
+/// As [`unlogged`], of a file that has a slot and no record.
+fn passed(outcome: &Result<Outcome, Errno>, fd: c_int) {
+    if matches!(outcome, Ok(Outcome::Passed { .. })) {
+        unsynced::note_pending(fd);
+    }
+}
 
 /// `ftruncate` with the kernel's convention for errors.
 pub(super) fn resize(fd: c_int, size: off_t) -> isize {
@@ -25,17 +40,20 @@ pub(super) fn resize(fd: c_int, size: off_t) -> isize {
         if result == 0 && synced { raw::fdatasync(fd) } else { result }
     };
     if let Some(result) = unsynced::pass(fd, kernel) {
-        return result;
+        return unlogged(fd, result);
     }
     target::retry(
         fd,
-        synced_kernel,
+        |synced| unlogged(fd, synced_kernel(synced)),
         |errno| -(errno.0 as isize),
         |handle| {
             let outcome = critical::section(|| {
                 handle.client.truncate(handle.file, bytes, || check(kernel()).map(|_| ()))
             });
-            plain_outcome(outcome, || synced_kernel(handle.flags & crate::descriptions::DSYNC != 0))
+            passed(&outcome, fd);
+            plain_outcome(outcome, || {
+                unlogged(fd, synced_kernel(handle.flags & crate::descriptions::DSYNC != 0))
+            })
         },
     )
 }
@@ -63,11 +81,22 @@ pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_
             let _ = critical::section(|| client.leave_behind(seen.file, true));
         }
         let outcome = critical::section(|| client.truncate(seen.file, bytes, || check(kernel()).map(|_| ())));
+        let is_logged = matches!(outcome, Ok(Outcome::Absorbed { .. }));
         if let Some(result) = plain_outcome(outcome, kernel) {
+            if result >= 0 && !is_logged {
+                client.note_change(stat.dev);
+            }
             return give_int(result);
         }
     }
-    give_int(kernel())
+    let result = kernel();
+    if result >= 0
+        // SAFETY: the program's path.
+        && let Ok(stat) = unsafe { raw::fstatat(libc::AT_FDCWD, path, 0) }
+    {
+        client.note_change(stat.dev);
+    }
+    give_int(result)
 }
 
 fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
@@ -77,39 +106,44 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
     let (Ok(start), Ok(length)) = (u64::try_from(offset), u64::try_from(bytes)) else { return kernel() };
     if mode == hole {
         if let Some(result) = unsynced::pass(fd, kernel) {
-            return result;
+            return unlogged(fd, result);
         }
         return target::retry(
             fd,
-            |_| kernel(),
+            |_| unlogged(fd, kernel()),
             |errno| -(errno.0 as isize),
             |handle| {
                 let outcome = critical::section(|| {
                     handle.client.punch(handle.file, start, length, || check(kernel()).map(|_| ()))
                 });
-                plain_outcome(outcome, kernel)
+                passed(&outcome, fd);
+                plain_outcome(outcome, || unlogged(fd, kernel()))
             },
         );
     }
     if let Some(result) = unsynced::pass(fd, kernel) {
-        return result;
+        return unlogged(fd, result);
     }
     match target::of_other(fd) {
         Target::Managed(handle) if allocates_only(fd, mode, start, length) => {
             let result = kernel();
-            handle.client.note_unlogged(handle.file);
+            handle.client.note_attributes(handle.file);
             result
         }
-        Target::Managed(handle) => raw::encode(critical::section(|| {
-            handle.client.around(handle.file, || check(kernel())).and_then(|result| result)
-        })),
+        // The file may be left to the kernel.
+        Target::Managed(handle) => unlogged(
+            fd,
+            raw::encode(critical::section(|| {
+                handle.client.around(handle.file, || check(kernel())).and_then(|result| result)
+            })),
+        ),
         Target::Refused(errno) => -(errno.0 as isize),
         // SAFETY: touches no memory.
         Target::Kernel | Target::KernelSynced if cancel => unsafe {
             let arguments = [fd as usize, mode as usize, offset as usize, bytes as usize, 0, 0];
-            raw::cancellable(libc::SYS_fallocate, arguments)
+            unlogged(fd, raw::cancellable(libc::SYS_fallocate, arguments))
         },
-        Target::Kernel | Target::KernelSynced => kernel(),
+        Target::Kernel | Target::KernelSynced => unlogged(fd, kernel()),
     }
 }
 

@@ -7,11 +7,12 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
 
 use holdfast_cache::{Errno, Outcome, Place};
+use holdfast_canary::{Canary, on};
 use holdfast_media::Bytes;
 use libc::{iovec, off_t, size_t, ssize_t};
 
-use super::transfer::{self, Spot, Transfer};
-use crate::descriptions::{APPEND, DIRECT, DSYNC, State};
+use super::transfer::{self, Copied, Spot, Transfer};
+use crate::descriptions::{APPEND, DIRECT, DSYNC, SYNC, State};
 use crate::fds::{self, Moment, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
@@ -41,6 +42,14 @@ pub extern "C" fn holdfast_seen_writes() -> u32 {
     tls::with(|thread| thread.writes.get())
 }
 
+/// What a call writes.
+#[derive(Clone, Copy)]
+enum Parts<'a> {
+    One(Bytes<'a>),
+    /// The program's vector, at which nobody has looked.
+    Vector(*const iovec, c_int),
+}
+
 /// One write call of the program.
 #[derive(Clone, Copy)]
 struct Call {
@@ -62,7 +71,8 @@ impl Call {
     /// Syncs what such a call wrote.
     fn synced_after(&self, result: isize, synced: bool) -> isize {
         if result > 0 && synced {
-            let sync = raw::fdatasync(self.transfer.fd);
+            let whole = matches!(fds::look(self.transfer.fd), Row::Described(row) if row.flags() & SYNC != 0);
+            let sync = if whole { self.fsync() } else { raw::fdatasync(self.transfer.fd) };
             if sync < 0 {
                 return sync;
             }
@@ -70,9 +80,32 @@ impl Call {
         result
     }
 
-    /// # Safety
+    fn fsync(&self) -> isize {
+        // SAFETY: touches no memory.
+        raw::synced(self.transfer.fd, unsafe { call!(libc::SYS_fsync, self.transfer.fd) })
+    }
+
+    /// Whether the program asked for the call's bytes to be durable when it returns.
+    fn is_synchronous(&self, handle: Handle) -> bool {
+        handle.flags & DSYNC != 0 || self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0
+    }
+
+    /// Ends a call of which the log has the bytes: a synchronous write is a write and then exactly a sync.
+    #[inline]
+    fn ended(&self, handle: Handle, bytes: usize) -> isize {
+        if !self.is_synchronous(handle) || on(Canary::SynchronousUnsynced) {
+            return bytes as isize;
+        }
+        let raw = || raw::check(self.fsync()).map(|_| ());
+        let looked = target::look_at(&handle, self.transfer.fd);
+        match looked.and_then(|()| handle.client.sync(handle.file, handle.seen_error(), raw)) {
+            Ok(()) => bytes as isize,
+            Err(errno) => -(errno.0 as isize),
+        }
+    }
+
     /// `parts` are the program's buffers, as in `arguments`.
-    unsafe fn run(&self, parts: &[Bytes<'_>]) -> ssize_t {
+    fn run(&self, parts: Parts<'_>) -> ssize_t {
         if self.transfer.cancel {
             raw::cancellation_point();
         }
@@ -97,8 +130,43 @@ impl Call {
                 if strayed { self.settle_others(result, None) } else { result }
             },
             |errno| -(errno.0 as isize),
-            |handle| self.managed(handle, parts),
+            |handle| match parts {
+                Parts::One(bytes) => self.managed(handle, &[bytes]),
+                // SAFETY: the program's vector.
+                Parts::Vector(parts, count) => unsafe { self.managed_vector(handle, parts, count) },
+            },
         ))
+    }
+
+    /// A vector is read once. What is summed, reserved, logged and written by the kernel would otherwise be different parts, should
+    /// another thread change them: the record would be longer than its room in the log, or the file would get bytes that no
+    /// record has.
+    ///
+    /// # Safety
+    /// The program says that `count` parts lie at `parts`.
+    #[inline(never)]
+    unsafe fn managed_vector(&self, handle: Handle, parts: *const iovec, count: c_int) -> Option<isize> {
+        let Some(length) = transfer::length_of(count) else { return Some(self.transfer.plain()) };
+        if on(Canary::VectorInPlace) || on(Canary::RoomUnchecked) {
+            // SAFETY: `Bytes` has the layout of `iovec` (asserted above).
+            return self.managed(handle, unsafe { core::slice::from_raw_parts(parts.cast(), length) });
+        }
+        let with_copy = |copied: Copied<'_>| match copied {
+            Copied::Unreadable => Some(self.transfer.with_unreadable_parts().plain()),
+            // The kernel reads it once, and no record says what it found.
+            Copied::NoRoom => Some(self.around(handle)),
+            Copied::Parts(parts) => {
+                let call = Self { transfer: self.transfer.with_parts(parts), spot: self.spot };
+                if !transfer::are_sound(parts) {
+                    return Some(call.transfer.plain());
+                }
+                // SAFETY: the program says that its parts can be read; `Bytes` has the layout of `iovec` (asserted above).
+                let parts = unsafe { core::slice::from_raw_parts(parts.as_ptr().cast(), parts.len()) };
+                call.managed(handle, parts)
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { transfer::copied(parts, length, with_copy) }
     }
 
     /// A call of which only the kernel knows the result: how far it can read the bytes, or what it thinks of a flag.
@@ -145,7 +213,7 @@ impl Call {
             // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
             let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
         }
-        if (handle.flags & DSYNC != 0 || self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0)
+        if self.is_synchronous(handle)
             && let Err(errno) = unsynced::log_from_now(handle, self.transfer.fd)
         {
             return Some(-(errno.0 as isize));
@@ -193,7 +261,9 @@ impl Call {
         }
         match outcome {
             Err(_) if moved.get() => None,
-            Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => Some(bytes as isize),
+            Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => {
+                Some(self.ended(handle, bytes))
+            }
             // Changes nothing, of whichever file.
             Ok(Outcome::Kernel) if parts.iter().all(Bytes::is_empty) => Some(self.transfer.plain()),
             Ok(Outcome::Kernel) => self.left_to_kernel(handle),
@@ -249,6 +319,15 @@ impl Call {
             }
             Spot::Cursor | Spot::At(_) => Ok(()),
         };
+        let total: usize = parts.iter().map(Bytes::len).sum();
+        let end = match place {
+            Place::At(offset) | Place::Cursor { known: Some(offset) } => offset.saturating_add(total as u64),
+            Place::Cursor { known: None } | Place::Append => 0,
+        };
+        if handle.client.makes_longer(handle.file, end) {
+            // Afterwards nobody would see any more that somebody outside had cut it.
+            target::look_at(&handle, self.transfer.fd)?;
+        }
         handle.client.write_seeking(handle.file, place, parts, raw, landed, seek)
     }
 }
@@ -264,7 +343,8 @@ unsafe fn write_bytes(
     let transfer = Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel);
     let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
     // SAFETY: the program says that `bytes` bytes at `buffer` are readable.
-    unsafe { Call { transfer, spot }.run(&[Bytes::from_raw(buffer.cast(), bytes)]) }
+    let bytes = unsafe { Bytes::from_raw(buffer.cast(), bytes) };
+    Call { transfer, spot }.run(Parts::One(bytes))
 }
 
 unsafe fn write_parts(
@@ -276,16 +356,8 @@ unsafe fn write_parts(
     flags: c_int,
 ) -> ssize_t {
     let transfer = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
-    // SAFETY: the program's vector.
-    let (Some(spot), Some(parts)) = (Spot::of(number, offset), unsafe { transfer::parts(parts, count) })
-    else {
-        return give(transfer.kernel());
-    };
-    // SAFETY: the program says that its parts can be read; `Bytes` has the layout of `iovec` (asserted above).
-    unsafe {
-        let parts = core::slice::from_raw_parts(parts.as_ptr().cast::<Bytes<'_>>(), parts.len());
-        Call { transfer, spot }.run(parts)
-    }
+    let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
+    Call { transfer, spot }.run(Parts::Vector(parts, count))
 }
 
 /// `write`.

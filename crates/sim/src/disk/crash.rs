@@ -1,5 +1,7 @@
 //! What a power cut leaves of a file system.
 
+use std::sync::Arc;
+
 use super::content::Content;
 use super::names::NameChange;
 use super::{DiskState, Journal};
@@ -63,12 +65,35 @@ impl DiskState {
         let used: Vec<u64> = next.inodes.iter().flatten().map(|inode| inode.number).collect();
         next.free_numbers.retain(|number| !used.contains(number));
         next.now_unix_s += later_s;
+        next.booted_unix_s = next.now_unix_s;
+        next.boots = self.boots.wrapping_add(1);
         next.free_bytes = u64::MAX;
         next.watches.clear();
         next.notices.clear();
         next.random = Random::new(random.draw());
         next.version = 0;
         next
+    }
+
+    /// What is left when all processes die and the kernel goes on; `None` once bytes of a file were lost, of which the kernel may have
+    /// told somebody who is dead now.
+    pub fn all_die(&self) -> Option<Self> {
+        let mut next = self.clone();
+        for id in 0..next.inodes.len() as u32 {
+            let Some(inode) = next.inodes[id as usize].as_mut().map(Arc::make_mut) else { continue };
+            if inode.errors > 0 || inode.fails_next || inode.refuses_next {
+                return None;
+            }
+            let was_open = inode.opens > 0;
+            (inode.opens, inode.writers) = (0, 0);
+            if was_open {
+                next.reclaim(id);
+            }
+        }
+        next.now_unix_s += 1;
+        next.watches.clear();
+        next.notices.clear();
+        Some(next)
     }
 
     /// Everything that recovery can see of a file system after a power cut, in a few bits: inodes by their names, not by their
@@ -131,7 +156,7 @@ impl DiskState {
         Some((name, bytes))
     }
 
-    fn sync_everything(&mut self) {
+    pub(super) fn sync_everything(&mut self) {
         self.commit(|_| true);
         for id in 0..self.inodes.len() as u32 {
             if self.inodes[id as usize].as_ref().is_some_and(|inode| inode.is_dirty()) {

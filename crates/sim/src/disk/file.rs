@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use holdfast_keeper::disk::{Access, Disk, DiskFile, Notice, Stat};
+use holdfast_keeper::disk::{Access, Clock, Disk, DiskFile, Notice, Stat};
 use holdfast_pool::{Identity, Ownership};
 
 use super::names::NameChange;
-use super::{DEVICE, FS_UUID, SimDisk, not_found};
+use super::{DEVICE, FS_UUID, SECOND_NS, SimDisk, not_found};
 use crate::stage::{self, Kind};
 
 /// An open description.
@@ -154,7 +154,9 @@ impl DiskFile for SimFile {
             links: inode.links,
             size: inode.cached.size,
             ownership: inode.ownership,
-            ctime_unix_s: inode.ctime_unix_s,
+            modified_ns: inode.ctime_unix_s * SECOND_NS as i64,
+            changed_ns: inode.ctime_unix_s * SECOND_NS as i64,
+            mount: 1,
             born_unix_s: Some(inode.born_unix_s),
         })
     }
@@ -219,6 +221,12 @@ impl DiskFile for SimFile {
         if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        self.disk.state().sync_everything();
+        Ok(())
+    }
+
     fn sync_file_system(&self) {}
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -251,6 +259,13 @@ impl DiskFile for SimFile {
 
     fn orders_names(&self) -> bool {
         self.disk.is_ordered()
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        self.disk.state().commit_all();
+        stage::point(Kind::Disk);
+        Ok(())
     }
 
     fn try_clone(&self) -> io::Result<Self> {
@@ -328,8 +343,14 @@ impl Disk for SimDisk {
         Ok((self.open_inode(id, false), path))
     }
 
-    fn now_unix_s(&self) -> u64 {
-        self.state().now_unix_s
+    fn clock(&self) -> Clock {
+        let state = self.state();
+        let booted_ns = state.booted_unix_s * SECOND_NS;
+        Clock { now_ns: state.now_unix_s * SECOND_NS, booted_ns_min: booted_ns, booted_ns_max: booted_ns }
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        [self.state().boots; 16]
     }
 
     fn watch(&self, directory: &Path) -> Option<i32> {

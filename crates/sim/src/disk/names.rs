@@ -20,7 +20,9 @@ impl DiskState {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
         let inode = self.make(false, mode);
-        self.inode_mut(directory).entries.insert(name.to_vec(), inode);
+        let parent = self.inode_mut(directory);
+        parent.entries.insert(name.to_vec(), inode);
+        parent.in_journal = true;
         self.journal.push(NameChange::Add { directory, name: name.to_vec(), inode });
         self.notify(directory, Change::Created(name.to_vec()));
         Ok(inode)
@@ -29,6 +31,9 @@ impl DiskState {
     pub(crate) fn remove(&mut self, directory: u32, name: &[u8]) -> io::Result<()> {
         let inode = self.inode_mut(directory).entries.remove(name).ok_or_else(not_found)?;
         self.inode_mut(inode).links -= 1;
+        for id in [directory, inode] {
+            self.inode_mut(id).in_journal = true;
+        }
         self.touch(inode);
         self.journal.push(NameChange::Remove { directory, name: name.to_vec(), inode });
         self.notify(directory, Change::Removed(name.to_vec()));
@@ -44,6 +49,9 @@ impl DiskState {
         }
         self.inode_mut(from.0).entries.remove(from.1);
         self.inode_mut(to.0).entries.insert(to.1.to_vec(), inode);
+        for id in [from.0, to.0, inode] {
+            self.inode_mut(id).in_journal = true;
+        }
         self.touch(inode);
         let change =
             NameChange::Move { from: (from.0, from.1.to_vec()), to: (to.0, to.1.to_vec()), inode, replaced };
@@ -60,7 +68,8 @@ impl DiskState {
 
     pub(super) fn sync_directory(&mut self, id: u32) {
         match self.ordering {
-            Journal::Ordered => self.commit(|_| true),
+            Journal::Ordered if self.commits_with(id) => self.commit_all(),
+            Journal::Ordered => {}
             Journal::Lagging => self.commit(|change| match change {
                 NameChange::Add { directory, .. } | NameChange::Remove { directory, .. } => *directory == id,
                 NameChange::Move { from, to, .. } => from.0 == id || to.0 == id,

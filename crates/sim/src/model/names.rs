@@ -151,15 +151,21 @@ impl Model {
         }
     }
 
+    /// Whether a change is found only where an earlier one is, once that was made: on a journal that is so of all of them.
+    pub(super) fn needs(&self, later: usize, earlier: usize) -> bool {
+        let (later, earlier) = (&self.changes[later], &self.changes[earlier]);
+        // Of two at once the one that was announced first may be made last.
+        let came_first = later.made.zip(earlier.made).is_none_or(|(later, earlier)| earlier < later);
+        self.in_order && came_first || later.naming.builds_on(&earlier.naming)
+    }
+
     /// With a change all earlier ones that it builds on are certain, if they were made at all.
     fn make_sure(&mut self, index: usize) {
         self.changes[index].sure = true;
         self.version += 1;
         for earlier in (0..index).rev() {
             let later = (earlier + 1..=index).filter(|&later| self.changes[later].sure);
-            let needed = later
-                .clone()
-                .any(|later| self.changes[later].naming.builds_on(&self.changes[earlier].naming));
+            let needed = later.clone().any(|later| self.needs(later, earlier));
             if needed && self.changes[earlier].made.is_some() {
                 self.changes[earlier].sure = true;
             }

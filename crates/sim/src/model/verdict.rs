@@ -22,9 +22,7 @@ impl Model {
                 !lost.contains(&index)
                     && lost.iter().any(|&lost| {
                         // What was not made yet was in nobody's way.
-                        lost < index
-                            && self.changes[lost].made.is_some()
-                            && self.changes[index].naming.builds_on(&self.changes[lost].naming)
+                        lost < index && self.changes[lost].made.is_some() && self.needs(index, lost)
                     })
             });
             if builds_on_lost {

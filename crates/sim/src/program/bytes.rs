@@ -19,8 +19,9 @@ pub(super) fn create(name: Name) {
     let disk = parts(|parts| parts.disk.clone());
     let Ok(file) = disk.create(&path(name)) else { return };
     let index = model(|model| model.create(&[name]));
+    let noted = client(0).note_change(DEVICE);
     parts(|parts| {
-        let handle = Handle { file, reference: None, is_as_born: true, seen_error: AtomicU32::new(0) };
+        let handle = Handle { file, reference: None, is_as_born: true, noted, seen_error: AtomicU32::new(0) };
         parts.handles.insert(index, handle);
     });
     stage::point(Kind::Raw);
@@ -268,6 +269,8 @@ pub(super) fn sync(thread: u8, name: Name) {
     let seen_error = AtomicU32::new(seen);
     let is_first = reference.is_some_and(|reference| client(thread).is_unsynced(reference));
     let is_real = Cell::new(false);
+    let inode = with_handle(index, |handle| handle.file.id);
+    let commits = parts(|parts| parts.disk.state().commits_with(inode));
     let raw = || {
         is_real.set(true);
         raw_sync(index)
@@ -287,6 +290,8 @@ pub(super) fn sync(thread: u8, name: Name) {
             stage::complain(format!("a first sync of {} hides that pages were lost", char::from(name)));
         }
         let ordered = parts(|parts| parts.disk.is_ordered());
+        // Natively only a file that the journal has something of has it commit.
+        let commits = commits || reference.is_some_and(|reference| client(thread).is_managed(reference));
         // Else it was the kernel's sync alone, which says nothing of names.
         let is_logged = (is_first || !is_real.get())
             && reference.is_some_and(|reference| client(thread).is_managed(reference));
@@ -295,7 +300,7 @@ pub(super) fn sync(thread: u8, name: Name) {
             if logs && is_logged {
                 model.first_synced(index);
             }
-            if ordered {
+            if ordered && commits {
                 model.names_synced(changes, false);
             }
         });

@@ -92,7 +92,7 @@ pub(super) fn unlink(thread: u8, name: Name, works: bool) {
         Some(Err(_)) => return model(|model| model.not_named(naming)),
     };
     if removal != Some(Removal::Held) {
-        client(thread).note_names(DEVICE);
+        client(thread).note_change(DEVICE);
     }
     stage::point(Kind::Raw);
     if works {
@@ -104,7 +104,7 @@ pub(super) fn unlink(thread: u8, name: Name, works: bool) {
         stage::point(Kind::Raw);
     }
     if works && removal != Some(Removal::Held) {
-        client(thread).note_names(DEVICE);
+        client(thread).note_change(DEVICE);
     }
     if let (Some(file), Some(removal)) = (reference, removal) {
         client(thread).unlinked(file, removal, works);

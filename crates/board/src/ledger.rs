@@ -1,0 +1,233 @@
+//! The ledger of a file system: changes of its names, sizes and attributes that no record and no slot holds.
+//!
+//! A journal commits a prefix: with one change it makes durable all that were made before it, and
+//! programs rely on that. What Holdfast makes durable by itself must therefore extend what the file
+//! system has committed, and a sync is absorbed only while nothing is pending (invariants 9 and 10).
+//! A row counts what is pending and knows one way to make it nothing: a commit of the file system that
+//! began after the changes (invariant 11). It never guesses: what nobody told it of is not in it.
+//!
+//! ```text
+//!              note                    begin                  end(true)
+//!   (clean) ─────────> pending ─────────────────> committing ──────────> (clean)
+//!      ^                 │  ^                          │
+//!      └─────────────────┘  └──────────────────────────┘
+//!         hold (the last)            end(false)
+//! ```
+//!
+//! A change that is noted while a commit is under way belongs to the next *epoch*: the commit may miss it.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// File systems with managed files at a time; further ones have no row, and everything on them counts as pending.
+pub(crate) const LEDGER_ROWS: usize = 16;
+
+/// The word: epoch (32 bits), whether a commit is under way (1 bit), changes pending (31 bits).
+const COMMITTING: u64 = 1 << 31;
+const PENDING: u64 = COMMITTING - 1;
+const EPOCH: u64 = 1 << 32;
+
+/// When a change was noted: between which two commits of its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u32);
+
+impl Epoch {
+    /// A number other than 0 for it.
+    pub fn to_raw(self) -> u64 {
+        u64::from(self.0) + 1
+    }
+
+    /// What [`Epoch::to_raw`] gave; 0 is none.
+    pub fn from_raw(raw: u64) -> Option<Self> {
+        u32::try_from(raw.checked_sub(1)?).ok().map(Self)
+    }
+}
+
+/// How a file system makes changes durable; the keeper knows, as soon as it has a file there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Commits {
+    /// Nobody has said so far.
+    Unknown = 0,
+    /// In the order in which they were made, all together: the journals of ext4 and xfs.
+    InOrder = 1,
+    /// File by file, each with what its own sync covers: btrfs, and ext4 without a journal.
+    ByFile = 2,
+}
+
+/// The changes on one file system.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct LedgerRow {
+    /// Device number + 1, or 0 for a free row.
+    device: AtomicU64,
+    word: AtomicU64,
+    commits: AtomicU32,
+    /// Managed files there.
+    files: AtomicU32,
+    /// A sync was made really because changes are pending: the keeper had better commit.
+    is_wanted: AtomicU32,
+}
+
+impl LedgerRow {
+    /// Whether the row is about the file system.
+    #[inline]
+    pub(crate) fn is_about(&self, device: u64) -> bool {
+        self.device.load(Ordering::SeqCst) == device + 1
+    }
+
+    /// A file there is managed from now on. Of what was done before the first one nobody knows: it is pending, and how the
+    /// file system commits is to be learned.
+    pub(crate) fn enter(&self, device: u64) {
+        if self.files.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.commits.store(Commits::Unknown as u32, Ordering::SeqCst);
+            self.note();
+            self.device.store(device + 1, Ordering::SeqCst);
+        }
+    }
+
+    /// A file there is managed no more.
+    pub(crate) fn leave(&self) {
+        self.files.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether it has managed files.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.files.load(Ordering::SeqCst) != 0
+    }
+
+    /// The file system's device number.
+    pub(crate) fn device(&self) -> Option<u64> {
+        self.device.load(Ordering::SeqCst).checked_sub(1)
+    }
+
+    /// Notes a change. Who makes it notes it before the call, so that nobody builds on it unseen, and once more
+    /// when it is done, since a commit in between may have missed it.
+    pub fn note(&self) -> Epoch {
+        let before = self.update(|word| if word & PENDING == PENDING { word } else { word + 1 });
+        Epoch((before / EPOCH) as u32)
+    }
+
+    /// A change that was noted once, in `epoch`, is held by a slot now. One that a commit has taken up since is
+    /// no longer counted by itself: nothing happens then.
+    pub fn hold(&self, epoch: Epoch) {
+        self.update(|word| {
+            let pending = word & PENDING;
+            let counts = (word / EPOCH) as u32 == epoch.0 && pending != 0 && pending != PENDING;
+            word - u64::from(counts)
+        });
+    }
+
+    /// Whether nothing is pending.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        self.word.load(Ordering::SeqCst).is_multiple_of(EPOCH)
+    }
+
+    /// Whether nothing is pending but one change, which was noted once in `epoch`.
+    pub fn is_clean_but(&self, epoch: Option<Epoch>) -> bool {
+        let word = self.word.load(Ordering::SeqCst);
+        let own = epoch.is_some_and(|epoch| (word / EPOCH) as u32 == epoch.0);
+        word % EPOCH <= u64::from(own)
+    }
+
+    /// Begins a commit of everything noted so far; false when there is nothing. One at a time: the keeper's.
+    pub fn begin(&self) -> bool {
+        let before = self.update(|word| match word % EPOCH {
+            0 => word,
+            _ => (word / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | COMMITTING,
+        });
+        self.is_wanted.store(0, Ordering::SeqCst);
+        !before.is_multiple_of(EPOCH)
+    }
+
+    /// Ends it. After a failure what it was to cover is pending again.
+    pub fn end(&self, succeeded: bool) {
+        self.update(|word| {
+            let word = word & !COMMITTING;
+            word + u64::from(!succeeded && word & PENDING != PENDING)
+        });
+    }
+
+    /// Says how the file system makes changes durable.
+    pub fn set_commits(&self, commits: Commits) {
+        self.commits.store(commits as u32, Ordering::SeqCst);
+    }
+
+    /// How the file system makes changes durable.
+    #[inline]
+    pub fn commits(&self) -> Commits {
+        match self.commits.load(Ordering::SeqCst) {
+            1 => Commits::InOrder,
+            2 => Commits::ByFile,
+            _ => Commits::Unknown,
+        }
+    }
+
+    /// Asks the keeper for a commit when it has time.
+    pub fn want(&self) {
+        self.is_wanted.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody asked for one.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::SeqCst) != 0
+    }
+
+    /// Changes the word; what it was before.
+    fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
+        let mut word = self.word.load(Ordering::SeqCst);
+        loop {
+            match self.word.compare_exchange(word, change(word), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(before) => return before,
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_slot_holds_is_not_pending() {
+        let row = LedgerRow::default();
+        let (first, second) = (row.note(), row.note());
+        assert!(!row.is_clean() && !row.is_clean_but(Some(first)));
+        row.hold(second);
+        assert!(row.is_clean_but(Some(first)) && !row.is_clean());
+        row.hold(first);
+        assert!(row.is_clean());
+        // Never below what others noted.
+        row.hold(first);
+        assert!(row.is_clean());
+    }
+
+    #[test]
+    fn a_commit_covers_what_was_noted_before_it_began() {
+        let row = LedgerRow::default();
+        assert!(!row.begin());
+        let before = row.note();
+        assert!(row.begin());
+        assert!(!row.is_clean());
+        let during = row.note();
+        // Taken up by the commit: it is not what was noted since.
+        row.hold(before);
+        row.end(true);
+        assert!(!row.is_clean() && row.is_clean_but(Some(during)) && !row.is_clean_but(Some(before)));
+    }
+
+    #[test]
+    fn a_commit_that_failed_covers_nothing() {
+        let row = LedgerRow::default();
+        let epoch = row.note();
+        assert!(row.begin());
+        row.end(false);
+        assert!(!row.is_clean() && !row.is_clean_but(Some(epoch)));
+        row.hold(epoch);
+        assert!(!row.is_clean());
+        assert!(row.begin());
+        row.end(true);
+        assert!(row.is_clean());
+    }
+}

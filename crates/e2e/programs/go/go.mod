@@ -1,0 +1,3 @@
+module gounseen
+
+go 1.19

@@ -1,0 +1,381 @@
+//! The rules by which recovery tells what a crash left from what others made of it since (docs/crash.md, section 8), each on
+//! real kernels: what was synced by others is never undone, and what the crash took comes back.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdfast_e2e::cmd::{Cmd, Output};
+use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::pool::Pool;
+
+use super::{BEHIND, LATE, Running, text};
+
+const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
+const BYTES: usize = 100_000;
+
+/// Overwrites a file that is there, half of it with each of two syncs.
+const OVERWRITE: &str = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+for at in 0, 50000:
+    os.pwrite(fd, b'n' * 50000, at)
+    os.fsync(fd)
+print('ready', flush=True)
+time.sleep(60)
+";
+
+/// Makes two files in a directory. With the first one the keeper syncs the directory; the second is in the log alone.
+const CREATE: &str = "
+import os, sys, time
+os.chdir(sys.argv[1])
+for name in 'first', 'second':
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, b'bytes of ' + name.encode())
+    os.fsync(fd)
+print('ready', flush=True)
+time.sleep(60)
+";
+
+/// btrfs cannot be shut down: its disk forgets.
+fn disk_of(kind: Kind) -> Disk {
+    if kind == Kind::Btrfs { Disk::forgetful(kind) } else { Disk::new(kind) }
+}
+
+/// A file of old bytes, on the disk.
+fn old_file(disk: &Disk) -> PathBuf {
+    let file = disk.root.join("file");
+    std::fs::write(&file, vec![b'o'; BYTES]).expect("file");
+    disk.settle();
+    file
+}
+
+/// Runs a program up to its word, and kills it, the keeper and the supervisor; in between `and` happens.
+fn killed(pool: &Pool, options: &[&str], script: &str, place: &Path, and: impl FnOnce()) {
+    let mut run = Running::python(pool, options, script, place);
+    run.until("ready");
+    and();
+    run.kill_all(pool);
+}
+
+/// What somebody outside writes, and syncs.
+fn write_natively(file: &Path, at: u64) {
+    let open = std::fs::File::options().write(true).open(file).expect("file");
+    open.write_all_at(b"by somebody else", at).expect("written");
+    open.sync_all().expect("synced");
+}
+
+fn whole(file: &Path) -> Vec<u8> {
+    std::fs::read(file).unwrap_or_default()
+}
+
+/// `recover` says no, of this file and in these words.
+fn is_set_aside(told: &Output, file: &Path, words: &str) {
+    told.expect(&[1]);
+    let said = format!("{}{}", told.stdout, told.stderr);
+    assert!(said.contains(text(file)) && said.contains("set aside"), "{}", told.told());
+    assert!(said.contains(words), "it does not say `{words}`\n{}", told.told());
+}
+
+/// The page cache had every byte, and somebody's write and sync right after the kill was undone by a replay.
+#[test]
+fn what_others_sync_right_after_a_kill_stays() {
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let file = old_file(&disk);
+        killed(&pool, &[LATE], OVERWRITE, &file, || ());
+        write_natively(&file, 30);
+        let told = pool.recover(&[]);
+        told.ok();
+        let mut expected = vec![b'n'; BYTES];
+        expected[30..46].copy_from_slice(b"by somebody else");
+        assert!(whole(&file) == expected, "{kind:?}\n{}", told.told());
+        // And all of it is on the disk.
+        disk.cut_power();
+        disk.restore_power();
+        assert!(whole(&file) == expected, "{kind:?}: not on the disk");
+        pool.recover(&[]).ok();
+    }
+}
+
+/// A file that somebody removed after the kill was built anew.
+#[test]
+fn what_others_remove_right_after_a_kill_stays_away() {
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let directory = disk.root.join("sub");
+        std::fs::create_dir(&directory).expect("directory");
+        disk.settle();
+        killed(&pool, &[LATE], CREATE, &directory, || ());
+        std::fs::remove_file(directory.join("first")).expect("removed");
+        pool.recover(&[]).ok();
+        assert!(!directory.join("first").exists(), "{kind:?}");
+        assert_eq!(whole(&directory.join("second")), b"bytes of second", "{kind:?}");
+        disk.cut_power();
+        disk.restore_power();
+        assert_eq!(whole(&directory.join("second")), b"bytes of second", "{kind:?}: not on the disk");
+    }
+}
+
+/// What no page cache ever had is not made good by a sync.
+#[test]
+fn what_only_the_log_has_comes_back_after_a_kill() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let file = old_file(&disk);
+        killed(&pool, &BEHIND, OVERWRITE, &file, || ());
+        let told = pool.recover(&[]);
+        told.ok();
+        assert!(whole(&file) == vec![b'n'; BYTES], "{kind:?}\n{}", told.told());
+    }
+}
+
+/// A volume was put back to an older snapshot, and its files became what they never were.
+#[test]
+fn an_older_state_of_a_volume_is_left_as_it_is() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+for name in sys.argv[3]:
+    fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    os.pwrite(fd, sys.argv[2].encode(), 0)
+    os.fsync(fd)
+print('ready', flush=True)
+time.sleep(60)
+";
+    let (disk, pool) = (Disk::with_size(Kind::Ext4, 64 << 20), Pool::new());
+    let [a, b, c] = ["a", "b", "c"].map(|name| disk.root.join(name));
+    for file in [&a, &b] {
+        std::fs::write(file, "first!").expect("file");
+    }
+    disk.settle();
+    let snapshot = disk.copy();
+    std::thread::sleep(Duration::from_millis(50));
+    let start = |word: &str, names: &str| {
+        let program = ["--", "python3", "-c", script, text(&disk.root), word, names];
+        let mut run = Running::start(&pool.run(&[LATE]).args(program));
+        run.until("ready");
+        run
+    };
+    let mut first = start("second", "ab");
+    // What is in the files by now is on the disk, and known to be; the rest is written after.
+    pool.command("drain").ok();
+    let second = start("fourth", "bc");
+    disk.cut_power();
+    // Its supervisor would recover at once.
+    drop(first.child.kill());
+    second.kill_all(&pool);
+    drop(first);
+    disk.replace(&snapshot);
+    let told = pool.recover(&[]);
+    is_set_aside(&told, &b, "older than it was known to be");
+    assert_eq!((whole(&a), whole(&b)), (b"first!".to_vec(), b"first!".to_vec()), "{}", told.told());
+    assert!(!c.exists(), "{}", told.told());
+    pool.run(&[]).args(["--", "cat", text(&b)]).output().expect(&[120]);
+}
+
+/// An init script gave a file to its service, and the file was set aside.
+#[test]
+fn attributes_that_change_at_boot_keep_no_records_from_a_file() {
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let file = old_file(&disk);
+        killed(&pool, &[LATE], OVERWRITE, &file, || disk.cut_power());
+        disk.restore_power();
+        assert!(whole(&file) != vec![b'n'; BYTES], "{kind:?}: the crash took nothing");
+        std::os::unix::fs::chown(&file, Some(65_534), None).expect("chown");
+        let told = pool.recover(&[]);
+        told.ok();
+        assert!(whole(&file) == vec![b'n'; BYTES], "{kind:?}\n{}", told.told());
+        assert_eq!(std::fs::metadata(&file).expect("file").uid(), 65_534, "{kind:?}");
+    }
+}
+
+/// A word of the pool, as docs/format.md has it.
+fn move_word(pool: &Pool, at: u64, by: u64) {
+    let open = std::fs::File::options().read(true).write(true).open(&pool.path).expect("pool");
+    let mut bytes = [0; 8];
+    open.read_exact_at(&mut bytes, at).expect("word");
+    let value = (u64::from_le_bytes(bytes) >> 12) + by;
+    let check = (u64::from(crc32c::crc32c(&value.to_le_bytes())) & 0xfff) ^ 0x5a5;
+    open.write_all_at(&(value << 12 | check).to_le_bytes(), at).expect("word");
+}
+
+/// The clock was an hour behind after the crash, and what somebody synced then looked older than the crash.
+#[test]
+fn a_clock_that_was_set_back_hides_nobodys_change() {
+    const HOUR_US: u64 = 3_600_000_000;
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = old_file(&disk);
+    killed(&pool, &[LATE], OVERWRITE, &file, || disk.cut_power());
+    disk.restore_power();
+    // The keeper's clock was ahead of this one by an hour: heartbeat, and when the machine was booted by it.
+    move_word(&pool, 4096, HOUR_US);
+    move_word(&pool, 4096 + 192, HOUR_US);
+    write_natively(&file, 30);
+    let theirs = whole(&file);
+    let told = pool.recover(&[]);
+    is_set_aside(&told, &file, "the clock was set back");
+    assert!(whole(&file) == theirs, "{}", told.told());
+    pool.recover(&["--discard", text(&file)]).ok();
+}
+
+/// A new file was built beneath the mount point of the directory that it belongs to.
+#[test]
+fn a_new_file_waits_for_its_bind_mount() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (real, at) = (disk.root.join("real"), disk.root.join("at"));
+    std::fs::create_dir(&real).expect("directory");
+    std::fs::create_dir(&at).expect("directory");
+    disk.settle();
+    let bind = || drop(Cmd::new("mount").args(["--bind", text(&real), text(&at)]).ok());
+    let unbind = || drop(Cmd::new("umount").arg("-l").arg(&at).ok());
+    waits_for(&disk, &pool, &at, &bind, &unbind);
+}
+
+/// The same, of a subvolume, which has the UUID of its file system.
+#[test]
+fn a_new_file_waits_for_its_subvolume() {
+    let (disk, pool) = (disk_of(Kind::Btrfs), Pool::new());
+    let at = disk.root.join("at");
+    std::fs::create_dir(&at).expect("directory");
+    Cmd::new("btrfs").args(["subvolume", "create"]).arg(disk.root.join("sub")).ok();
+    disk.settle();
+    let mount = || {
+        let device = Cmd::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&disk.root).ok().stdout;
+        let device = device.trim().split('[').next().unwrap_or_default().to_owned();
+        drop(Cmd::new("mount").args(["-o", "subvol=sub", &device]).arg(&at).ok());
+    };
+    let unmount = || drop(Cmd::new("umount").arg("-l").arg(&at).ok());
+    waits_for(&disk, &pool, &at, &mount, &unmount);
+}
+
+fn waits_for(disk: &Disk, pool: &Pool, at: &Path, mount: &dyn Fn(), unmount: &dyn Fn()) {
+    mount();
+    killed(pool, &[LATE], CREATE, at, || disk.cut_power());
+    unmount();
+    disk.restore_power();
+    let told = pool.recover(&[]);
+    is_set_aside(&told, &at.join("second"), "another directory stands");
+    assert_eq!(std::fs::read_dir(at).expect("directory").count(), 0, "{}", told.told());
+    mount();
+    let second = at.join("second");
+    let told = pool.recover(&["--force", text(&second), "--force", text(&at.join("first"))]);
+    told.ok();
+    assert_eq!(whole(&second), b"bytes of second", "{}", told.told());
+    unmount();
+}
+
+/// A file that was found by its handle alone had the path `/`, in which recovery looked for its directory for ever.
+#[test]
+fn a_file_whose_path_nobody_knows_is_recovered() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let directory = disk.root.join("sub");
+        std::fs::create_dir(&directory).expect("directory");
+        disk.settle();
+        killed(&pool, &[LATE], CREATE, &directory, || {
+            disk.settle();
+            disk.cut_power();
+        });
+        disk.restore_power();
+        std::fs::rename(directory.join("second"), disk.root.join("moved")).expect("renamed");
+        // The kernel has not looked at it since: it knows no path of it.
+        disk.restore_power();
+        let told = pool.recover(&[]);
+        told.ok();
+        assert_eq!(whole(&disk.root.join("moved")), b"bytes of second", "{kind:?}\n{}", told.told());
+        let again = pool.recover(&[]);
+        again.ok();
+        assert!(again.stdout.contains("\"clean\": true"), "{}", again.told());
+    }
+}
+
+/// What rsync, make and backups go by: times that were synced, and times of writes.
+#[test]
+fn replayed_files_are_as_old_as_their_last_change() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+set_last, written_last = (os.open(name, os.O_RDWR | os.O_CREAT, 0o600) for name in ('set', 'written'))
+def write(fd):
+    os.pwrite(fd, b'n' * 1000, 0)
+    os.fsync(fd)
+write(set_last)
+time.sleep(0.05)
+os.utime(set_last, (900000000, 900000000))
+os.fsync(set_last)
+os.utime(written_last, (900000000, 900000000))
+os.fsync(written_last)
+time.sleep(0.05)
+write(written_last)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        for name in ["set", "written"] {
+            std::fs::write(disk.root.join(name), "").expect("file");
+        }
+        disk.settle();
+        let modified = |name: &str| {
+            let metadata = std::fs::metadata(disk.root.join(name)).expect("file");
+            (metadata.mtime(), metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec())
+        };
+        let mut native = 0;
+        killed(&pool, &[LATE], script, &disk.root, || {
+            native = modified("written").1;
+            disk.cut_power();
+        });
+        disk.restore_power();
+        std::thread::sleep(Duration::from_millis(100));
+        let told = pool.recover(&[]);
+        told.ok();
+        assert_eq!(whole(&disk.root.join("written")), vec![b'n'; 1000], "{kind:?}\n{}", told.told());
+        assert_eq!(modified("set").0, 900_000_000, "{kind:?}\n{}", told.told());
+        // The clock of records runs behind that of files by a tick at most.
+        let differs = (modified("written").1 - native).abs();
+        assert!(differs < 20_000_000, "{kind:?}: {differs} ns\n{}", told.told());
+    }
+}
+
+/// A file that was set aside: somebody changed it after the crash.
+fn with_a_file_set_aside() -> (Disk, Pool, PathBuf) {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = old_file(&disk);
+    killed(&pool, &[LATE], OVERWRITE, &file, || disk.cut_power());
+    disk.restore_power();
+    write_natively(&file, 30);
+    is_set_aside(&pool.recover(&[]), &file, "changed after the crash");
+    (disk, pool, file)
+}
+
+/// A program was started on the stale file, status 0.
+#[test]
+fn no_program_is_started_on_files_that_are_set_aside() {
+    let (_disk, pool, file) = with_a_file_set_aside();
+    let cat = |options: &[&str]| pool.run(options).args(["--", "cat", text(&file)]).output();
+    let refused = cat(&[]);
+    refused.expect(&[120]).says(&[text(&file), "--ignore-set-aside"], &["holdfast recover"]);
+    assert_eq!(refused.stdout, "");
+    assert!(cat(&["--ignore-set-aside"]).ok().stdout.contains("by somebody else"));
+    pool.recover(&["--discard", text(&file)]).ok();
+    cat(&[]).ok();
+}
+
+/// Old records were laid over what a later life of the file had written.
+#[test]
+fn no_old_records_go_over_a_later_life_of_their_file() {
+    let (disk, pool, file) = with_a_file_set_aside();
+    let script = OVERWRITE.replace("b'n'", "b'l'").replace("time.sleep(60)", "");
+    pool.run(&["--ignore-set-aside"]).args(["--", "python3", "-c", &script, text(&file)]).output().ok();
+    assert!(whole(&file) == vec![b'l'; BYTES]);
+    let told = pool.recover(&["--force", text(&file)]);
+    is_set_aside(&told, &file, "--export");
+    assert!(whole(&file) == vec![b'l'; BYTES], "{}", told.told());
+    let out = disk.root.join("out");
+    std::fs::create_dir(&out).expect("directory");
+    pool.recover(&["--export", text(&out)]).expect(&[1]);
+    assert!(std::fs::read_dir(&out).expect("directory").next().is_some(), "nothing was exported");
+    pool.recover(&["--discard", text(&file)]).ok();
+}
