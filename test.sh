@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs all tests of Holdfast: formatting, lints, every crate's own tests, and the end-to-end tests on real programs.
-# Installs the Debian packages they need, when missing. Run it as root: the end-to-end tests mount file systems.
+# Runs all tests of Holdfast: formatting, lints, every crate's own tests, and the end-to-end tests
+# on real programs. Installs the Debian packages they need, when missing. Run it as root: the
+# end-to-end tests mount file systems.
 set -u
 cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
@@ -29,14 +30,16 @@ log=$(mktemp)
 tally=$(mktemp)
 trap 'rm -f "$log" "$log.times" "$tally"' EXIT
 
-# Some tests run what is built as other users, who cannot enter a checkout in root's home: then it lies elsewhere.
+# Some tests run what is built as other users, who cannot enter a checkout in root's home: then it
+# lies elsewhere.
 if [ ! -L target ] && ! setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$PWD/."; then
     built=$(mktemp -d /var/tmp/holdfast-target-XXXXXX) && chmod 755 "$built" &&
         { [ ! -d target ] || mv target "$built"; } && mkdir -p "$built/target" && ln -s "$built/target" target || exit 1
     echo "other users cannot enter $PWD: target is a link to $built/target now"
 fi
 
-# The guest boots Debian's stock kernel. It is unpacked, not installed: this machine's own boot files are left alone.
+# The guest boots Debian's stock kernel. It is unpacked, not installed: this machine's own boot
+# files are left alone.
 kernel=target/guest-kernel
 if [ ! -d "$kernel/lib/modules" ]; then
     package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')
@@ -50,7 +53,8 @@ failed=0
 # What a step's command is started with.
 apart=""
 
-# Seconds of processor time that the commands so far have used, into `used`: a subshell would tell its own.
+# Seconds of processor time that the commands so far have used, into `used`: a subshell would tell
+# its own.
 count_processors() {
     times >"$log.times"
     used=$(awk 'NR == 2 { split($1, user, /[ms]/); split($2, kernel, /[ms]/)
@@ -93,8 +97,8 @@ step() {
     fi
 }
 
-# in_time TAKES NAME SECONDS COMMAND...: a step that takes so many seconds, unless continuous integration, which has 24 minutes,
-# has less left.
+# in_time TAKES NAME SECONDS COMMAND...: a step that takes so many seconds, unless continuous
+# integration, which has 24 minutes, has less left.
 in_time() {
     local takes=$1
     shift
@@ -108,8 +112,8 @@ in_time() {
 step "formatting (cargo fmt)" 60 cargo fmt --all --check
 step "release build" 600 cargo build --release
 step "lints (cargo clippy, warnings are errors)" 600 cargo clippy --workspace --all-targets -- -D warnings
-# Licences, duplicates and sources of all dependencies. Advisories need their database from the network: run
-# `cargo deny check advisories` where it can be reached.
+# Licences, duplicates and sources of all dependencies. Advisories need their database from the
+# network: run `cargo deny check advisories` where it can be reached.
 if ! cargo deny --version >/dev/null 2>&1; then
     step "installing cargo-deny" 900 cargo install --locked --quiet cargo-deny
 fi
@@ -117,12 +121,14 @@ step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses ban
 own="--workspace --exclude holdfast-e2e --exclude holdfast-model --exclude holdfast-siege"
 # shellcheck disable=SC2086
 step "each crate's own tests: build" 600 cargo test $own --no-run
-# Most tests wait more than they compute: what only computes runs beside them, and is shown when it is done.
+# Most tests wait more than they compute: what only computes runs beside them, and is shown when it
+# is done.
 beside=$(mktemp -d)
 (
     summary=() failed=0 log=$beside/step
-    # A session of its own is a group of its own for the scheduler. Where what computes shares the session of the tests, a
-    # kernel (6.18) was seen to let all other sessions wait up to 14 s for a processor: every keeper has its own.
+    # A session of its own is a group of its own for the scheduler. Where what computes shares the
+    # session of the tests, a kernel (6.18) was seen to let all other sessions wait up to 14 s for a
+    # processor: every keeper has its own.
     apart="setsid --wait"
     step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
     # One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
@@ -169,7 +175,8 @@ in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, di
     env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
     cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
 
-# What was attacked, and how often: added up from the lines that the suites print, `tally: NAME: WHAT N, WHAT N; MORE`.
+# What was attacked, and how often: added up from the lines that the suites print, `tally: NAME:
+# WHAT N, WHAT N; MORE`.
 attacked() {
     awk -v seconds="$SECONDS" '
         function told(what) { return what in sum ? sum[what] : "none" }

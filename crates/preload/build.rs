@@ -1,8 +1,9 @@
 //! Links the library so that it asks for nothing but `libc.so.6`, and can be loaded by musl too.
 //!
-//! musl takes that name for itself, but it knows neither glibc's loader nor where libgcc_s is, and a program that cannot
-//! load a preloaded library does not start at all. So the unwinder, which only a panic would use, is linked statically,
-//! and what libc or the loader defines is left to be found in either.
+//! musl takes that name for itself, but it knows neither glibc's loader nor where libgcc_s is, and
+//! a program that cannot load a preloaded library does not start at all. So the unwinder, which
+//! only a panic would use, is linked statically, and what libc or the loader defines is left to be
+//! found in either.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,12 +11,14 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // A script with a library's name, in a directory that is searched first, stands for that library.
+    // A script with a library's name, in a directory that is searched first, stands for that
+    // library.
     let unwinder = [tool_file("libgcc_eh.a"), tool_file("libgcc.a")];
     script(&out.join("libgcc_s.so"), &format!("GROUP ( {} )\n", unwinder.join(" ")));
     script(&out.join("libc.so"), &format!("INPUT ( {} )\n", tool_file("libc.so.6")));
     println!("cargo::rustc-link-search=native={}", out.display());
-    // The unwinder asks glibc's loader where tables lie. What is ours and fails makes it ask `dl_iterate_phdr` instead.
+    // The unwinder asks glibc's loader where tables lie. What is ours and fails makes it ask
+    // `dl_iterate_phdr` instead.
     println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym=_dl_find_object=holdfast_find_no_object");
 }
 

@@ -1,7 +1,8 @@
 //! A durable append through the library, in this process: no hook, no keeper, no kernel call.
 //!
-//! The whole write path of the cache runs (room, announcement, page locks, seq, record, fence); only the kernel's
-//! part, the `pwrite` to the page cache, is an empty function here. State Behind has no such part.
+//! The whole write path of the cache runs (room, announcement, page locks, seq, record, fence);
+//! only the kernel's part, the `pwrite` to the page cache, is an empty function here. State Behind
+//! has no such part.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! The bare stream-and-fence loop: what the processor takes to make bytes durable, with nothing around it.
+//! The bare stream-and-fence loop: what the processor takes to make bytes durable, with nothing
+//! around it.
 //!
 //! It must never write outside the range it was given at construction.
 #![allow(unsafe_code)] // Maps a file of the benchmark and stores to it past the cache, as nothing leaner can.
@@ -42,7 +43,8 @@ impl Bare {
         Ok(Self { base: base.cast(), len, wide: is_x86_feature_detected!("avx512f") })
     }
 
-    /// Streams the first `bytes` of `source` (a multiple of 64) to consecutive places, with a fence after each, `count` times.
+    /// Streams the first `bytes` of `source` (a multiple of 64) to consecutive places, with a fence
+    /// after each, `count` times.
     pub fn run(&self, source: &Block, bytes: usize, count: usize) {
         assert!(bytes <= BLOCK_BYTES && bytes.is_multiple_of(64), "whole lines of a block");
         assert!(count * bytes <= self.len, "more than was mapped");
@@ -50,7 +52,8 @@ impl Bare {
             // SAFETY: the assertion above keeps the bytes within the mapping.
             let to = unsafe { self.base.add(number * bytes) };
             if self.wide {
-                // SAFETY: `to` is aligned to lines, with room for `bytes`; the processor has AVX-512, as `wide` says.
+                // SAFETY: `to` is aligned to lines, with room for `bytes`; the processor has
+                // AVX-512, as `wide` says.
                 unsafe { stream_wide(to, source, bytes) };
             } else {
                 // SAFETY: `to` is aligned to lines, with room for `bytes`.
@@ -64,7 +67,8 @@ impl Bare {
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `open` with this length, and nothing refers to it any more.
+        // SAFETY: the mapping was made by `open` with this length, and nothing refers to it any
+        // more.
         unsafe { munmap(self.base.cast(), self.len) }.ok();
     }
 }

@@ -1,4 +1,5 @@
-//! Reads and mixes in state Behind, NVCache's figures of its log, batch and read cache, and what an outsider waits for.
+//! Reads and mixes in state Behind, NVCache's figures of its log, batch and read cache, and what an
+//! outsider waits for.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -145,7 +146,8 @@ fn fills(lab: &Lab, sides: &[(String, Side, u64)], mib: u64) -> Result<Vec<Serie
     Ok(series)
 }
 
-/// NVCache, figure 5: random writes of as many bytes as the file has, through logs of different sizes.
+/// NVCache, figure 5: random writes of as many bytes as the file has, through logs of different
+/// sizes.
 pub fn figure_5(lab: &Lab) -> Result<Outcome> {
     const FILE_MIB: u64 = 1024;
     let sides: Vec<(String, Side, u64)> = [64, 256, 512, 2048]

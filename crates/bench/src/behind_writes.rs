@@ -1,4 +1,5 @@
-//! Writes in state Behind, by fio: against tmpfs and the disk, two at once, over minutes, and through a log that is full.
+//! Writes in state Behind, by fio: against tmpfs and the disk, two at once, over minutes, and
+//! through a log that is full.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -38,7 +39,8 @@ fn with(side: Side, option: &str) -> Side {
     }
 }
 
-/// 4 KiB random write + fsync, one job and two, which write as much data between them, and twice as much.
+/// 4 KiB random write + fsync, one job and two, which write as much data between them, and twice as
+/// much.
 pub fn randwrite(lab: &Lab) -> Result<Outcome> {
     let one = random_writes(lab, 1);
     let two = Job { file_bytes: GIB / 2, files: vec!["half".into(), "half-2".into()], ..one.clone() };
@@ -82,7 +84,8 @@ pub fn steady(lab: &Lab) -> Result<Outcome> {
     Ok(Outcome { series, checks, ..Outcome::default() })
 }
 
-/// 256-byte append + fsync to a new file; and what no log can be faster than under fio: fio by itself, and the record by itself.
+/// 256-byte append + fsync to a new file; and what no log can be faster than under fio: fio by
+/// itself, and the record by itself.
 pub fn append(lab: &Lab) -> Result<Outcome> {
     let job = appends(lab);
     let record_bytes = (job.block_bytes + RECORD_HEADER_BYTES) as usize;

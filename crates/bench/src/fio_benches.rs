@@ -25,7 +25,8 @@ pub(crate) fn random_writes(lab: &Lab, writes_per_fsync: u64) -> Job {
     }
 }
 
-/// A side of a comparison of operations per second. File names of the job are relative to the side's home.
+/// A side of a comparison of operations per second. File names of the job are relative to the
+/// side's home.
 pub(crate) fn rate<'a>(lab: &'a Lab, label: &str, side: Side, job: Job) -> Result<Run<'a>> {
     let job = at_home(lab, &side, job);
     if job.overwrite {
@@ -142,7 +143,8 @@ pub fn saturated(lab: &Lab) -> Result<Outcome> {
     let random = Job { end: End::SyncedBytes(GIB), ..random_writes(lab, 0) };
     let sequential = Job { rw: "write", ..random.clone() };
     let synced = |job: &Job| Job { writes_per_fsync: 1, ..job.clone() };
-    // What a log of this size must do at the least: half of it goes to disk while the other half fills.
+    // What a log of this size must do at the least: half of it goes to disk while the other half
+    // fills.
     let in_batches = Job { writes_per_fsync: GIB / 16 / 2 / 4096, ..random.clone() };
     let small = lab.sized_side(GIB / 16)?;
     let spilling = lab.spilling(&small, 2 * GIB)?;

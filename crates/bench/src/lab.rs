@@ -1,6 +1,7 @@
 //! Where benchmarks run: directories, pools, and how a program is started on each side.
 //!
-//! It owns what it creates and removes it at the end; it must never write outside its own directories.
+//! It owns what it creates and removes it at the end; it must never write outside its own
+//! directories.
 
 use std::cell::RefCell;
 use std::fs;
@@ -162,7 +163,8 @@ impl Lab {
         Ok(Side::Holdfast(path, Vec::new()))
     }
 
-    /// The same where the log goes on in a file when it is full. The file is made now: that is done once for all runs.
+    /// The same where the log goes on in a file when it is full. The file is made now: that is done
+    /// once for all runs.
     pub fn spilling(&self, side: &Side, bytes: u64) -> Result<Side> {
         let Side::Holdfast(pool, options) = side else { return Ok(side.clone()) };
         let file = self.files.path().join("spill");
@@ -212,7 +214,8 @@ impl Lab {
                 // A summary of the run before must not be taken for this one's.
                 fs::remove_file(&path).ok();
                 command.args(["run", "--volatile"]).arg("--pool").arg(pool).args(extra);
-                // What is measured is what writes cost that are durable, all of them; a side may say otherwise.
+                // What is measured is what writes cost that are durable, all of them; a side may
+                // say otherwise.
                 if !extra.iter().any(|option| option.starts_with("--durability")) {
                     command.arg("--durability=write");
                 }
@@ -242,8 +245,8 @@ impl Lab {
         Ok(())
     }
 
-    /// What Holdfast absorbed since the last call, in words; a side that was `expected` to absorb and did not proves
-    /// nothing, and that is said.
+    /// What Holdfast absorbed since the last call, in words; a side that was `expected` to absorb
+    /// and did not proves nothing, and that is said.
     pub fn take_absorbed_notes(&self, expected: bool) -> Vec<String> {
         let summaries = std::mem::take(&mut *self.summaries.borrow_mut());
         if summaries.is_empty() {
@@ -289,8 +292,8 @@ impl Drop for Lab {
     }
 }
 
-/// Writes a file of `bytes` by 4 KiB writes, so that the page cache holds it warm and in small folios on every
-/// side alike, and syncs it. A file of the right size is left alone.
+/// Writes a file of `bytes` by 4 KiB writes, so that the page cache holds it warm and in small
+/// folios on every side alike, and syncs it. A file of the right size is left alone.
 pub fn lay_out(path: &Path, bytes: u64) -> Result<()> {
     use std::io::Write;
     if fs::metadata(path).is_ok_and(|found| found.size() == bytes) {

@@ -49,7 +49,8 @@ pub fn file_system(path: &Path) -> Option<String> {
             let (device, at, kind) = (words.next()?, words.next()?, words.next()?);
             path.starts_with(at).then(|| (at.len(), format!("{kind} ({device})")))
         })
-        // A later mount on the same place hides the earlier one, and max_by_key takes the last of equals.
+        // A later mount on the same place hides the earlier one, and max_by_key takes the last of
+        // equals.
         .max_by_key(|(length, _)| *length)
         .map(|(_, text)| text)
 }

@@ -1,5 +1,6 @@
-//! Mail delivery: each message is a file of its own, written in `tmp/`, synced, renamed to a free name in `new/`, and that
-//! directory synced. The program that delivers is this one, on every side; it knows nothing of Holdfast.
+//! Mail delivery: each message is a file of its own, written in `tmp/`, synced, renamed to a free
+//! name in `new/`, and that directory synced. The program that delivers is this one, on every side;
+//! it knows nothing of Holdfast.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -28,7 +29,8 @@ pub fn sides(lab: &Lab) -> Result<[(&'static str, Side); 4]> {
     ])
 }
 
-/// Deliveries per second: of messages that come at once, and of as many as can be for a while, when the disk has to keep up.
+/// Deliveries per second: of messages that come at once, and of as many as can be for a while, when
+/// the disk has to keep up.
 pub fn deliveries(lab: &Lab) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for (what, count) in [("at once", Some(BURST)), ("steady", None)] {

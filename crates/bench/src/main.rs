@@ -1,9 +1,10 @@
 //! `holdfast-bench`: Holdfast beside what people run today, on the machine at hand.
 //!
-//! Every benchmark runs real, unmodified programs on all its sides in turn (A B C A B C ...), prints the median
-//! and the spread of each side, and the ratios the project promises with their bars. A missed bar is
-//! information and never an exit code; a side that could not run is an error. It must never touch files outside
-//! its own directories, and never print a number without the machine it came from.
+//! Every benchmark runs real, unmodified programs on all its sides in turn (A B C A B C ...),
+//! prints the median and the spread of each side, and the ratios the project promises with their
+//! bars. A missed bar is information and never an exit code; a side that could not run is an error.
+//! It must never touch files outside its own directories, and never print a number without the
+//! machine it came from.
 mod append_api;
 mod bare;
 mod behind_reads;

@@ -1,4 +1,5 @@
-//! PostgreSQL: its own pgbench against a server on each side. It must never run the server as root, which refuses that.
+//! PostgreSQL: its own pgbench against a server on each side. It must never run the server as root,
+//! which refuses that.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,8 @@
-//! What Holdfast costs programs that have no use for it: they sync nothing, start many processes, or only read.
+//! What Holdfast costs programs that have no use for it: they sync nothing, start many processes,
+//! or only read.
 //!
-//! Timed is the program alone, inside the run: starting and stopping a keeper has a benchmark of its own.
+//! Timed is the program alone, inside the run: starting and stopping a keeper has a benchmark of
+//! its own.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +13,8 @@ use crate::lab::{Lab, Side};
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
 const MODULES: u32 = 24;
-/// Larger files are left out, or what is read would not stay in the page cache of a small machine, and a few of them would be most of it.
+/// Larger files are left out, or what is read would not stay in the page cache of a small machine,
+/// and a few of them would be most of it.
 const FILE_KIB_MAX: u32 = 1024;
 const BAR: f64 = 0.97;
 
@@ -23,7 +26,8 @@ pub fn cargo_build(lab: &Lab) -> Result<Outcome> {
     compare(lab, &format!("cd {} && {script}", dir.display()), "cargo build")
 }
 
-/// `find /usr -type f | xargs cat`: opens, reads and closes, with as many programs as xargs starts for that.
+/// `find /usr -type f | xargs cat`: opens, reads and closes, with as many programs as xargs starts
+/// for that.
 pub fn find_cat(lab: &Lab) -> Result<Outcome> {
     let script = format!(
         "TIMEFORMAT=%3R && {{ time find /usr -xdev -type f -size -{FILE_KIB_MAX}k -readable -print0 2>/dev/null | \

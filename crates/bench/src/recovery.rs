@@ -75,7 +75,8 @@ pub fn recovery(lab: &Lab) -> Result<Outcome> {
     Ok(Outcome { series, checks, notes, ..Outcome::default() })
 }
 
-/// What no recovery of this design can beat: the same bytes written to the file in order, and one fsync.
+/// What no recovery of this design can beat: the same bytes written to the file in order, and one
+/// fsync.
 fn plain(file: &std::path::Path, bytes: u64) -> Result<f64> {
     let file = fs::File::options().write(true).open(file)?;
     let block = vec![0x5a; 1 << 20];

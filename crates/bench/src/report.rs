@@ -1,4 +1,5 @@
-//! What a benchmark found: samples, medians, ratios and their bars, for people and as JSON. It measures nothing.
+//! What a benchmark found: samples, medians, ratios and their bars, for people and as JSON. It
+//! measures nothing.
 
 use std::fmt;
 

@@ -10,7 +10,8 @@ use crate::behind_writes::behind_when_it_pays;
 use crate::lab::{Lab, Side};
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
-/// Seconds since 1970 with milliseconds, printed by SQLite itself before the first and after the last transaction.
+/// Seconds since 1970 with milliseconds, printed by SQLite itself before the first and after the
+/// last transaction.
 const CLOCK: &str = "SELECT (julianday('now') - 2440587.5) * 86400.0;\n";
 
 /// WAL mode.
@@ -46,7 +47,8 @@ fn compare(
         ("native", Side::Native, native_per_s),
         ("holdfast", lab.main_side()?, fast_per_s),
         ("eatmydata (not durable)", Side::Eatmydata, fast_per_s),
-        // New files enter state Behind once they are written again and again, which journals never are.
+        // New files enter state Behind once they are written again and again, which journals never
+        // are.
         ("holdfast, write-behind", behind_when_it_pays(lab.main_side()?), fast_per_s),
     ];
     let runs = sides

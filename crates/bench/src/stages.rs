@@ -1,7 +1,9 @@
-//! Where the time of one write goes: the stages of a 4 KiB write in state Behind, each by itself in a loop over random
-//! pages of 1 GiB, and the whole of it through the library and through the hooks.
+//! Where the time of one write goes: the stages of a 4 KiB write in state Behind, each by itself in
+//! a loop over random pages of 1 GiB, and the whole of it through the library and through the
+//! hooks.
 //!
-//! Stages in a loop overlap less than in the whole, or more: their sum is near the whole, not equal to it.
+//! Stages in a loop overlap less than in the whole, or more: their sum is near the whole, not equal
+//! to it.
 
 use std::sync::atomic::Ordering;
 
@@ -200,7 +202,8 @@ fn timed<'a>(client: &'a Client, batches: u64, label: &str, stage: Stage<'a>) ->
     (label.into(), Box::new(sample))
 }
 
-/// What this thread has had of a processor, in seconds: others at work on the machine do not blur the stages.
+/// What this thread has had of a processor, in seconds: others at work on the machine do not blur
+/// the stages.
 fn cpu_s() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

@@ -1,6 +1,6 @@
-//! A mail server's store, after filebench's `varmail`: several threads remove messages, make new ones, and read and extend
-//! others, with an fsync behind each write. No directory is synced. The program that does it is this one, on every side; it
-//! knows nothing of Holdfast.
+//! A mail server's store, after filebench's `varmail`: several threads remove messages, make new
+//! ones, and read and extend others, with an fsync behind each write. No directory is synced. The
+//! program that does it is this one, on every side; it knows nothing of Holdfast.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};

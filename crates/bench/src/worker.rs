@@ -1,5 +1,6 @@
-//! The program that some benchmarks run on every side: reads and writes of one file by plain `pread`, `pwrite` and `read`,
-//! as fast as they come, so that what fio itself takes does not blur a ratio of calls of 100 ns.
+//! The program that some benchmarks run on every side: reads and writes of one file by plain
+//! `pread`, `pwrite` and `read`, as fast as they come, so that what fio itself takes does not blur
+//! a ratio of calls of 100 ns.
 //!
 //! It knows nothing of Holdfast.
 
@@ -21,13 +22,16 @@ const BURST: u64 = 256;
 /// What it shall do.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// Random blocks of a file that is written once before and read once: this share of writes, in percent.
+    /// Random blocks of a file that is written once before and read once: this share of writes, in
+    /// percent.
     Mix { write_percent: u64, seconds: u64 },
     /// Blocks one after the other by `read` at the cursor.
     Cursor { seconds: u64 },
-    /// Each block of the file once, in random order, with an fsync after each; tells the time of each twentieth.
+    /// Each block of the file once, in random order, with an fsync after each; tells the time of
+    /// each twentieth.
     Fill,
-    /// This many blocks spread over the file, then sleeps until it is told to end by its standard input.
+    /// This many blocks spread over the file, then sleeps until it is told to end by its standard
+    /// input.
     Backlog { blocks: u64 },
 }
 
@@ -93,7 +97,8 @@ fn block_at(file: &File, block: u64, buffer: &mut [u8]) -> Result<()> {
     file.read_exact_at(buffer, block * BLOCK_BYTES as u64).context("could not read")
 }
 
-/// Writes once, so that the file is one that is written to, and reads every block, so that all are warm.
+/// Writes once, so that the file is one that is written to, and reads every block, so that all are
+/// warm.
 fn warm(file: &File, blocks: u64) -> Result<()> {
     let mut buffer = [0; BLOCK_BYTES];
     block_at(file, 0, &mut buffer)?;
@@ -149,7 +154,8 @@ fn cursor(file: &mut File, blocks: u64, seconds: u64) -> Result<()> {
 pub const PARTS: u64 = 20;
 
 fn fill(file: &File, blocks: u64) -> Result<()> {
-    // A permutation: an odd stride that is no neighbour of a power of two, over a power of two of blocks.
+    // A permutation: an odd stride that is no neighbour of a power of two, over a power of two of
+    // blocks.
     let span = blocks.next_power_of_two();
     let stride = 0x9e37_79b1 | 1;
     let source = [0xa5u8; BLOCK_BYTES];

@@ -81,9 +81,9 @@ impl Plan {
         Self { loaded_count: pages - pages % LOADED_WAYS as u32, ..self }
     }
 
-    /// With this many pages of DRAM in all: most of them for loaded pages, a quarter for page rows. Of the default, half of
-    /// that quarter holds a write-ahead log of 4 MiB, as sqlite3 writes it over and over, whose pages need not be drained
-    /// then.
+    /// With this many pages of DRAM in all: most of them for loaded pages, a quarter for page rows.
+    /// Of the default, half of that quarter holds a write-ahead log of 4 MiB, as sqlite3 writes it
+    /// over and over, whose pages need not be drained then.
     pub fn with_read_cache(self, pages: u32) -> Self {
         let plan = self.with_loaded(pages - pages.div_ceil(4));
         plan.with_frames(pages - plan.loaded_count)
@@ -175,8 +175,8 @@ impl Board {
         PageLocks { words: self.tables.locks(), keeper: &self.header().keeper.word }
     }
 
-    /// Keeps new writers out of a file and waits for those under way. `who` is a client id or the keeper's.
-    /// False, with nothing held, when the keeper has died.
+    /// Keeps new writers out of a file and waits for those under way. `who` is a client id or the
+    /// keeper's. False, with nothing held, when the keeper has died.
     pub fn lock_file(&self, slot: u32, who: u32) -> bool {
         let row = &self.files()[slot as usize];
         if !row.lock_exclusive(who, &self.header().keeper.word) {
@@ -189,8 +189,8 @@ impl Board {
         all_out
     }
 
-    /// As [`Board::lock_file`], but gives up when somebody has the file: for those who must not wait for who may wait for
-    /// them.
+    /// As [`Board::lock_file`], but gives up when somebody has the file: for those who must not
+    /// wait for who may wait for them.
     pub fn try_lock_file(&self, slot: u32, who: u32) -> bool {
         let row = &self.files()[slot as usize];
         if !row.try_lock_exclusive(who) {
@@ -203,8 +203,8 @@ impl Board {
         all_out
     }
 
-    /// Has whoever wants the file for itself wait, without waiting for its writers. False when somebody has it. Ends with
-    /// [`FileRow::unlock_exclusive`].
+    /// Has whoever wants the file for itself wait, without waiting for its writers. False when
+    /// somebody has it. Ends with [`FileRow::unlock_exclusive`].
     pub fn try_claim_file(&self, slot: u32, who: u32) -> bool {
         self.files()[slot as usize].try_lock_exclusive(who)
     }
@@ -230,8 +230,8 @@ impl Board {
 
     /// S for one file: every record of it with a seq up to S has been written to the page cache.
     ///
-    /// The counter is read first, then all announcements; a writer announces a bound before it draws, so a
-    /// seq below the counter read here was announced before (history 14).
+    /// The counter is read first, then all announcements; a writer announces a bound before it
+    /// draws, so a seq below the counter read here was announced before (history 14).
     pub fn settled_seq(&self, slot: u32) -> u64 {
         let drawn = self.header().counter.get() - 1;
         let announced = self.lanes().iter().filter_map(|lane| lane.announces(slot)).min();

@@ -1,7 +1,8 @@
 //! How many of something there are, and how many there were: one word.
 //!
-//! Two equal looks that find none say that there was none in between either. So whoever does something that is right only
-//! while there are none looks before and after, and holds nothing meanwhile.
+//! Two equal looks that find none say that there was none in between either. So whoever does
+//! something that is right only while there are none looks before and after, and holds nothing
+//! meanwhile.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -1,4 +1,5 @@
-//! File rows: what all clients must agree on about one file. Row and on-media slot have the same index.
+//! File rows: what all clients must agree on about one file. Row and on-media slot have the same
+//! index.
 
 use core::time::Duration;
 
@@ -26,12 +27,13 @@ pub enum FileState {
     Behind = 2,
     /// Left to the kernel, for a reason the keeper knows.
     Bypassed = 3,
-    /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be logged.
+    /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be
+    /// logged.
     Orphan = 4,
     /// The disk refuses it for good: writes fail, the log keeps what was acknowledged.
     Failed = 5,
-    /// Nobody has asked for its durability yet (durability = sync): the kernel's until the first sync, and its writers announce
-    /// themselves, so that none is under way when that comes.
+    /// Nobody has asked for its durability yet (durability = sync): the kernel's until the first
+    /// sync, and its writers announce themselves, so that none is under way when that comes.
     Unsynced = 6,
 }
 
@@ -70,20 +72,24 @@ pub struct FileRow {
     pub dev: AtomicU64,
     /// Inode number.
     pub ino: AtomicU64,
-    /// 1 once a record of this use stays: recovery could make the file from it. One that is not written yet, or was
-    /// cancelled, does not count. Before that 0, or from 2 on when the file's creation was noted in the ledger.
+    /// 1 once a record of this use stays: recovery could make the file from it. One that is not
+    /// written yet, or was cancelled, does not count. Before that 0, or from 2 on when the file's
+    /// creation was noted in the ledger.
     recorded: AtomicU32,
-    /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there are no outsiders.
+    /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there
+    /// are no outsiders.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,
     /// Copy of the slot's `expired_seq`.
     pub expired_seq: AtomicU64,
-    /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever makes it longer holds the
-    /// cursor lock, or has the file exclusively. Every use is verified, since processes outside may append; in state Behind
-    /// it is what counts, since the kernel's size lags.
+    /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever
+    /// makes it longer holds the cursor lock, or has the file exclusively. Every use is verified,
+    /// since processes outside may append; in state Behind it is what counts, since the kernel's
+    /// size lags.
     pub size_hint: AtomicU64,
-    /// When it was written last in state Behind, in nanoseconds since 1970; 0: not since a program set its times.
+    /// When it was written last in state Behind, in nanoseconds since 1970; 0: not since a program
+    /// set its times.
     pub written_ns: AtomicU64,
     /// State Behind: the page that was written last.
     pub written_page: AtomicU64,
@@ -173,20 +179,23 @@ impl FileRow {
         unlock_word(&self.cursor_lock, lane + 1);
     }
 
-    /// Whether a sync must reach the kernel: something changed that the log does not hold (invariant 9).
+    /// Whether a sync must reach the kernel: something changed that the log does not hold
+    /// (invariant 9).
     #[inline]
     pub fn needs_real_sync(&self) -> bool {
         self.unlogged.load(Ordering::SeqCst) > self.unlogged_synced.load(Ordering::SeqCst)
     }
 
-    /// The file has no record yet. `noted` says when its creation was noted in the ledger, if a slot is to hold it.
+    /// The file has no record yet. `noted` says when its creation was noted in the ledger, if a
+    /// slot is to hold it.
     pub fn set_blank(&self, noted: Option<Epoch>) {
         // One of the last two epochs there are is not remembered: then the creation stays pending.
         let word = noted.and_then(|epoch| u32::try_from(epoch.to_raw() + 1).ok());
         self.recorded.store(word.unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// Notes that a record of the file stays. When that makes its slot hold its creation: when that was noted.
+    /// Notes that a record of the file stays. When that makes its slot hold its creation: when that
+    /// was noted.
     #[inline]
     pub fn note_recorded(&self) -> Option<Epoch> {
         if self.recorded.load(Ordering::Relaxed) == 1 {
@@ -242,14 +251,15 @@ impl FileRow {
         }
     }
 
-    /// Whether size and links, as the kernel just told them, say that somebody changed the file who is no client. Such a
-    /// change may also be one that a client is making: who keeps the file's writers out can tell.
+    /// Whether size and links, as the kernel just told them, say that somebody changed the file who
+    /// is no client. Such a change may also be one that a client is making: who keeps the file's
+    /// writers out can tell.
     pub fn seems_touched(&self, size: u64, links: u64) -> bool {
         if links == 0 {
             return true;
         }
-        // In this order: a client that made the file longer before the kernel was asked has let go of the cursor only after
-        // it told the size.
+        // In this order: a client that made the file longer before the kernel was asked has let go
+        // of the cursor only after it told the size.
         let is_growing = self.cursor_lock.load(Ordering::SeqCst) != 0;
         let known = self.size_hint.load(Ordering::SeqCst);
         known != NO_SIZE && size != known && !(is_growing && size > known)
@@ -261,7 +271,8 @@ impl FileRow {
         self.recorded.load(Ordering::SeqCst) != 1
     }
 
-    /// What tells changes of its times; to be asked before the kernel is: what changes afterwards is then seen as a change.
+    /// What tells changes of its times; to be asked before the kernel is: what changes afterwards
+    /// is then seen as a change.
     pub fn changes(&self) -> Changes {
         Changes {
             unlogged: self.unlogged.load(Ordering::SeqCst),

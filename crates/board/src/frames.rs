@@ -1,7 +1,8 @@
-//! Frames: pages of DRAM in the board, for pages whose newest bytes do not lie in one piece in the log.
+//! Frames: pages of DRAM in the board, for pages whose newest bytes do not lie in one piece in the
+//! log.
 //!
-//! A frame belongs to one page row and is touched only under that row's page lock. It never holds the only copy of
-//! anything: every byte in it is in the log.
+//! A frame belongs to one page row and is touched only under that row's page lock. It never holds
+//! the only copy of anything: every byte in it is in the log.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
 use core::marker::PhantomData;
@@ -12,7 +13,8 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// Frames looked at before a search is given up.
 const LOOKS: u32 = 64;
-/// With the number of the row: owner of a frame that a row points to; while it is being filled, lane + 1 stands there.
+/// With the number of the row: owner of a frame that a row points to; while it is being filled,
+/// lane + 1 stands there.
 const IN_ROW: u32 = 0x8000_0000;
 
 /// All frames.
@@ -54,7 +56,8 @@ impl Frames<'_> {
         self.owners[frame as usize].store(IN_ROW | row as u32, Ordering::Relaxed);
     }
 
-    /// Whether another quarter of the frames was taken since this was last so: the keeper likes to hear of it.
+    /// Whether another quarter of the frames was taken since this was last so: the keeper likes to
+    /// hear of it.
     pub fn is_milestone(&self, frame: u32) -> bool {
         (frame as usize).is_multiple_of((self.owners.len() / 4).max(1))
     }
@@ -85,15 +88,17 @@ impl Frames<'_> {
 
     fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
         assert!((frame as usize) < self.owners.len() && at as usize + bytes <= PAGE_BYTES as usize);
-        // SAFETY: frames lie one after the other behind `base`, as many as there are owners, within the board's mapping.
+        // SAFETY: frames lie one after the other behind `base`, as many as there are owners, within
+        // the board's mapping.
         unsafe { self.base.as_ptr().add(frame as usize * PAGE_BYTES as usize + at as usize) }
     }
 
     /// Copies `bytes` into a frame. The caller holds the page lock of its row.
     pub fn write(&self, frame: u32, at: u32, bytes: &[u8]) {
         let to = self.at(frame, at, bytes.len());
-        // SAFETY: the range lies within the frame (checked); nobody else touches it under the page lock; `bytes` is
-        // ordinary memory or at least not this frame, to which no references exist.
+        // SAFETY: the range lies within the frame (checked); nobody else touches it under the page
+        // lock; `bytes` is ordinary memory or at least not this frame, to which no references
+        // exist.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 

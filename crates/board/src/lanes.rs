@@ -1,7 +1,7 @@
 //! Lanes: private streams of log segments, and the note of what their present owner is doing.
 //!
-//! A writer owns a lane for one operation. Everything the keeper needs to repair the operation of a dead
-//! client stands here, written before the step it describes.
+//! A writer owns a lane for one operation. Everything the keeper needs to repair the operation of a
+//! dead client stands here, written before the step it describes.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -87,8 +87,8 @@ impl LaneRow {
 
     /// Whether an operation on `slot` is under way here.
     ///
-    /// `slot` is read after `announce`: if the lane went on to another file in between, the operation on the
-    /// first one is over, which is what the caller waits for.
+    /// `slot` is read after `announce`: if the lane went on to another file in between, the
+    /// operation on the first one is over, which is what the caller waits for.
     #[inline]
     pub fn announces(&self, slot: u32) -> Option<u64> {
         let bound = self.announce.load(Ordering::SeqCst);

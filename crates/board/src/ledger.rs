@@ -1,10 +1,12 @@
-//! The ledger of a file system: changes of its names, sizes and attributes that no record and no slot holds.
+//! The ledger of a file system: changes of its names, sizes and attributes that no record and no
+//! slot holds.
 //!
 //! A journal commits a prefix: with one change it makes durable all that were made before it, and
 //! programs rely on that. What Holdfast makes durable by itself must therefore extend what the file
-//! system has committed, and a sync is absorbed only while nothing is pending (invariants 9 and 10).
-//! A row counts what is pending and knows one way to make it nothing: a commit of the file system that
-//! began after the changes (invariant 11). It never guesses: what nobody told it of is not in it.
+//! system has committed, and a sync is absorbed only while nothing is pending (invariants 9 and
+//! 10). A row counts what is pending and knows one way to make it nothing: a commit of the file
+//! system that began after the changes (invariant 11). It never guesses: what nobody told it of is
+//! not in it.
 //!
 //! ```text
 //!              note                    begin                  end(true)
@@ -14,11 +16,13 @@
 //!         hold (the last)            end(false)
 //! ```
 //!
-//! A change that is noted while a commit is under way belongs to the next *epoch*: the commit may miss it.
+//! A change that is noted while a commit is under way belongs to the next *epoch*: the commit may
+//! miss it.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// File systems with managed files at a time; further ones have no row, and everything on them counts as pending.
+/// File systems with managed files at a time; further ones have no row, and everything on them
+/// counts as pending.
 pub(crate) const LEDGER_ROWS: usize = 16;
 
 /// The word: epoch (32 bits), whether a commit is under way (1 bit), changes pending (31 bits).
@@ -75,8 +79,8 @@ impl LedgerRow {
         self.device.load(Ordering::SeqCst) == device + 1
     }
 
-    /// A file there is managed from now on. Of what was done before the first one nobody knows: it is pending, and how the
-    /// file system commits is to be learned.
+    /// A file there is managed from now on. Of what was done before the first one nobody knows: it
+    /// is pending, and how the file system commits is to be learned.
     pub(crate) fn enter(&self, device: u64) {
         if self.files.fetch_add(1, Ordering::SeqCst) == 0 {
             self.commits.store(Commits::Unknown as u32, Ordering::SeqCst);
@@ -100,15 +104,15 @@ impl LedgerRow {
         self.device.load(Ordering::SeqCst).checked_sub(1)
     }
 
-    /// Notes a change. Who makes it notes it before the call, so that nobody builds on it unseen, and once more
-    /// when it is done, since a commit in between may have missed it.
+    /// Notes a change. Who makes it notes it before the call, so that nobody builds on it unseen,
+    /// and once more when it is done, since a commit in between may have missed it.
     pub fn note(&self) -> Epoch {
         let before = self.update(|word| if word & PENDING == PENDING { word } else { word + 1 });
         Epoch((before / EPOCH) as u32)
     }
 
-    /// A change that was noted once, in `epoch`, is held by a slot now. One that a commit has taken up since is
-    /// no longer counted by itself: nothing happens then.
+    /// A change that was noted once, in `epoch`, is held by a slot now. One that a commit has taken
+    /// up since is no longer counted by itself: nothing happens then.
     pub fn hold(&self, epoch: Epoch) {
         self.update(|word| {
             let pending = word & PENDING;
@@ -130,7 +134,8 @@ impl LedgerRow {
         word % EPOCH <= u64::from(own)
     }
 
-    /// Begins a commit of everything noted so far; false when there is nothing. One at a time: the keeper's.
+    /// Begins a commit of everything noted so far; false when there is nothing. One at a time: the
+    /// keeper's.
     pub fn begin(&self) -> bool {
         let before = self.update(|word| match word % EPOCH {
             0 => word,

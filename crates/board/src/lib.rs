@@ -1,8 +1,9 @@
 //! The board: volatile memory shared by the keeper and its clients (a memfd).
 //!
-//! Position-independent tables of atomics: lanes, file rows, segment rows, page locks, request cells and the
-//! table that finds a file by device and inode. Nothing here survives a crash and nothing needs to: it is
-//! rebuilt from the log. The board must never hold the only copy of anything durable.
+//! Position-independent tables of atomics: lanes, file rows, segment rows, page locks, request
+//! cells and the table that finds a file by device and inode. Nothing here survives a crash and
+//! nothing needs to: it is rebuilt from the log. The board must never hold the only copy of
+//! anything durable.
 #![deny(unsafe_code)]
 
 mod board;

@@ -1,17 +1,19 @@
-//! Loaded pages: whole pages of files in state Behind in DRAM, as they are now. Reads of hot pages are copies from here,
-//! without a lock and without a system call.
+//! Loaded pages: whole pages of files in state Behind in DRAM, as they are now. Reads of hot pages
+//! are copies from here, without a lock and without a system call.
 //!
-//! A set-associative table of frames; the tag of a frame says which page it holds. Within a set the victim is found by a
-//! clock: a hand passes the frames, takes away their marks of use, and stops at the first that has none. A full set lets in one
-//! missed page of seven.
+//! A set-associative table of frames; the tag of a frame says which page it holds. Within a set the
+//! victim is found by a clock: a hand passes the frames, takes away their marks of use, and stops
+//! at the first that has none. A full set lets in one missed page of seven.
 //!
-//! Who holds the lock of a page may load it, change it and drop it. A frame being filled or changed is *taken*: it has no
-//! page meanwhile, and belongs to the lane that is noted in its tag. Anybody may evict a page that is not taken. Readers
-//! hold nothing: they copy, and look afterwards whether the frame still has the page and whether anybody was at the page
-//! ([`crate::Stamp`]). Nothing here is the only copy of anything, and no page is loaded of a file that is not in state
-//! Behind (or failed in it).
+//! Who holds the lock of a page may load it, change it and drop it. A frame being filled or changed
+//! is *taken*: it has no page meanwhile, and belongs to the lane that is noted in its tag. Anybody
+//! may evict a page that is not taken. Readers hold nothing: they copy, and look afterwards whether
+//! the frame still has the page and whether anybody was at the page ([`crate::Stamp`]). Nothing
+//! here is the only copy of anything, and no page is loaded of a file that is not in state Behind
+//! (or failed in it).
 //!
-//! Source: NVCache (DSN'21, II.C, table II): loaded, unloaded-dirty and unloaded-clean pages, an approximated LRU.
+//! Source: NVCache (DSN'21, II.C, table II): loaded, unloaded-dirty and unloaded-clean pages, an
+//! approximated LRU.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
 use core::marker::PhantomData;
@@ -89,7 +91,8 @@ impl Loaded<'_> {
         Some(Found { frame: (first + way) as u32, tag: wanted })
     }
 
-    /// Whether the frame had the page all the time since it was found there; only if its stamp did not change either.
+    /// Whether the frame had the page all the time since it was found there; only if its stamp did
+    /// not change either.
     #[inline]
     pub fn is_still(&self, found: Found) -> bool {
         self.tags[found.frame as usize].load(Ordering::Acquire) & !USED == found.tag
@@ -106,29 +109,31 @@ impl Loaded<'_> {
 
     fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
         assert!((frame as usize) < self.tags.len() && at as usize + bytes <= PAGE_BYTES as usize);
-        // Neighbouring pages have neighbouring sets: their frames lie side by side, one way of all sets after the other, or
-        // they would share few of the processor's address translations.
+        // Neighbouring pages have neighbouring sets: their frames lie side by side, one way of all
+        // sets after the other, or they would share few of the processor's address translations.
         let (set, way) = (frame as usize / LOADED_WAYS, frame as usize % LOADED_WAYS);
         let place = way * self.hands.len() + set;
-        // SAFETY: frames lie behind `base`, as many as there are tags, within the board's mapping; `place` is one of them,
-        // since there are as many tags as ways of all sets.
+        // SAFETY: frames lie behind `base`, as many as there are tags, within the board's mapping;
+        // `place` is one of them, since there are as many tags as ways of all sets.
         unsafe { self.base.as_ptr().add(place * PAGE_BYTES as usize + at as usize) }
     }
 
-    /// Copies bytes of a page out of its frame. Without the page's lock they count only if nothing changed meanwhile.
+    /// Copies bytes of a page out of its frame. Without the page's lock they count only if nothing
+    /// changed meanwhile.
     #[inline]
     pub fn read(&self, found: Found, at: u32, bytes: &mut [u8]) {
         let from = self.at(found.frame, at, bytes.len());
         for part in halves(bytes.len()) {
             moment();
-            // SAFETY: the range lies within the frame (checked) and within `bytes`. Others may store to the frame
-            // meanwhile; the copy then yields a mix, which the caller throws away.
+            // SAFETY: the range lies within the frame (checked) and within `bytes`. Others may
+            // store to the frame meanwhile; the copy then yields a mix, which the caller throws
+            // away.
             unsafe { copy(from.add(part.start), bytes.as_mut_ptr().add(part.start), part.len()) };
         }
     }
 
-    /// Takes a frame for a page whose lock the caller holds by `lane`, and which is not loaded: a free one, or that of the
-    /// clock's victim.
+    /// Takes a frame for a page whose lock the caller holds by `lane`, and which is not loaded: a
+    /// free one, or that of the clock's victim.
     pub fn take(&self, lane: u32, slot: u32, page: u64) -> Option<TakenFrame> {
         if self.tags.is_empty() {
             return None;
@@ -160,8 +165,9 @@ impl Loaded<'_> {
         None
     }
 
-    /// Whether a page that was missed is worth a frame: always while one is free in its set, else one time in seven, so that
-    /// a file read once from end to end hardly displaces what is read again and again.
+    /// Whether a page that was missed is worth a frame: always while one is free in its set, else
+    /// one time in seven, so that a file read once from end to end hardly displaces what is read
+    /// again and again.
     pub fn admits(&self, slot: u32, page: u64) -> bool {
         if self.tags.is_empty() || cfg!(shuttle) {
             return !self.tags.is_empty();
@@ -199,8 +205,9 @@ impl Loaded<'_> {
     /// The bytes of a taken frame, to be filled.
     pub fn fill<R>(&self, taken: &TakenFrame, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let from = self.at(taken.frame, 0, PAGE_BYTES as usize);
-        // SAFETY: the range lies within the frame (checked), and nobody else stores to a taken frame. Readers that found
-        // another page in it before only copy from it by `copy`, which no compiler looks into.
+        // SAFETY: the range lies within the frame (checked), and nobody else stores to a taken
+        // frame. Readers that found another page in it before only copy from it by `copy`, which no
+        // compiler looks into.
         fill(unsafe { core::slice::from_raw_parts_mut(from, PAGE_BYTES as usize) })
     }
 
@@ -214,8 +221,8 @@ impl Loaded<'_> {
         self.tags[taken.frame as usize].store(0, Ordering::Release);
     }
 
-    /// The log has all of a loaded page anew: it is read from there, and its frame waits for [`Loaded::refill`]. The caller
-    /// holds the page's lock.
+    /// The log has all of a loaded page anew: it is read from there, and its frame waits for
+    /// [`Loaded::refill`]. The caller holds the page's lock.
     pub fn note_stale(&self, slot: u32, page: u64) {
         if let Some(found) = self.find(slot, page) {
             let held = &self.tags[found.frame as usize];
@@ -226,8 +233,8 @@ impl Loaded<'_> {
         }
     }
 
-    /// Fills the frame that waits for a page, whose lock the caller holds by `lane` and whose row it is about to remove: all
-    /// of its bytes are `bytes`, if they are a whole page.
+    /// Fills the frame that waits for a page, whose lock the caller holds by `lane` and whose row
+    /// it is about to remove: all of its bytes are `bytes`, if they are a whole page.
     pub fn refill(&self, lane: u32, slot: u32, page: u64, bytes: &[u8]) {
         if self.tags.is_empty() || bytes.len() as u64 != PAGE_BYTES {
             return;
@@ -316,8 +323,8 @@ fn effective() -> bool {
 /// Both ranges must be mapped, `from` readable and `to` writable, and not overlap.
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
-    // Not memcpy: 4 KiB that are in no cache take it half as long again, and no compiler looks into this.
-    // SAFETY: the caller's promise; the direction flag is clear by the calling convention.
+    // Not memcpy: 4 KiB that are in no cache take it half as long again, and no compiler looks into
+    // this. SAFETY: the caller's promise; the direction flag is clear by the calling convention.
     unsafe {
         core::arch::asm!(
             "rep movsb",

@@ -1,8 +1,9 @@
 //! Page locks: a table of owner words, found by (slot, page).
 //!
-//! Neighbouring pages of a file lie beside each other, so a range is one run of words (two when it wraps) and
-//! is always locked in the order of the table: no two writers can wait for each other. A word holds lane + 1,
-//! so that the keeper can open the locks of a dead client. Collisions cost time, never correctness.
+//! Neighbouring pages of a file lie beside each other, so a range is one run of words (two when it
+//! wraps) and is always locked in the order of the table: no two writers can wait for each other. A
+//! word holds lane + 1, so that the keeper can open the locks of a dead client. Collisions cost
+//! time, never correctness.
 
 use core::time::Duration;
 
@@ -16,7 +17,8 @@ pub(crate) const WAITERS: u32 = 0x8000_0000;
 /// Spins before sleeping: about as long as a page write takes.
 const SPINS: u32 = if cfg!(shuttle) { 1 } else { 200 };
 
-/// Place of a page in a table of `count`. A large odd stride keeps files apart while pages of one file stay neighbours.
+/// Place of a page in a table of `count`. A large odd stride keeps files apart while pages of one
+/// file stay neighbours.
 #[inline]
 pub(crate) fn home(slot: u32, page: u64, count: u64) -> u64 {
     (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(page)) % count
@@ -48,7 +50,8 @@ impl<'a> PageLocks<'a> {
         }
     }
 
-    /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has died.
+    /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has
+    /// died.
     #[inline]
     pub fn lock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) -> bool {
         for run in self.runs(slot, offset, bytes) {
@@ -61,7 +64,8 @@ impl<'a> PageLocks<'a> {
         true
     }
 
-    /// Opens the locks of a range that `lane` holds; others are left alone, so it also serves repair.
+    /// Opens the locks of a range that `lane` holds; others are left alone, so it also serves
+    /// repair.
     #[inline]
     pub fn unlock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) {
         for run in self.runs(slot, offset, bytes) {

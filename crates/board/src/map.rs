@@ -97,8 +97,8 @@ pub(crate) struct Tables {
     offsets: Offsets,
 }
 
-// SAFETY: all of the board's memory is reached through atomics, except request paths, which `RequestCell`
-// hands over by its state word.
+// SAFETY: all of the board's memory is reached through atomics, except request paths, which
+// `RequestCell` hands over by its state word.
 unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
@@ -118,9 +118,10 @@ impl Board {
         let (magic, plan) = (self.header().magic.load(Ordering::Relaxed), self.plan);
         let base = self.tables.base.as_ptr();
         for page in (0..self.tables.offsets.end).step_by(4096) {
-            // Most pages were never touched, and reading is cheaper than writing.
-            // SAFETY: a page of the mapping, which consists of whole ones and is aligned to them; everything in it is atomics
-            // or handed over by one, all of which may be zero, and by the caller's word nobody else is at it.
+            // Most pages were never touched, and reading is cheaper than writing. SAFETY: a page of
+            // the mapping, which consists of whole ones and is aligned to them; everything in it is
+            // atomics or handed over by one, all of which may be zero, and by the caller's word
+            // nobody else is at it.
             unsafe {
                 let words = core::slice::from_raw_parts(base.add(page).cast::<u64>(), 512);
                 if words.iter().fold(0, |all, word| all | word) != 0 {
@@ -171,24 +172,27 @@ impl Board {
         self.tables.offsets.end
     }
 
-    /// Puts what a write to a random page touches (locks, counts of changes, page rows) into huge pages, for all
-    /// processes: in small ones such a write misses the processor's translation cache four times. The memory is taken at
-    /// once. Advice: nothing depends on its success, and it may be given while others use the board.
+    /// Puts what a write to a random page touches (locks, counts of changes, page rows) into huge
+    /// pages, for all processes: in small ones such a write misses the processor's translation
+    /// cache four times. The memory is taken at once. Advice: nothing depends on its success, and
+    /// it may be given while others use the board.
     pub fn use_huge_pages(&self) {
         let Offsets { locks, owners, end, .. } = self.tables.offsets;
         let first = locks / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         for at in (first..owners).step_by(HUGE_PAGE_BYTES).filter(|at| at + HUGE_PAGE_BYTES <= end) {
-            // SAFETY: within the mapping and aligned for a word; everything in it may be read as an atomic. What is not
-            // there at all the kernel would not gather.
+            // SAFETY: within the mapping and aligned for a word; everything in it may be read as an
+            // atomic. What is not there at all the kernel would not gather.
             unsafe { self.tables.base.add(at).cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed);
-            // SAFETY: a range of the mapping; the advice leaves its contents as they are. rustix has no name for it.
+            // SAFETY: a range of the mapping; the advice leaves its contents as they are. rustix
+            // has no name for it.
             unsafe {
                 libc::madvise(self.tables.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE)
             };
         }
     }
 
-    /// Has the processor fetch the seq counter for writing: it is about to be read and then drawn from, and other processors do the same.
+    /// Has the processor fetch the seq counter for writing: it is about to be read and then drawn
+    /// from, and other processors do the same.
     #[inline]
     pub fn prefetch_counter(&self) {
         // SAFETY: a hint, which touches nothing.
@@ -203,7 +207,8 @@ impl Board {
         let Offsets { locks, changes, keys, pages, .. } = self.tables.offsets;
         let rows = pages + set * SET_BYTES;
         for at in [locks + set * 4, changes + set * 8, keys + set * WAYS * 8, rows, rows + 64, rows + 128] {
-            // SAFETY: a hint, which touches nothing; the address lies within the mapping in any case.
+            // SAFETY: a hint, which touches nothing; the address lies within the mapping in any
+            // case.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.tables.base.add(at).as_ptr().cast()) };
         }
     }
@@ -224,14 +229,16 @@ impl Tables {
 
     #[inline]
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the mapping is at least a page, page-aligned, lives as long as `self`, holds only atomics.
+        // SAFETY: the mapping is at least a page, page-aligned, lives as long as `self`, holds only
+        // atomics.
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
     #[inline]
     fn table<T>(&self, offset: usize, count: u32) -> &[T] {
-        // SAFETY: `offsets` lays the tables out page-aligned within the mapping with room for `count` rows;
-        // every row type consists of atomics (or hands its bytes over by one), for which any bytes are valid.
+        // SAFETY: `offsets` lays the tables out page-aligned within the mapping with room for
+        // `count` rows; every row type consists of atomics (or hands its bytes over by one), for
+        // which any bytes are valid.
         unsafe { core::slice::from_raw_parts(self.base.add(offset).cast::<T>().as_ptr(), count as usize) }
     }
 
@@ -313,7 +320,8 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        // SAFETY: `base` and the length are those of the mapping made in `map`; no reference outlives `self`.
+        // SAFETY: `base` and the length are those of the mapping made in `map`; no reference
+        // outlives `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.offsets.end) };
     }
 }

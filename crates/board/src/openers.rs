@@ -1,8 +1,9 @@
-//! Threads of clients that are in an open which the library makes: what tells the keeper, while such an open waits for its
-//! permission, that the library knows of it.
+//! Threads of clients that are in an open which the library makes: what tells the keeper, while
+//! such an open waits for its permission, that the library knows of it.
 //!
-//! An open that a client's thread makes without standing here went past the library: it is an outsider's. A thread that
-//! ends in its open leaves its number; the place is taken again when its line is full. Nobody may wait here.
+//! An open that a client's thread makes without standing here went past the library: it is an
+//! outsider's. A thread that ends in its open leaves its number; the place is taken again when its
+//! line is full. Nobody may wait here.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -51,7 +52,8 @@ impl Openers {
                 return Opening(Some((place, tid)));
             }
         }
-        // Whose place this is may be dead; if not, its open counts as unannounced: its file is slower, not wrong.
+        // Whose place this is may be dead; if not, its open counts as unannounced: its file is
+        // slower, not wrong.
         let place = &places[tid as usize / LINES % PLACES];
         place.store(tid, Ordering::SeqCst);
         Opening(Some((place, tid)))

@@ -1,7 +1,9 @@
-//! Opens that clients announce before they make them, for a fence that is told of opens but not whose they were (inotify).
+//! Opens that clients announce before they make them, for a fence that is told of opens but not
+//! whose they were (inotify).
 //!
-//! Opens of files that have a row are counted there. Those of others, by which a file may just be getting its row, are counted
-//! here by inode number; another inode with the same place only makes the count too high, for a moment.
+//! Opens of files that have a row are counted there. Those of others, by which a file may just be
+//! getting its row, are counted here by inode number; another inode with the same place only makes
+//! the count too high, for a moment.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -1,4 +1,5 @@
-//! A board in ordinary memory, for the model checker alone: shared by the model's threads instead of by processes.
+//! A board in ordinary memory, for the model checker alone: shared by the model's threads instead
+//! of by processes.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -34,7 +35,8 @@ struct Rows {
     hands: Vec<AtomicU32>,
     /// As `frames`; readers without the lock copy, too, by means that no compiler looks into.
     loaded: Vec<std::sync::atomic::AtomicU8>,
-    /// Plain bytes that may be changed through a shared reference: only ever copied under a page lock.
+    /// Plain bytes that may be changed through a shared reference: only ever copied under a page
+    /// lock.
     frames: Vec<std::sync::atomic::AtomicU8>,
 }
 

@@ -1,9 +1,11 @@
-//! Page rows: which bytes of a file are newer than the kernel's page cache, and where they are (state Behind).
+//! Page rows: which bytes of a file are newer than the kernel's page cache, and where they are
+//! (state Behind).
 //!
-//! A set-associative table with one set per page lock: a row is read and changed only under the page lock of its page, so
-//! it needs no protocol of its own. A row holds one interval of bytes of one page. What it says is one word, so a client
-//! that dies while it changes a row leaves the old row or the new one, never a mixture. Rows are hints where to find what
-//! the log holds: nothing is in them alone.
+//! A set-associative table with one set per page lock: a row is read and changed only under the
+//! page lock of its page, so it needs no protocol of its own. A row holds one interval of bytes of
+//! one page. What it says is one word, so a client that dies while it changes a row leaves the old
+//! row or the new one, never a mixture. Rows are hints where to find what the log holds: nothing is
+//! in them alone.
 
 use crate::census::Census;
 use crate::locks::{PAGE_BYTES, home};
@@ -147,8 +149,9 @@ impl<'a> Pages<'a> {
         self.keys[first..first + WAYS].iter().any(|held| held.load(Ordering::Relaxed) == 0)
     }
 
-    /// Enters a page that has no row; false when its set is full. `count` counts the rows of the file: it is raised
-    /// before the row is there and lowered after it has gone, so that it is never too low.
+    /// Enters a page that has no row; false when its set is full. `count` counts the rows of the
+    /// file: it is raised before the row is there and lowered after it has gone, so that it is
+    /// never too low.
     pub fn insert(&self, slot: u32, page: u64, content: Content, seq: u64, count: &Census) -> bool {
         let (first, key) = self.locate(slot, page);
         let free = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Relaxed) == 0);
@@ -187,10 +190,12 @@ impl<'a> Pages<'a> {
         self.rows[index].content.store(content.encode(), Ordering::Release);
     }
 
-    /// Whether the row of a page says that `lo..hi` of it come from records newer than `seq`. Needs no lock.
+    /// Whether the row of a page says that `lo..hi` of it come from records newer than `seq`. Needs
+    /// no lock.
     ///
-    /// As long as a row is there its content only grows and its oldest seq only rises, the content first. So an oldest seq
-    /// holds for the content that is read after it. A row that is entered anew in between holds newer records still.
+    /// As long as a row is there its content only grows and its oldest seq only rises, the content
+    /// first. So an oldest seq holds for the content that is read after it. A row that is entered
+    /// anew in between holds newer records still.
     pub fn is_newer(&self, slot: u32, page: u64, (lo, hi): (u32, u32), seq: u64) -> bool {
         let (first, key) = self.locate(slot, page);
         let held = &self.keys[first..first + WAYS];
@@ -210,8 +215,8 @@ impl<'a> Pages<'a> {
         count.leave();
     }
 
-    /// Visits slot, page and oldest seq of all rows, without any lock: what is found may have gone, what was there before
-    /// the call and is not found has gone.
+    /// Visits slot, page and oldest seq of all rows, without any lock: what is found may have gone,
+    /// what was there before the call and is not found has gone.
     pub fn scan(&self, mut visit: impl FnMut(u32, u64, u64)) {
         for index in 0..self.keys.len() {
             if let Some((slot, page)) = self.page_of(index) {
@@ -230,7 +235,8 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// The parts of the byte range `offset..offset + bytes` by page: page, first and one past the last byte within it.
+/// The parts of the byte range `offset..offset + bytes` by page: page, first and one past the last
+/// byte within it.
 pub fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let end = offset + bytes;
     (offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(move |page| {

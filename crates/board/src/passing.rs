@@ -1,8 +1,10 @@
-//! Calls under way that change a file without the log: those of files that have no row yet (durability = sync) or are left to
-//! the kernel. Whoever has a file logged from some moment on must know that none of them is still to land.
+//! Calls under way that change a file without the log: those of files that have no row yet
+//! (durability = sync) or are left to the kernel. Whoever has a file logged from some moment on
+//! must know that none of them is still to land.
 //!
-//! A caller notes itself, looks for the file's row, and goes on only when there is none that is logged; the other side shows the
-//! row first and looks here afterwards. One of the two sees the other. What a dead client left is cleared with its lanes.
+//! A caller notes itself, looks for the file's row, and goes on only when there is none that is
+//! logged; the other side shows the row first and looks here afterwards. One of the two sees the
+//! other. What a dead client left is cleared with its lanes.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,7 +17,8 @@ pub(crate) const PASSING_ROWS: usize = 32;
 pub struct PassingRow {
     /// The client that makes it, 0 when there is none.
     owner: AtomicU32,
-    /// Inode number of the file; another file system's with the same number is only waited for in vain.
+    /// Inode number of the file; another file system's with the same number is only waited for in
+    /// vain.
     ino: AtomicU64,
 }
 

@@ -20,12 +20,14 @@ impl Board {
         }
     }
 
-    /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for space.
+    /// Frees every sealed segment whose records are all dead (invariant 3), and wakes who waits for
+    /// space.
     pub fn free_dead_segments(&self) {
         let collect = || -> Vec<_> {
             self.segments().iter().filter(|row| row.state() == SegmentState::Sealed).collect()
         };
-        // Before the files are looked at: what is sealed by now raised its files' newest seqs before.
+        // Before the files are looked at: what is sealed by now raised its files' newest seqs
+        // before.
         let sealed = collect();
         let rows = self.files();
         let expired = |slot: u32| self.expired_seq(slot);
@@ -95,10 +97,11 @@ impl Header {
         }
     }
 
-    /// The expirer's sleep while nothing is dirty: until the first writer, the bell (which read `rung`), or `limit`.
+    /// The expirer's sleep while nothing is dirty: until the first writer, the bell (which read
+    /// `rung`), or `limit`.
     ///
-    /// Writers look at the idle word after they raised a file's newest seq; the files are looked at after it is set:
-    /// one of the two sees the other.
+    /// Writers look at the idle word after they raised a file's newest seq; the files are looked at
+    /// after it is set: one of the two sees the other.
     pub fn sleep_idle(&self, rung: u32, is_dirty: impl Fn() -> bool, limit: Duration) {
         let idle = &self.expirer_idle.word;
         idle.store(1, Ordering::SeqCst);

@@ -1,6 +1,7 @@
 //! Request cells: how a client asks the keeper for something without a file descriptor.
 //!
-//! A client claims a free cell, fills it, posts it and sleeps on its word; the keeper answers in place.
+//! A client claims a free cell, fills it, posts it and sleeps on its word; the keeper answers in
+//! place.
 
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::cell::UnsafeCell;
@@ -84,8 +85,8 @@ impl RequestCell {
     #[allow(unsafe_code)]
     pub fn set_path(&self, path: &[u8]) {
         let bytes = path.len().min(REQUEST_PATH_BYTES);
-        // SAFETY: the cell is claimed by the caller, nobody reads the path before it is posted; both ranges
-        // hold `bytes` bytes and cannot overlap, as `path` is ordinary memory.
+        // SAFETY: the cell is claimed by the caller, nobody reads the path before it is posted;
+        // both ranges hold `bytes` bytes and cannot overlap, as `path` is ordinary memory.
         unsafe { core::ptr::copy_nonoverlapping(path.as_ptr(), self.path.get().cast::<u8>(), bytes) };
         self.path_bytes.store(bytes as u32, Ordering::Relaxed);
     }
@@ -95,12 +96,14 @@ impl RequestCell {
     pub fn path(&self) -> Vec<u8> {
         let bytes = (self.path_bytes.load(Ordering::Relaxed) as usize).min(REQUEST_PATH_BYTES);
         let mut path = vec![0; bytes];
-        // SAFETY: `bytes` lies within the cell; a client that scribbles meanwhile can only change the bytes.
+        // SAFETY: `bytes` lies within the cell; a client that scribbles meanwhile can only change
+        // the bytes.
         unsafe { core::ptr::copy(self.path.get().cast::<u8>(), path.as_mut_ptr(), bytes) };
         path
     }
 }
 
-// SAFETY: everything but the path is atomic, and the path is handed over by `state` (release, acquire).
+// SAFETY: everything but the path is atomic, and the path is handed over by `state` (release,
+// acquire).
 #[allow(unsafe_code)]
 unsafe impl Sync for RequestCell {}

@@ -1,6 +1,7 @@
 //! Segment rows: who has a segment and which files' records are in it.
 //!
-//! The summary is written before the record it describes, so it always covers what the segment holds.
+//! The summary is written before the record it describes, so it always covers what the segment
+//! holds.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -76,7 +77,8 @@ impl SegmentRow {
         }
     }
 
-    /// Notes that a record of `slot` with `seq` is about to be written here. Only the segment's owner calls it.
+    /// Notes that a record of `slot` with `seq` is about to be written here. Only the segment's
+    /// owner calls it.
     #[inline]
     pub fn note(&self, slot: u32, seq: u64) {
         self.max_seq.store(seq, Ordering::Relaxed);
@@ -106,8 +108,8 @@ impl SegmentRow {
         self.max_seq.load(Ordering::Acquire)
     }
 
-    /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot whose
-    /// records are void) and the lowest one of all slots with live records.
+    /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot
+    /// whose records are void) and the lowest one of all slots with live records.
     pub fn is_dead(&self, expired_seq: impl Fn(u32) -> u64, expired_seq_min: u64) -> bool {
         let max_seq = self.max_seq.load(Ordering::Acquire);
         if max_seq <= expired_seq_min {

@@ -1,7 +1,8 @@
-//! Files that some client has handed to a reader whom no hook sees (a map, say) before they had a row: they may not enter
-//! state Behind afterwards.
+//! Files that some client has handed to a reader whom no hook sees (a map, say) before they had a
+//! row: they may not enter state Behind afterwards.
 //!
-//! One bit per place, never taken back. Another file with the same place only stays out of that state without need.
+//! One bit per place, never taken back. Another file with the same place only stays out of that
+//! state without need.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -27,8 +28,8 @@ impl Shown {
         (&self.words[(hash >> 58) as usize], 1 << (hash >> 52 & 63))
     }
 
-    /// Notes a file. Who notes it looks for its row afterwards: the keeper, which looks here with the row in place, misses
-    /// the bit only if the row is found then.
+    /// Notes a file. Who notes it looks for its row afterwards: the keeper, which looks here with
+    /// the row in place, misses the bit only if the row is found then.
     pub fn note(&self, dev: u64, ino: u64) {
         let (word, bit) = self.place(dev, ino);
         word.fetch_or(bit, Ordering::SeqCst);

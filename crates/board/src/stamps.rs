@@ -1,9 +1,10 @@
 //! Stamps: how a reader without locks knows that nobody changed a page while it looked.
 //!
-//! A page's stamp can be had while nobody holds its lock, and stays the same until somebody who held it changed what the
-//! board says of the page: each change of a row or a loaded page is counted before the lock is opened. So a reader takes
-//! the stamps of all its pages, copies, and asks whether all stand: then there was a moment, the one between, at which all
-//! that was copied was true at once. A holder that dies leaves the lock locked, hence no stamp.
+//! A page's stamp can be had while nobody holds its lock, and stays the same until somebody who
+//! held it changed what the board says of the page: each change of a row or a loaded page is
+//! counted before the lock is opened. So a reader takes the stamps of all its pages, copies, and
+//! asks whether all stand: then there was a moment, the one between, at which all that was copied
+//! was true at once. A holder that dies leaves the lock locked, hence no stamp.
 
 use crate::locks::home;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -45,7 +46,8 @@ impl Stamps<'_> {
         (self.locks[set].load(Ordering::Acquire) == 0).then_some(stamp)
     }
 
-    /// Whether nobody changed the page since its stamp was taken, as far as was read before this call.
+    /// Whether nobody changed the page since its stamp was taken, as far as was read before this
+    /// call.
     #[inline]
     pub fn stands(&self, slot: u32, page: u64, stamp: Stamp) -> bool {
         fence(Ordering::Acquire);

@@ -1,4 +1,5 @@
-//! Finding a file's row by device and inode. The keeper's one writer changes the table, everybody reads it.
+//! Finding a file's row by device and inode. The keeper's one writer changes the table, everybody
+//! reads it.
 
 use crate::board::Board;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
@@ -42,7 +43,8 @@ impl Board {
         None
     }
 
-    /// Enters a file row, whose device and inode are set, into the table. Only the keeper's one writer calls it.
+    /// Enters a file row, whose device and inode are set, into the table. Only the keeper's one
+    /// writer calls it.
     pub fn insert(&self, slot: u32) {
         let row = &self.files()[slot as usize];
         let buckets = self.tables.buckets();
@@ -53,7 +55,8 @@ impl Board {
         buckets[at].store(slot + 1, Ordering::Release);
     }
 
-    /// Takes a file row out of the table, closing the gap it leaves. Only the keeper's one writer calls it.
+    /// Takes a file row out of the table, closing the gap it leaves. Only the keeper's one writer
+    /// calls it.
     pub fn remove(&self, slot: u32) {
         let row = &self.files()[slot as usize];
         let buckets = self.tables.buckets();

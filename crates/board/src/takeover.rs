@@ -1,5 +1,5 @@
-//! What a dead client leaves on the board, and opening it again. Bytes and files are the keeper's business: it rolls
-//! the operation forward, or makes the file durable, between the two halves.
+//! What a dead client leaves on the board, and opening it again. Bytes and files are the keeper's
+//! business: it rolls the operation forward, or makes the file durable, between the two halves.
 
 use crate::board::Board;
 use crate::requests::RequestState;
@@ -45,7 +45,8 @@ impl Board {
     /// Opens everything that a dead lane held, once its operation is finished.
     pub fn open_lane(&self, dead: &DeadLane) {
         let lane = &self.lanes()[dead.index as usize];
-        // After a torn record nothing may be appended behind it: all of the lane's segments are sealed.
+        // After a torn record nothing may be appended behind it: all of the lane's segments are
+        // sealed.
         lane.segment.store(0, Ordering::SeqCst);
         for &segment in &dead.segments {
             self.segments()[segment as usize].set_state(SegmentState::Sealed);
@@ -68,7 +69,8 @@ impl Board {
         self.header().ring_expirer();
     }
 
-    /// The slots of the files that a dead client keeps to itself. Each is let go with `FileRow::unlock_exclusive`.
+    /// The slots of the files that a dead client keeps to itself. Each is let go with
+    /// `FileRow::unlock_exclusive`.
     pub fn files_held_by(&self, client: u32) -> Vec<u32> {
         let rows = (0..).zip(self.files());
         rows.filter(|(_, row)| row.is_held_by(client)).map(|(slot, _)| slot).collect()

@@ -1,9 +1,9 @@
-//! Times of files that were in state Behind, as programs are to see them: those of their writes, not those of the moments at
-//! which the keeper brought the bytes to the kernel.
+//! Times of files that were in state Behind, as programs are to see them: those of their writes,
+//! not those of the moments at which the keeper brought the bytes to the kernel.
 //!
-//! The row of a file knows what times the kernel showed right after the keeper's own last change. As long as it shows the
-//! same, nobody else has changed the file, and the row's times are right; else the kernel's are. Nothing here decides on
-//! durability, and nothing is lost with it.
+//! The row of a file knows what times the kernel showed right after the keeper's own last change.
+//! As long as it shows the same, nobody else has changed the file, and the row's times are right;
+//! else the kernel's are. Nothing here decides on durability, and nothing is lost with it.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -55,8 +55,8 @@ pub struct Times {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct TimesRow {
-    /// Changes with everything below. Its two lowest bits: 0 at rest, 2 while the keeper changes the file, odd while the row is
-    /// being written.
+    /// Changes with everything below. Its two lowest bits: 0 at rest, 2 while the keeper changes
+    /// the file, odd while the row is being written.
     version: AtomicU64,
     /// Generation of the slot's use.
     generation: AtomicU64,
@@ -139,7 +139,8 @@ impl Account {
 }
 
 impl TimesRow {
-    /// What the row says of this use of its slot; `None` while nothing is known better than by the kernel.
+    /// What the row says of this use of its slot; `None` while nothing is known better than by the
+    /// kernel.
     pub fn look(&self, generation: u64) -> Option<Account> {
         for _ in 0..LOOKS_MAX {
             let version = self.version.load(Ordering::SeqCst);
@@ -184,13 +185,15 @@ impl TimesRow {
         self.kernel_changed.store(kernel.changed.0, Ordering::SeqCst);
     }
 
-    /// The keeper is about to change the file, of which programs see `shown` meanwhile and afterwards. `changes`: as they were
-    /// before `shown` was made of the kernel's times. One at a time writes a row.
+    /// The keeper is about to change the file, of which programs see `shown` meanwhile and
+    /// afterwards. `changes`: as they were before `shown` was made of the kernel's times. One at a
+    /// time writes a row.
     pub fn begin(&self, generation: u64, shown: Times, changes: Changes) {
         self.write(FILE_IN_HAND, || self.set_shown(generation, shown, changes));
     }
 
-    /// The keeper has changed it, and the kernel says `kernel`; not known: the kernel is right from here on.
+    /// The keeper has changed it, and the kernel says `kernel`; not known: the kernel is right from
+    /// here on.
     pub fn end(&self, kernel: Times) {
         self.write(AT_REST, || self.set_kernel(kernel));
     }

@@ -16,55 +16,62 @@ use crate::client::Errno;
 /// How long a client sleeps before it looks whether the keeper still lives.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Looks at the answer before going to sleep: longer than a quick request takes, about as long as a wake-up does.
+/// Looks at the answer before going to sleep: longer than a quick request takes, about as long as a
+/// wake-up does.
 const SPINS: u32 = 4000;
 
 /// Requests. `args` and `reply` are those of the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Ask {
-    /// Manage the file behind descriptor `args[0]`, opened as `args[1]` (an `Origin`). Answers slot and
-    /// generation; result `EAGAIN` asks for [`Ask::Sole`] first; `EOPNOTSUPP` leaves the file to the kernel. `args[3]` says when
-    /// the file's creation was noted ([`holdfast_board::Epoch::to_raw`]); 0: not by who asks.
+    /// Manage the file behind descriptor `args[0]`, opened as `args[1]` (an `Origin`). Answers slot
+    /// and generation; result `EAGAIN` asks for [`Ask::Sole`] first; `EOPNOTSUPP` leaves the file
+    /// to the kernel. `args[3]` says when the file's creation was noted
+    /// ([`holdfast_board::Epoch::to_raw`]); 0: not by who asks.
     Register = 1,
     /// Second half of `Register`: `args[2]` is 1 when no other description of the file exists.
     Sole = 2,
-    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when the asker keeps the
-    /// file's writers out.
+    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when
+    /// the asker keeps the file's writers out.
     Settle = 3,
-    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]). `args[3]` is 1: and have no description of it any more,
-    /// nor a slot.
+    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]). `args[3]` is 1: and have
+    /// no description of it any more, nor a slot.
     Bypass = 4,
-    /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result `EAGAIN`: other names
-    /// stay, so nothing was noted; settle the file and count the change.
+    /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result
+    /// `EAGAIN`: other names stay, so nothing was noted; settle the file and count the change.
     Unlinking = 5,
-    /// The file is about to get the name in the path, relative to descriptor `args[2]`. `args[3]` is 1: in place of its only one,
-    /// where nothing stands; the slot is to hold the rename. Result `EAGAIN`: it cannot, and nothing was noted.
+    /// The file is about to get the name in the path, relative to descriptor `args[2]`. `args[3]`
+    /// is 1: in place of its only one, where nothing stands; the slot is to hold the rename. Result
+    /// `EAGAIN`: it cannot, and nothing was noted.
     Naming = 6,
     /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
     Withdraw = 7,
-    /// Make the directory behind descriptor `args[0]` durable, really if `args[1]` is 1: changes are pending in the ledger of
-    /// its file system. `EOPNOTSUPP` leaves it to the kernel.
+    /// Make the directory behind descriptor `args[0]` durable, really if `args[1]` is 1: changes
+    /// are pending in the ledger of its file system. `EOPNOTSUPP` leaves it to the kernel.
     SyncDirectory = 8,
     /// A file without live records was renamed over: if that was its last name, its slot is free.
     Replaced = 9,
-    /// Bring the page rows of slot `args[0]` of generation `args[1]` to the page cache. The client keeps its writers out.
+    /// Bring the page rows of slot `args[0]` of generation `args[1]` to the page cache. The client
+    /// keeps its writers out.
     Drain = 10,
     /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
     Through = 11,
-    /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path, relative to descriptor
-    /// `args[2]`; none means the client's own program.
+    /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path,
+    /// relative to descriptor `args[2]`; none means the client's own program.
     Unseen = 12,
     /// A directory was renamed: the files below it have other names.
     Moved = 13,
-    /// Slot `args[0]` of generation `args[1]`, which the asker keeps from its writers, is about to leave state Unsynced. Answers
-    /// 1 when the slot holds the file's creation and its only name, and 1 when the slot says that it was created.
+    /// Slot `args[0]` of generation `args[1]`, which the asker keeps from its writers, is about to
+    /// leave state Unsynced. Answers 1 when the slot holds the file's creation and its only name,
+    /// and 1 when the slot says that it was created.
     Log = 14,
-    /// Have the file system of slot `args[0]` of generation `args[1]` commit what is pending in its ledger. `EOPNOTSUPP`: it
-    /// makes changes durable file by file, so the asker's own sync does what it does natively.
+    /// Have the file system of slot `args[0]` of generation `args[1]` commit what is pending in its
+    /// ledger. `EOPNOTSUPP`: it makes changes durable file by file, so the asker's own sync does
+    /// what it does natively.
     Commit = 15,
-    /// The kernel tells another size or fewer links of slot `args[0]` of generation `args[1]` than its clients left: see whether
-    /// somebody outside changed it, and have what the kernel has now be durable if so.
+    /// The kernel tells another size or fewer links of slot `args[0]` of generation `args[1]` than
+    /// its clients left: see whether somebody outside changed it, and have what the kernel has now
+    /// be durable if so.
     Look = 16,
 }
 
@@ -116,7 +123,8 @@ pub enum Reason {
     Pattern = 8,
     /// No fence covers it: not below an `--exclusive` directory, and no other fence is in use.
     NoFence = 9,
-    /// The keeper cannot reach it under its path (another mount namespace or root), or the path is too long.
+    /// The keeper cannot reach it under its path (another mount namespace or root), or the path is
+    /// too long.
     Unreachable = 10,
     /// The keeper may not open it.
     Permission = 11,
@@ -289,7 +297,8 @@ pub(crate) fn ask(
         if cell.state() == RequestState::Done {
             break;
         }
-        // The keeper frees the cell of a client that it knows no more: a child may ask in the name of a parent that ended.
+        // The keeper frees the cell of a client that it knows no more: a child may ask in the name
+        // of a parent that ended.
         let is_lost = cell.state() == RequestState::Free || cell.client.load(Ordering::Relaxed) != client;
         if is_lost || !board.header().keeper_alive() {
             return Err(Errno::EIO);

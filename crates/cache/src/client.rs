@@ -41,7 +41,8 @@ impl Errno {
     pub const EOPNOTSUPP: Self = Self(95);
 }
 
-/// A cached place of a file in the board. Every use verifies it, so an old one does no harm (history 20).
+/// A cached place of a file in the board. Every use verifies it, so an old one does no harm
+/// (history 20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRef {
     /// Row and slot.
@@ -110,8 +111,8 @@ pub struct Seen {
     pub state: FileState,
 }
 
-/// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported file system takes, with
-/// blocks as small as they come.
+/// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported
+/// file system takes, with blocks as small as they come.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
 /// A process attached to a keeper. Threads share it; a forked child attaches anew.
@@ -129,7 +130,8 @@ pub struct Client<N: Nvm = Mapping> {
 
 #[cfg(not(shuttle))]
 impl Client<Mapping> {
-    /// Maps the board and the pool named by the keeper's welcome. The descriptors may be closed afterwards.
+    /// Maps the board and the pool named by the keeper's welcome. The descriptors may be closed
+    /// afterwards.
     pub fn attach(welcome: &Welcome, board: BorrowedFd<'_>, pool: BorrowedFd<'_>) -> Result<Self, Errno> {
         let layout = Layout::new(welcome.pool_bytes.get()).map_err(|_| Errno::EINVAL)?;
         let fits = welcome.version.get() == WIRE_VERSION
@@ -158,8 +160,8 @@ impl<N: Nvm> Client<N> {
         Self { nvm, board, layout, uuid, id, first_lane: None, size_limit }
     }
 
-    /// The same client, whose operations begin their search for a free lane at a given one: what it does can then be
-    /// repeated exactly.
+    /// The same client, whose operations begin their search for a free lane at a given one: what it
+    /// does can then be repeated exactly.
     pub fn with_first_lane(mut self, lane: usize) -> Self {
         self.first_lane = Some(lane);
         self
@@ -230,8 +232,8 @@ impl<N: Nvm> Client<N> {
         opened
     }
 
-    /// Whether others may change the file, so that it is to be looked at before a sync of it is absorbed. Not in state Behind: the
-    /// keeper hears of it there.
+    /// Whether others may change the file, so that it is to be looked at before a sync of it is
+    /// absorbed. Not in state Behind: the keeper hears of it there.
     #[inline]
     pub fn is_watched(&self, file: FileRef) -> bool {
         let row = self.row(file);
@@ -244,9 +246,9 @@ impl<N: Nvm> Client<N> {
         end > self.row(file).size_hint.load(Ordering::Relaxed)
     }
 
-    /// Tells the keeper of a file whose size or links are not what its clients left, if `size` and `links`, as the kernel just
-    /// told them, are not: a process outside cut it or removed it without opening it, and the next sync must not be absorbed over
-    /// that (invariant 9).
+    /// Tells the keeper of a file whose size or links are not what its clients left, if `size` and
+    /// `links`, as the kernel just told them, are not: a process outside cut it or removed it
+    /// without opening it, and the next sync must not be absorbed over that (invariant 9).
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
@@ -267,9 +269,9 @@ impl<N: Nvm> Client<N> {
         self.board.header().announces_opens.word.load(Ordering::Relaxed) == LEASES_FILES
     }
 
-    /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `noted` says when its creation was
-    /// noted, if the caller did that. `sole` tells whether no other description of the file exists; it is called once the fence
-    /// stands.
+    /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `noted` says
+    /// when its creation was noted, if the caller did that. `sole` tells whether no other
+    /// description of the file exists; it is called once the fence stands.
     pub fn register(
         &self,
         fd: i32,
@@ -291,8 +293,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done before. `held` says
-    /// that the caller keeps the file's writers out.
+    /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done
+    /// before. `held` says that the caller keeps the file's writers out.
     pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, u64::from(held), 0];
         ask(&self.board, self.id, Ask::Settle, args, None).map(|_| ())
@@ -304,15 +306,16 @@ impl<N: Nvm> Client<N> {
         ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
     }
 
-    /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open afterwards. The caller must
-    /// not use the place any more.
+    /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open
+    /// afterwards. The caller must not use the place any more.
     pub fn let_go(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, reason as u64, 1];
         ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
     }
 
-    /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is a path and the
-    /// descriptor it is relative to; `None`: this one. True when the keeper hears it for the first time.
+    /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is
+    /// a path and the descriptor it is relative to; `None`: this one. True when the keeper hears it
+    /// for the first time.
     pub fn note_unseen(&self, why: Unseen, program: Option<(i32, &CStr)>) -> bool {
         let dirfd = program.map_or(0, |(dirfd, _)| dirfd as u64);
         let args = [why as u64, 0, dirfd, 0];
@@ -320,15 +323,17 @@ impl<N: Nvm> Client<N> {
             .is_ok_and(|[is_new, _]| is_new != 0)
     }
 
-    /// Notes a change of a file's content that the log does not hold: the next sync is real (invariant 9).
+    /// Notes a change of a file's content that the log does not hold: the next sync is real
+    /// (invariant 9).
     pub fn note_unlogged(&self, file: FileRef) {
         if self.is_current(file) {
             self.row(file).note_unlogged();
         }
     }
 
-    /// Notes a change of a file that is the journal's (mode, owner, times, attributes, allocation): it is pending in the
-    /// ledger. Where changes become durable file by file, the file's next sync is real.
+    /// Notes a change of a file that is the journal's (mode, owner, times, attributes, allocation):
+    /// it is pending in the ledger. Where changes become durable file by file, the file's next sync
+    /// is real.
     pub fn note_attributes(&self, file: FileRef) {
         self.note_time();
         if self.is_current(file) {
@@ -346,7 +351,8 @@ impl<N: Nvm> Client<N> {
         self.board.header().ledger(row.dev.load(Ordering::Relaxed))
     }
 
-    /// Has the file system commit what is pending. False where that is not the way of the file system.
+    /// Has the file system commit what is pending. False where that is not the way of the file
+    /// system.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the file system cannot commit.
@@ -356,8 +362,9 @@ impl<N: Nvm> Client<N> {
         if is_clean { Ok(true) } else { self.commit(file, ledger) }
     }
 
-    /// Before a record of `file` becomes durable: nothing earlier on its file system is pending any more but its own creation,
-    /// which the slot holds with that record (invariant 10). Not with a lock held.
+    /// Before a record of `file` becomes durable: nothing earlier on its file system is pending any
+    /// more but its own creation, which the slot holds with that record (invariant 10). Not with a
+    /// lock held.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the file system cannot commit.
@@ -413,11 +420,11 @@ impl<N: Nvm> Client<N> {
 
     /// Answers a program's `fsync` or `fdatasync`, or ends a write that it asked to be synchronous.
     ///
-    /// Every managed byte is durable already, so only changes that the log does not hold need the disk
-    /// (invariant 9): those of the file by `raw`, which must be a whole `fsync` whatever the program asked for, as
-    /// it counts for attributes, too; and those that are pending on its file system by a commit, since a sync by
-    /// the program need not commit anything (invariant 11). A failure met in the background is reported once per
-    /// description.
+    /// Every managed byte is durable already, so only changes that the log does not hold need the
+    /// disk (invariant 9): those of the file by `raw`, which must be a whole `fsync` whatever the
+    /// program asked for, as it counts for attributes, too; and those that are pending on its file
+    /// system by a commit, since a sync by the program need not commit anything (invariant 11). A
+    /// failure met in the background is reported once per description.
     ///
     /// # Errors
     /// What the sync reported, or `EIO` when the keeper is dead.
@@ -441,10 +448,12 @@ impl<N: Nvm> Client<N> {
         if has_news || state == FileState::Failed {
             return Err(Errno::EIO);
         }
-        // A file without a single record cannot be built anew by recovery: its existence is the kernel's to sync.
+        // A file without a single record cannot be built anew by recovery: its existence is the
+        // kernel's to sync.
         let is_blank = row.is_blank();
         let is_committed = on(Canary::NamesUncounted) || self.commit_pending(file)?;
-        // Who keeps the writers out may be in the middle of a change around the log that is seen already.
+        // Who keeps the writers out may be in the middle of a change around the log that is seen
+        // already.
         let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && is_committed {
             self.board.header().syncs_absorbed.count(file.slot);

@@ -1,8 +1,9 @@
 //! The designs behind one interface: how writes, syncs, truncations and names are absorbed.
 //!
-//! State Through (write-through) and state Behind (write-behind) stand beside each other. The cache translates what a
-//! program does to a file into records, board changes and requests to the keeper. It never opens, closes or
-//! names a file itself: kernel calls on the file are handed in by the caller.
+//! State Through (write-through) and state Behind (write-behind) stand beside each other. The cache
+//! translates what a program does to a file into records, board changes and requests to the keeper.
+//! It never opens, closes or names a file itself: kernel calls on the file are handed in by the
+//! caller.
 #![forbid(unsafe_code)]
 
 mod ask;

@@ -1,10 +1,12 @@
-//! Names: what of creations, removals and renames is held by slots, and what is pending in the ledger.
+//! Names: what of creations, removals and renames is held by slots, and what is pending in the
+//! ledger.
 //!
-//! Held are creations of files with records (recovery builds them anew), the first rename of such a file to a free name and
-//! removals of a last name (recovery repeats them). Everything else is the file system's: the ledger counts it until the file
-//! system has committed it, and no later change is made durable ahead of it (invariants 9 to 11). Files that are renamed in
-//! another way, or linked, have no live records while it happens, so whichever state the crash leaves, nothing is replayed into
-//! the wrong name.
+//! Held are creations of files with records (recovery builds them anew), the first rename of such a
+//! file to a free name and removals of a last name (recovery repeats them). Everything else is the
+//! file system's: the ledger counts it until the file system has committed it, and no later change
+//! is made durable ahead of it (invariants 9 to 11). Files that are renamed in another way, or
+//! linked, have no live records while it happens, so whichever state the crash leaves, nothing is
+//! replayed into the wrong name.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -50,8 +52,9 @@ pub enum Replace {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Notes a change on a file system that no slot and no record holds: of a name, of a file's attributes, or of the size of
-    /// a file that is not logged. Called before the change is made and once more when it is.
+    /// Notes a change on a file system that no slot and no record holds: of a name, of a file's
+    /// attributes, or of the size of a file that is not logged. Called before the change is made
+    /// and once more when it is.
     pub fn note_change(&self, device: u64) -> Option<Epoch> {
         self.note_time();
         self.board.header().ledger(device).map(LedgerRow::note)
@@ -65,8 +68,8 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) || !self.has_log(file) {
             return Ok(Removal::Counted);
         }
-        // Who has it open reads on when no slot has it any more, so the keeper takes it out of state Behind for good. At EBUSY
-        // somebody has the file now, whom only we may wait for.
+        // Who has it open reads on when no slot has it any more, so the keeper takes it out of
+        // state Behind for good. At EBUSY somebody has the file now, whom only we may wait for.
         let ask = |board, id, kind, args, path| match ask(board, id, kind, args, path) {
             Err(Errno::EBUSY) => {
                 self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path))
@@ -82,8 +85,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Reports how the announced removal went: a failed one is withdrawn before the program hears of it. Of
-    /// success the keeper finds the traces itself.
+    /// Reports how the announced removal went: a failed one is withdrawn before the program hears
+    /// of it. Of success the keeper finds the traces itself.
     pub fn unlinked(&self, file: FileRef, removal: Removal, ok: bool) {
         if removal == Removal::Held && !ok {
             self.withdraw(file);
@@ -97,8 +100,9 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Makes a call that gives a file a name (rename, link), and takes that name from another. Where a slot can hold the change,
-    /// it does; else both files are settled first and kept from being written meanwhile, and the change is counted.
+    /// Makes a call that gives a file a name (rename, link), and takes that name from another.
+    /// Where a slot can hold the change, it does; else both files are settled first and kept from
+    /// being written meanwhile, and the change is counted.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed; the call was then not made.
@@ -108,7 +112,8 @@ impl<N: Nvm> Client<N> {
         mut raw: impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
         match self.rename_locked(renaming, &mut raw) {
-            // No slot can hold the name: too long, or its directory is missing, for which the kernel has its own error.
+            // No slot can hold the name: too long, or its directory is missing, for which the
+            // kernel has its own error.
             Err(Errno::ENAMETOOLONG) => {
                 if let Some(file) = renaming.named {
                     self.bypass(file, Reason::Unreachable)?;
@@ -178,7 +183,8 @@ impl<N: Nvm> Client<N> {
             Err(_) if !self.board.header().keeper_alive() => Err(Errno::EIO),
             Err(errno) => {
                 self.withdraw(file);
-                // Somebody took the name meanwhile, or this kernel cannot be asked to leave it to them.
+                // Somebody took the name meanwhile, or this kernel cannot be asked to leave it to
+                // them.
                 Ok((!matches!(errno, Errno::EEXIST | Errno::EINVAL)).then_some(Err(errno)))
             }
         }
@@ -222,7 +228,8 @@ impl<N: Nvm> Client<N> {
         Ok(done)
     }
 
-    /// Tells that a directory was renamed, so that the slots of files below it hold their new names.
+    /// Tells that a directory was renamed, so that the slots of files below it hold their new
+    /// names.
     pub fn directory_renamed(&self) {
         // A dead keeper cannot be told; recovery then looks for the files by their handles.
         let _ = ask(&self.board, self.id, Ask::Moved, [0; 4], None);
@@ -245,8 +252,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes and nothing else is
-    /// pending, else made by the keeper or, as before, by `raw`.
+    /// Answers the `fsync` of a directory on `device`: absorbed where slots hold all its changes
+    /// and nothing else is pending, else made by the keeper or, as before, by `raw`.
     ///
     /// # Errors
     /// What the sync reported, or `EIO` when the keeper is dead.

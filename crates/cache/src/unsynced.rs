@@ -1,9 +1,11 @@
-//! State Unsynced (durability = sync): nobody has asked for a file's durability yet, so nothing of it is logged.
+//! State Unsynced (durability = sync): nobody has asked for a file's durability yet, so nothing of
+//! it is logged.
 //!
-//! Its writes are the kernel's, at the kernel's speed; they announce themselves, so that none is under way when the first
-//! sync takes the file out of the state, for good. A new file that is short then goes into the log as a whole, which
-//! answers that sync; any other is brought to the disk by it, as natively. Source: NVLog (FAST'25, section 4) absorbs what is
-//! synced and nothing else; a file of which one sync was asked for is logged with every write from then on.
+//! Its writes are the kernel's, at the kernel's speed; they announce themselves, so that none is
+//! under way when the first sync takes the file out of the state, for good. A new file that is
+//! short then goes into the log as a whole, which answers that sync; any other is brought to the
+//! disk by it, as natively. Source: NVLog (FAST'25, section 4) absorbs what is synced and nothing
+//! else; a file of which one sync was asked for is logged with every write from then on.
 //!
 //! Must never let a write be under way unlogged while a sync is absorbed (invariant 9).
 
@@ -32,10 +34,12 @@ pub trait Content {
     /// What the kernel says.
     fn size(&self) -> Result<u64, Errno>;
 
-    /// Hands all of its first `bytes` bytes to `log`, once; false when they could not be read, or were fewer.
+    /// Hands all of its first `bytes` bytes to `log`, once; false when they could not be read, or
+    /// were fewer.
     fn read(&self, bytes: u64, log: &mut dyn FnMut(&[Bytes<'_>])) -> bool;
 
-    /// Has the kernel tell, as a sync by the program would and once, that it could not write what it had: what is read may be older.
+    /// Has the kernel tell, as a sync by the program would and once, that it could not write what
+    /// it had: what is read may be older.
     ///
     /// # Errors
     /// What the program's own sync would have said.
@@ -54,8 +58,9 @@ impl<N: Nvm> Client<N> {
         self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0
     }
 
-    /// Makes a call that changes a file which has no row, or is left to the kernel. `None`, and the call is not made, when the
-    /// file has a row by which it must be made, or too many such calls are under way.
+    /// Makes a call that changes a file which has no row, or is left to the kernel. `None`, and the
+    /// call is not made, when the file has a row by which it must be made, or too many such calls
+    /// are under way.
     pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
         let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
         let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
@@ -115,9 +120,9 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Takes a file out of state Unsynced, before a sync or a synchronous write of it: what is written from now on is logged, and
-    /// what it holds is, too, or a sync has to be real. True when there was one, which answers the program's. Nothing
-    /// happens in any other state.
+    /// Takes a file out of state Unsynced, before a sync or a synchronous write of it: what is
+    /// written from now on is logged, and what it holds is, too, or a sync has to be real. True
+    /// when there was one, which answers the program's. Nothing happens in any other state.
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
@@ -162,14 +167,16 @@ impl<N: Nvm> Client<N> {
         let args = [u64::from(file.slot), file.generation, 0, 0];
         let (is_held, was_created) = match ask(&self.board, self.id, Ask::Log, args, None) {
             Ok([is_held, was_created]) => (is_held != 0, was_created != 0),
-            // Somebody took the slot away, or the file has no name: the kernel's, until it is asked for anew.
+            // Somebody took the slot away, or the file has no name: the kernel's, until it is asked
+            // for anew.
             Err(Errno::EOPNOTSUPP) => return Ok(false),
             Err(errno) => return Err(errno),
         };
         let unlogged = row.unlogged.load(Ordering::SeqCst);
         let is_whole = is_held && unlogged <= row.unlogged_synced.load(Ordering::SeqCst);
         row.size_hint.store(content.size().unwrap_or(NO_SIZE), Ordering::SeqCst);
-        // Before the state, and until the content is logged: should we die in between, the next sync is real.
+        // Before the state, and until the content is logged: should we die in between, the next
+        // sync is real.
         let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
         row.set_state(FileState::Through);
         if let Some((mut lane, bytes)) = room.filter(|_| is_whole && changed == unlogged)
@@ -227,7 +234,8 @@ impl<N: Nvm> Client<N> {
         let mut is_logged = false;
         let is_read = content.read(bytes, &mut |parts| {
             lane.append(file, Kind::Write, 0, bytes, parts);
-            // The disk may have it longer; there is room for this one in the place of a cancel record.
+            // The disk may have it longer; there is room for this one in the place of a cancel
+            // record.
             if !on(Canary::UnsyncedSizeForgotten) {
                 lane.append_size(file, bytes);
             }

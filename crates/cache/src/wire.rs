@@ -1,4 +1,5 @@
-//! The hello of a client and the keeper's answer: the only bytes that cross the socket for a client.
+//! The hello of a client and the keeper's answer: the only bytes that cross the socket for a
+//! client.
 //!
 //! With the answer come two descriptors: the board, then the pool (`SCM_RIGHTS`).
 
@@ -16,8 +17,8 @@ pub const STATUS: u8 = b'S';
 /// First byte of a request to drain (answered in JSON when done).
 pub const DRAIN: u8 = b'D';
 
-/// First byte of a supervisor's notice that it is about to start a program (not answered): the keeper waits for that program's
-/// hello, whatever becomes of the supervisor.
+/// First byte of a supervisor's notice that it is about to start a program (not answered): the
+/// keeper waits for that program's hello, whatever becomes of the supervisor.
 pub const EXPECT: u8 = b'E';
 
 /// What a client says first. The keeper learns its pid from the kernel.

@@ -1,8 +1,11 @@
-//! Deliberate bugs, one for each place where a promise is upheld: whoever claims to test the promises must catch each.
+//! Deliberate bugs, one for each place where a promise is upheld: whoever claims to test the
+//! promises must catch each.
 //!
-//! A canary stands beside the line it spoils, as `if on(Canary::X)`. Without the feature `armed`, [`on`] is a constant
-//! function that says no, and the compiler removes the bug. The feature is for builds with the feature `canaries` alone, of the
-//! simulator and of `holdfast` with its library for the end-to-end tests; any other does not compile with it ([`ARMED`]). Nothing here may do anything but answer.
+//! A canary stands beside the line it spoils, as `if on(Canary::X)`. Without the feature `armed`,
+//! [`on`] is a constant function that says no, and the compiler removes the bug. The feature is for
+//! builds with the feature `canaries` alone, of the simulator and of `holdfast` with its library
+//! for the end-to-end tests; any other does not compile with it ([`ARMED`]). Nothing here may do
+//! anything but answer.
 
 #![no_std]
 
@@ -187,8 +190,8 @@ canaries! {
 /// Whether this build can have a bug. What ships asserts that it cannot.
 pub const ARMED: bool = cfg!(feature = "armed");
 
-/// The variable that names the bug of a program and its keeper. These bytes are in no program that cannot have one, which
-/// a test of what ships looks for.
+/// The variable that names the bug of a program and its keeper. These bytes are in no program that
+/// cannot have one, which a test of what ships looks for.
 #[cfg(feature = "armed")]
 pub const VARIABLE: &str = "HOLDFAST_CANARY";
 

@@ -1,5 +1,6 @@
-//! The command line as data. Parsing validates numbers, sizes and names and nothing else: it opens no file
-//! and asks the system for nothing. Help, man pages and completions are generated from these types.
+//! The command line as data. Parsing validates numbers, sizes and names and nothing else: it opens
+//! no file and asks the system for nothing. Help, man pages and completions are generated from
+//! these types.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Parses a command line. A program that stands where Holdfast's options are is answered with what is missing.
+    /// Parses a command line. A program that stands where Holdfast's options are is answered with
+    /// what is missing.
     pub fn from_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let line: Vec<OsString> = line.into_iter().collect();
         Self::try_parse_from(&line).map_err(|mut error| {
@@ -128,10 +130,12 @@ pub struct RunArgs {
     /// Let writes reach the page cache later than the log where nobody can see the difference
     #[arg(long, value_enum, default_value_t = Behind::Off)]
     pub write_behind: Behind,
-    /// Memory for pages that are read often, or whose newest bytes are scattered over the log, with --write-behind
+    /// Memory for pages that are read often, or whose newest bytes are scattered over the log, with
+    /// --write-behind
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
     pub read_cache: u64,
-    /// When the log is full let it go on in FILE, in order, on any local disk; made if it does not exist
+    /// When the log is full let it go on in FILE, in order, on any local disk; made if it does not
+    /// exist
     #[arg(long, value_name = "FILE")]
     pub spill: Option<PathBuf>,
     /// Size of a spill file that has to be made [default: 16 times the pool, at least 1G]
@@ -143,8 +147,9 @@ pub struct RunArgs {
     /// Bring files to disk at the latest when this much is logged [default: half of the pool]
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     pub batch_max: Option<u64>,
-    /// Bring files to disk at the latest when the oldest logged write is this old; with --write-behind when a file was not
-    /// written for so long, and at the latest after thirty times that
+    /// Bring files to disk at the latest when the oldest logged write is this old; with
+    /// --write-behind when a file was not written for so long, and at the latest after thirty times
+    /// that
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub age_max: u64,
     /// Inject latency: every durable write takes at least this long
@@ -164,8 +169,8 @@ pub struct RunArgs {
 /// What a returned call guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Durability {
-    /// As natively: a write is durable once the program has synced the file, and after a file's first sync when it
-    /// returns. Files that are never synced cost next to nothing
+    /// As natively: a write is durable once the program has synced the file, and after a file's
+    /// first sync when it returns. Files that are never synced cost next to nothing
     Sync,
     /// Every write of every file is durable when it returns
     Write,
@@ -185,8 +190,8 @@ impl From<Durability> for holdfast_keeper::config::Durability {
 pub enum Behind {
     /// Every write goes to the page cache before it returns
     Off,
-    /// Files below --exclusive directories or behind the fanotify or lease fence; new files once they are written again
-    /// and again
+    /// Files below --exclusive directories or behind the fanotify or lease fence; new files once
+    /// they are written again and again
     On,
     /// As on, new files at once
     AtOnce,
@@ -211,8 +216,9 @@ pub enum Fence {
     Fanotify,
     /// Others are noticed and the file is marked; needs nothing
     Inotify,
-    /// As inotify; who opens a file that the program has open alone waits, so that it may be written behind. O_NONBLOCK
-    /// openers are refused once (EAGAIN). Needs only the owner's rights and Linux 6.9
+    /// As inotify; who opens a file that the program has open alone waits, so that it may be
+    /// written behind. O_NONBLOCK openers are refused once (EAGAIN). Needs only the owner's rights
+    /// and Linux 6.9
     Lease,
     /// Manage only files below --exclusive directories
     None,

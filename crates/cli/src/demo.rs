@@ -1,6 +1,6 @@
-//! The `demo` subcommand: real sqlite3 commits single-row transactions natively and under Holdfast, then is killed
-//! together with its keeper, and every row it acknowledged is looked for after recovery. It must never call a
-//! run good on anything but sqlite3's own answers.
+//! The `demo` subcommand: real sqlite3 commits single-row transactions natively and under Holdfast,
+//! then is killed together with its keeper, and every row it acknowledged is looked for after
+//! recovery. It must never call a run good on anything but sqlite3's own answers.
 
 mod shell;
 
@@ -135,7 +135,8 @@ impl Stage {
         Ok(done.rows as f64 / done.elapsed.as_secs_f64().max(1e-9))
     }
 
-    /// Kills everything while rows are being committed, recovers, and looks for the acknowledged rows.
+    /// Kills everything while rows are being committed, recovers, and looks for the acknowledged
+    /// rows.
     fn kill_and_recover(&self, journal: Journal) -> anyhow::Result<Outcome> {
         let database = self.database(&format!("{}-killed.db", journal.name()));
         let mut session = Session::open(self.sqlite3(true)?, &database, journal)?;
@@ -143,8 +144,8 @@ impl Stage {
 
         let mut control = Control::connect(&self.pool)?;
         let before = control.status()?;
-        // The supervisor goes first, or it would recover the pool before we look. Descriptors instead of
-        // numbers: nobody else can be hit.
+        // The supervisor goes first, or it would recover the pool before we look. Descriptors
+        // instead of numbers: nobody else can be hit.
         let victims = [session.pid(), control.keeper_pid()].into_iter().chain(before.clients);
         let victims = victims.map(supervise::pidfd_of).collect::<anyhow::Result<Vec<_>>>()?;
         for victim in &victims {

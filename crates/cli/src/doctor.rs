@@ -1,5 +1,5 @@
-//! The `doctor` subcommand: what this machine has, and what to do about what is missing. Every finding that is
-//! not good carries its remedy. It changes nothing on the machine.
+//! The `doctor` subcommand: what this machine has, and what to do about what is missing. Every
+//! finding that is not good carries its remedy. It changes nothing on the machine.
 
 mod inspect;
 mod kernel;

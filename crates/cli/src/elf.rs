@@ -1,5 +1,6 @@
-//! What an ELF file says of itself: how it is loaded, and where it may call the kernel behind libc's back.
-//! It only reads; it never runs or maps what it looks at, and a damaged file is an error, not a panic.
+//! What an ELF file says of itself: how it is loaded, and where it may call the kernel behind
+//! libc's back. It only reads; it never runs or maps what it looks at, and a damaged file is an
+//! error, not a panic.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -46,7 +47,8 @@ pub fn kind(path: &Path) -> anyhow::Result<Kind> {
     Ok(Kind::Static)
 }
 
-/// The address sanitizer's runtime, if a program needs it: its name, as in the program's list of libraries.
+/// The address sanitizer's runtime, if a program needs it: its name, as in the program's list of
+/// libraries.
 pub fn sanitizer(path: &Path) -> anyhow::Result<Option<String>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let damaged = || format!("{} is a damaged ELF file", path.display());
@@ -147,9 +149,9 @@ const FILE_CALLS: [(u32, &str); 24] = [
     (426, "io_uring_enter"),
 ];
 
-/// Finds `mov $number, %eax` shortly before a `syscall` instruction that is followed by something compilers
-/// put there. This is a guess from bytes: a number that is computed is missed, and the result is a hint for a
-/// person, never a decision.
+/// Finds `mov $number, %eax` shortly before a `syscall` instruction that is followed by something
+/// compilers put there. This is a guess from bytes: a number that is computed is missed, and the
+/// result is a hint for a person, never a decision.
 fn system_calls_in(code: &[u8]) -> impl Iterator<Item = &'static str> {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     const MOV_EAX: u8 = 0xb8;

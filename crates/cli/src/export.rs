@@ -1,4 +1,5 @@
-//! Completions and manual pages, generated from the command line's definition. Nothing is written by hand.
+//! Completions and manual pages, generated from the command line's definition. Nothing is written
+//! by hand.
 
 use anyhow::Context;
 use clap::CommandFactory;

@@ -1,5 +1,5 @@
-//! Makes pools: for the `format` subcommand and for `run` when the pool is missing. What a pool looks like is
-//! the pool's own business.
+//! Makes pools: for the `format` subcommand and for `run` when the pool is missing. What a pool
+//! looks like is the pool's own business.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,8 +30,9 @@ pub fn run(args: &FormatArgs) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Makes a pool, with a progress bar when it takes long. A pool file that did not exist appears under its name only
-/// when it is complete: nobody ever sees half a pool, and an interrupted one leaves nothing behind.
+/// Makes a pool, with a progress bar when it takes long. A pool file that did not exist appears
+/// under its name only when it is complete: nobody ever sees half a pool, and an interrupted one
+/// leaves nothing behind.
 pub fn create(pool: &Path, size_bytes: u64, volatile: bool, force: bool) -> anyhow::Result<()> {
     let mut progress = Progress::new();
     let mut advance = |done, total| progress.update("making the pool", done, total);

@@ -1,5 +1,6 @@
-//! Both ends of starting a keeper: the hidden `keeper` subcommand, and how `run` starts it and hears that it
-//! is ready. The keeper lives in its own session and outlives the supervisor; nothing here may tie the two.
+//! Both ends of starting a keeper: the hidden `keeper` subcommand, and how `run` starts it and
+//! hears that it is ready. The keeper lives in its own session and outlives the supervisor; nothing
+//! here may tie the two.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
@@ -62,8 +63,8 @@ pub fn serve() -> anyhow::Result<u8> {
     }
 }
 
-/// Writes the line and gives standard output up, so that nobody waits for more. A starter that has died
-/// meanwhile is no reason to stop.
+/// Writes the line and gives standard output up, so that nobody waits for more. A starter that has
+/// died meanwhile is no reason to stop.
 fn announce(readiness: &Readiness) {
     let mut line = serde_json::to_vec(readiness).expect("plain data becomes JSON");
     line.push(b'\n');

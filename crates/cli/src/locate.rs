@@ -1,4 +1,5 @@
-//! Where things are: the default pool, this executable, absolute paths, file systems. It creates nothing.
+//! Where things are: the default pool, this executable, absolute paths, file systems. It creates
+//! nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,8 @@ pub fn executable() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find the path of this executable (is /proc mounted?)")
 }
 
-/// `path` made absolute without touching the file system, since the keeper has another working directory.
+/// `path` made absolute without touching the file system, since the keeper has another working
+/// directory.
 pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot make {} absolute", path.display()))
 }
@@ -30,8 +32,8 @@ pub enum FileSystem {
     Other,
 }
 
-/// The file system that `path` (or, while it does not exist, its directory) is on. A device is on none: the one that holds its
-/// node, which is in memory, says nothing about its bytes.
+/// The file system that `path` (or, while it does not exist, its directory) is on. A device is on
+/// none: the one that holds its node, which is in memory, says nothing about its bytes.
 pub fn file_system(path: &Path) -> anyhow::Result<FileSystem> {
     let existing = if path.exists() { path } else { parent(path) };
     if std::fs::metadata(existing).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {

@@ -1,5 +1,5 @@
-//! The `holdfast` program: reads the command line, calls one module per subcommand and turns what they
-//! return into an exit status. It is the only place that prints errors.
+//! The `holdfast` program: reads the command line, calls one module per subcommand and turns what
+//! they return into an exit status. It is the only place that prints errors.
 
 mod args;
 mod demo;

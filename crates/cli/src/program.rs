@@ -1,5 +1,6 @@
-//! Finds the program the way a shell would and says whether the library can be loaded into it. It refuses what
-//! would silently run without Holdfast; it does not judge what the program executes later.
+//! Finds the program the way a shell would and says whether the library can be loaded into it. It
+//! refuses what would silently run without Holdfast; it does not judge what the program executes
+//! later.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -78,7 +79,8 @@ fn may_execute(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Checks the file at `path`; `asked` is what the user named (another file when `path` is an interpreter).
+/// Checks the file at `path`; `asked` is what the user named (another file when `path` is an
+/// interpreter).
 fn check(path: &Path, asked: &Path, interpreters_left: usize) -> Result<(), Refused> {
     let shown = asked.display().to_string();
     let not_executable = |reason: String| Refused::Unusable { program: shown.clone(), reason };

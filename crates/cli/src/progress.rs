@@ -1,5 +1,5 @@
-//! A progress bar for long work: drawn on standard error only if that is a terminal and only after half a
-//! second, so that short work and scripts see nothing. It never delays the work.
+//! A progress bar for long work: drawn on standard error only if that is a terminal and only after
+//! half a second, so that short work and scripts see nothing. It never delays the work.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

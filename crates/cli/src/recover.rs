@@ -1,5 +1,5 @@
-//! The `recover` subcommand. What is done to each file is decided by the keeper's recovery; this only passes the
-//! user's decisions on and shows the outcome.
+//! The `recover` subcommand. What is done to each file is decided by the keeper's recovery; this
+//! only passes the user's decisions on and shows the outcome.
 
 use std::path::{Path, PathBuf};
 

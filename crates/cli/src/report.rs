@@ -1,5 +1,5 @@
-//! What is shown to people: the summary of a run, the report of a recovery; and printing itself. It computes
-//! nothing that the JSON form of the same data does not hold.
+//! What is shown to people: the summary of a run, the report of a recovery; and printing itself. It
+//! computes nothing that the JSON form of the same data does not hold.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};

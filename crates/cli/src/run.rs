@@ -1,5 +1,6 @@
-//! The `run` subcommand, the supervisor: finds or makes the pool, joins or starts its keeper, runs the program
-//! with the library and returns its status after the drain. It never lets a program start without Holdfast.
+//! The `run` subcommand, the supervisor: finds or makes the pool, joins or starts its keeper, runs
+//! the program with the library and returns its status after the drain. It never lets a program
+//! start without Holdfast.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -24,7 +25,8 @@ use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::{EXIT_KEEPER, elf, format, locate, preload, report};
 
-/// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just ending.
+/// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just
+/// ending.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
@@ -197,7 +199,8 @@ fn refuse_unexpected_volatile(control: &mut Control, config: &KeeperConfig) -> a
     Ok(())
 }
 
-/// Why no program is started: recovery set files aside, which have older bytes than their programs were promised.
+/// Why no program is started: recovery set files aside, which have older bytes than their programs
+/// were promised.
 fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String>> {
     let Some(recovered) = control.status()?.summary.recovered else { return Ok(None) };
     let undecided: Vec<_> =
@@ -227,7 +230,8 @@ fn spawn(
     command.arg0(name).args(line.iter().skip(1));
     let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut preloaded = preload::with_library(&inherited, library);
-    // Its runtime ends the program unless it comes before all others; the library takes it away from the children.
+    // Its runtime ends the program unless it comes before all others; the library takes it away
+    // from the children.
     if let Ok(Some(runtime)) = elf::sanitizer(path) {
         let ours = std::mem::replace(&mut preloaded, OsString::from(runtime));
         preloaded.push(":");
@@ -240,7 +244,8 @@ fn spawn(
     })
 }
 
-/// Drains, or tells what recovery did if the keeper died. Returns the counters, and whether all went well.
+/// Drains, or tells what recovery did if the keeper died. Returns the counters, and whether all
+/// went well.
 fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) -> (Summary, bool) {
     let lost = match lost {
         Some(recovered) => recovered,
@@ -292,8 +297,8 @@ fn say_not_drained(control: &mut Control, pool: &Path) {
     ));
 }
 
-/// Lets go of the keeper. One that we started and that nobody uses ends now; when we return it has let go of the
-/// pool and of the user's file systems.
+/// Lets go of the keeper. One that we started and that nobody uses ends now; when we return it has
+/// let go of the pool and of the user's file systems.
 fn end(keeper: Keeper, pool: &Path) {
     let Keeper { mut control, child, pidfd, .. } = keeper;
     let in_use = |control: &mut Control| control.status().map_or(true, |status| !status.clients.is_empty());

@@ -1,6 +1,6 @@
-//! Passes signals on to the program. The signals are blocked here and read from a descriptor, so that
-//! dispositions stay as they were and the program inherits them; it gets the mask that we were started with.
-//! Nothing here may start a thread: one with an open mask would take the signals.
+//! Passes signals on to the program. The signals are blocked here and read from a descriptor, so
+//! that dispositions stay as they were and the program inherits them; it gets the mask that we were
+//! started with. Nothing here may start a thread: one with an open mask would take the signals.
 // `CommandExt::pre_exec` is the only way to give a child another mask than one's own.
 #![allow(unsafe_code)]
 
@@ -24,7 +24,8 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGCONT,
 ];
 
-/// `si_code` of a signal the kernel made, such as a terminal's; it went to the whole foreground group.
+/// `si_code` of a signal the kernel made, such as a terminal's; it went to the whole foreground
+/// group.
 const SI_KERNEL: i32 = 0x80;
 
 /// Signals held back for the program.
@@ -35,7 +36,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals from here on; call it before the program is spawned, or one could be lost.
+    /// Blocks the signals from here on; call it before the program is spawned, or one could be
+    /// lost.
     pub fn hold() -> anyhow::Result<Self> {
         let set: SigSet = FORWARDED.into_iter().collect();
         let inherited = set.thread_swap_mask(SigmaskHow::SIG_BLOCK).context("cannot block signals")?;
@@ -47,8 +49,9 @@ impl Signals {
     /// Lets a child that is about to be spawned have the signals.
     pub fn give_to(&self, command: &mut Command) {
         let inherited = self.inherited;
-        // SAFETY: between fork and exec the closure makes one system call and nothing else: it takes no lock,
-        // allocates nothing and touches nothing that the parent's other threads may hold.
+        // SAFETY: between fork and exec the closure makes one system call and nothing else: it
+        // takes no lock, allocates nothing and touches nothing that the parent's other threads may
+        // hold.
         unsafe {
             command.pre_exec(move || Ok(inherited.thread_set_mask()?));
         }

@@ -1,5 +1,5 @@
-//! Sizes and counts as people write and read them. Units are powers of 1024; decimal units (KB, MB) are
-//! refused rather than guessed at.
+//! Sizes and counts as people write and read them. Units are powers of 1024; decimal units (KB, MB)
+//! are refused rather than guessed at.
 
 /// Reads `4096`, `64K`, `64KiB`, `1.5G`.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {

@@ -1,4 +1,5 @@
-//! The `status` and `drain` subcommands: ask the keeper, or look at a pool that has none without changing it.
+//! The `status` and `drain` subcommands: ask the keeper, or look at a pool that has none without
+//! changing it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! Waits for the program and watches the keeper. When the keeper dies, recovery runs at once in a thread,
-//! while signals still reach the program. It polls nothing on a timer and never touches the program's files.
+//! Waits for the program and watches the keeper. When the keeper dies, recovery runs at once in a
+//! thread, while signals still reach the program. It polls nothing on a timer and never touches the
+//! program's files.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

@@ -1,5 +1,5 @@
-// Signal handlers that write to the file their thread is writing to, and addresses that cannot be read. Prints what a
-// program can see of it; the same natively and under Holdfast.
+// Signal handlers that write to the file their thread is writing to, and addresses that cannot be
+// read. Prints what a program can see of it; the same natively and under Holdfast.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Writes to a file by calls that can be seen from outside of libc, then by stdio, which cannot where libc is not patched. Syncs
-// each line and says so, then waits to be killed.
+// Writes to a file by calls that can be seen from outside of libc, then by stdio, which cannot
+// where libc is not patched. Syncs each line and says so, then waits to be killed.
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>

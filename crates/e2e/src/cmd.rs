@@ -1,4 +1,5 @@
-//! Running a command to its end, with a time limit. What it printed is shown whenever an expectation fails.
+//! Running a command to its end, with a time limit. What it printed is shown whenever an
+//! expectation fails.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::need;
 
-/// What a command may take unless it is told: a busy disk or scheduler stalls it for many seconds, more than once.
+/// What a command may take unless it is told: a busy disk or scheduler stalls it for many seconds,
+/// more than once.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A command to be run.
@@ -90,7 +92,8 @@ impl Cmd {
         self
     }
 
-    /// Runs it as another user, without that user's groups, with the capabilities named (`setpriv` spelling, may be empty).
+    /// Runs it as another user, without that user's groups, with the capabilities named (`setpriv`
+    /// spelling, may be empty).
     pub fn user(mut self, user: &str, capabilities: &str) -> Self {
         let id = |flag| {
             let text = Cmd::new("id").args([flag, user]).output();
@@ -230,7 +233,8 @@ impl Output {
         self
     }
 
-    /// Fails the test unless standard error names each of `all` and at least one of `any` (upper and lower case alike).
+    /// Fails the test unless standard error names each of `all` and at least one of `any` (upper
+    /// and lower case alike).
     pub fn says(&self, all: &[&str], any: &[&str]) -> &Self {
         let text = self.stderr.to_lowercase();
         for word in all {

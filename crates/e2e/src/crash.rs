@@ -1,6 +1,6 @@
-//! Cutting a program off under load and judging what is left. A workload says how it is prepared, started and checked; this
-//! module kills, cuts power, recovers, and demands every acknowledged item. Acknowledgements are kept in the memory of the test,
-//! outside everything that is cut.
+//! Cutting a program off under load and judging what is left. A workload says how it is prepared,
+//! started and checked; this module kills, cuts power, recovers, and demands every acknowledged
+//! item. Acknowledgements are kept in the memory of the test, outside everything that is cut.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -59,11 +59,13 @@ pub trait Workload {
     fn acknowledgement(&self) -> fn(&str) -> Option<String> {
         |line| line.strip_prefix("ack ").map(str::to_owned)
     }
-    /// Starts clients that load the program and acknowledge by themselves; they must end once it is dead.
+    /// Starts clients that load the program and acknowledge by themselves; they must end once it is
+    /// dead.
     fn start_clients(&self, _site: &Site, _acks: &Acks) -> Vec<JoinHandle<()>> {
         Vec::new()
     }
-    /// Runs the program's own checker, natively, and looks for every acknowledged item. An error says what is wrong or lost.
+    /// Runs the program's own checker, natively, and looks for every acknowledged item. An error
+    /// says what is wrong or lost.
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String>;
     /// How many items were acknowledged.
     fn acknowledged(&self, _site: &Site, acks: &[String]) -> usize {
@@ -77,8 +79,9 @@ pub trait Workload {
     fn user(&self) -> Option<(&str, &str)> {
         None
     }
-    /// How many of the last acknowledgements the program does not promise through a power cut, even without Holdfast: one that
-    /// ends with a rename or an unlink, without a sync of the directory, leaves that to luck.
+    /// How many of the last acknowledgements the program does not promise through a power cut, even
+    /// without Holdfast: one that ends with a rename or an unlink, without a sync of the directory,
+    /// leaves that to luck.
     fn acks_loose_max(&self) -> usize {
         0
     }
@@ -92,7 +95,8 @@ pub trait Workload {
     }
 }
 
-/// Kills of all kinds under load on a file system that stays up; nothing acknowledged may be missing.
+/// Kills of all kinds under load on a file system that stays up; nothing acknowledged may be
+/// missing.
 pub fn survives_kills(workload: &dyn Workload) {
     let (disk, pool) = (Disk::new(Kind::Ext4), pool_for(workload));
     let (mut random, mut tally) = (Random::new(&workload.name()), Tally::new());
@@ -105,7 +109,8 @@ pub fn survives_kills(workload: &dyn Workload) {
             assert!(!status.success(), "success after {cut:?} was killed\n{}", job.told());
             tally.kill(cut);
             let acks = job.end();
-            // A kill leaves the page cache as it was: then a sync does, unless the log is asked for.
+            // A kill leaves the page cache as it was: then a sync does, unless the log is asked
+            // for.
             let options: &[&str] = if random.between(0, 1) == 0 { &[] } else { &["--replay"] };
             let recovered = pool.recover(options);
             recovered.ok();
@@ -123,7 +128,8 @@ pub fn survives_kills(workload: &dyn Workload) {
     tally.tell(&workload.name(), &random);
 }
 
-/// The power of the file system is cut under load, everything is killed, power comes back; nothing acknowledged may be missing.
+/// The power of the file system is cut under load, everything is killed, power comes back; nothing
+/// acknowledged may be missing.
 pub fn survives_power_cut(workload: &dyn Workload, kind: Kind) {
     survives_power_cuts_of(workload, &Disk::new(kind), random::rounds(), false);
 }
@@ -175,7 +181,8 @@ pub(crate) fn promised<'a>(workload: &dyn Workload, acks: &'a [String]) -> &'a [
     &acks[..acks.len().saturating_sub(workload.acks_loose_max())]
 }
 
-/// The control: the same power cut with every sync dropped must lose acknowledged data, or the test above proves nothing.
+/// The control: the same power cut with every sync dropped must lose acknowledged data, or the test
+/// above proves nothing.
 pub fn control_loses_in_power_cut(workload: &dyn Workload, kind: Kind) {
     control_loses_on(workload, &Disk::new(kind));
 }
@@ -203,8 +210,8 @@ fn control_loses_on(workload: &dyn Workload, disk: &Disk) {
     assert!(lost, "{}: without syncs nothing was lost on {disk}: the power cut is none", workload.name());
 }
 
-/// The other control: the same power cut of the program by itself keeps what it acknowledged, so the cut takes only what was not
-/// synced.
+/// The other control: the same power cut of the program by itself keeps what it acknowledged, so
+/// the cut takes only what was not synced.
 pub fn native_survives_power_cut(workload: &dyn Workload, kind: Kind) {
     native_survives_on(workload, &Disk::new(kind));
 }
@@ -229,7 +236,8 @@ fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
     }
 }
 
-/// The program is ended by force without a power cut and without Holdfast; the checker must be content, or it proves nothing.
+/// The program is ended by force without a power cut and without Holdfast; the checker must be
+/// content, or it proves nothing.
 pub fn checker_accepts_native_kill(workload: &dyn Workload) {
     let disk = Disk::new(Kind::Ext4);
     let pool = pool_for(workload);

@@ -1,6 +1,6 @@
-//! File systems on loop devices whose power can be cut, in one of two ways. `xfs_io -x -c shutdown` stops the file system
-//! without flushing anything. A forgetful disk below it forgets what was not flushed, at any instant. Guards unmount and
-//! detach at the end, whatever happened.
+//! File systems on loop devices whose power can be cut, in one of two ways. `xfs_io -x -c shutdown`
+//! stops the file system without flushing anything. A forgetful disk below it forgets what was not
+//! flushed, at any instant. Guards unmount and detach at the end, whatever happened.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,8 @@ pub enum Kind {
 impl Kind {
     fn mkfs(self) -> (&'static str, &'static [&'static str], &'static str) {
         match self {
-            // A power cut must find what was not synced still unsynced, so no timer may commit it before.
+            // A power cut must find what was not synced still unsynced, so no timer may commit it
+            // before.
             Kind::Ext4 => ("mkfs.ext4", &["-q", "-F", "-m", "0"], "commit=300"),
             Kind::Xfs => ("mkfs.xfs", &["-q", "-f"], "defaults"),
             Kind::Btrfs => ("mkfs.btrfs", &["-q", "-f"], "commit=300"),
@@ -77,7 +78,8 @@ impl Disk {
         let home = directory();
         let platter = home.path().join("platter");
         std::fs::create_dir(&platter).expect("mount point");
-        // The file systems rely on blocks of 4 KiB that are never torn, as the disks of today promise.
+        // The file systems rely on blocks of 4 KiB that are never torn, as the disks of today
+        // promise.
         let disk = holdfast_forgetful::Disk::start(
             Command::new(need::own("holdfast-forgetful")),
             &platter,
@@ -129,13 +131,15 @@ impl Disk {
 
     /// Whether a cut is an instant: what a sync said before it is true, whoever was writing.
     ///
-    /// The ioctl is none: an fsync under way in the kernel may be told of success (one cut in twenty, ext4 and xfs alike)
-    /// for data that the shutdown then takes away. A real disk does not do that.
+    /// The ioctl is none: an fsync under way in the kernel may be told of success (one cut in
+    /// twenty, ext4 and xfs alike) for data that the shutdown then takes away. A real disk does not
+    /// do that.
     pub fn cuts_at_an_instant(&self) -> bool {
         matches!(self.power, Power::Disk(_))
     }
 
-    /// Cuts the power: from now on the file system fails, and whatever was not on the device is gone.
+    /// Cuts the power: from now on the file system fails, and whatever was not on the device is
+    /// gone.
     pub fn cut_power(&self) {
         self.cut_power_seeded(0);
     }
@@ -196,7 +200,8 @@ impl Disk {
         }
     }
 
-    /// Brings everything below to the device; only this file system, so that no other test's unsynced data is saved.
+    /// Brings everything below to the device; only this file system, so that no other test's
+    /// unsynced data is saved.
     pub fn settle(&self) {
         Cmd::new("sync").arg("-f").arg(&self.root).ok();
     }

@@ -1,4 +1,5 @@
-//! One program under load, from its start to the last of its processes: how it is started, stopped, killed and listened to.
+//! One program under load, from its start to the last of its processes: how it is started, stopped,
+//! killed and listened to.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ExitStatus};
@@ -26,7 +27,8 @@ pub enum Cut {
     Keeper,
     /// Keeper and program: the supervisor recovers.
     KeeperAndProgram,
-    /// The supervisor, and the program a moment later: the keeper brings everything to disk and ends.
+    /// The supervisor, and the program a moment later: the keeper brings everything to disk and
+    /// ends.
     Supervisor,
     /// Supervisor, keeper and program: `recover` recovers.
     All,
@@ -133,7 +135,8 @@ impl<'a> Job<'a> {
         );
     }
 
-    /// Cuts the power of the disk, and kills all. Where a cut is no instant, everybody must stand still meanwhile.
+    /// Cuts the power of the disk, and kills all. Where a cut is no instant, everybody must stand
+    /// still meanwhile.
     pub(crate) fn lose_power(&mut self, disk: &Disk, pool: &Pool, random: &mut Random) {
         if !disk.cuts_at_an_instant() {
             self.stop(pool);
@@ -161,7 +164,8 @@ impl<'a> Job<'a> {
                     proc::signal(*pid, Signal::STOP);
                 }
                 let started = Instant::now();
-                // Who is in the kernel for longer waits for somebody that stands still (a vfork for its child).
+                // Who is in the kernel for longer waits for somebody that stands still (a vfork for
+                // its child).
                 while !fresh.iter().all(|pid| proc::at_rest(*pid))
                     && started.elapsed() < Duration::from_secs(2)
                 {
@@ -184,20 +188,21 @@ impl<'a> Job<'a> {
         pids
     }
 
-    /// Kills at once, at whatever the job is doing (it may be starting, or over), and waits until all of it is gone. Returns
-    /// how the supervisor ended.
+    /// Kills at once, at whatever the job is doing (it may be starting, or over), and waits until
+    /// all of it is gone. Returns how the supervisor ended.
     pub(crate) fn cut(&mut self, cut: Cut, pool: &Pool) -> ExitStatus {
         let keepers = proc::keepers(&pool.path);
         if matches!(cut, Cut::All | Cut::Supervisor) {
-            // Nobody may be started between the look at who is there and the kill. A vfork is waited for.
+            // Nobody may be started between the look at who is there and the kill. A vfork is
+            // waited for.
             proc::signal(self.supervisor.id(), Signal::STOP);
             let stopping = Instant::now();
             while !proc::at_rest(self.supervisor.id()) && stopping.elapsed() < Duration::from_millis(200) {
                 std::thread::sleep(Duration::from_micros(200));
             }
         }
-        // Some programs write over their environment, and are orphans once the supervisor is dead; and who is about to end has
-        // none any more, but still holds what it holds.
+        // Some programs write over their environment, and are orphans once the supervisor is dead;
+        // and who is about to end has none any more, but still holds what it holds.
         let mut known = self.family(pool);
         if matches!(cut, Cut::All | Cut::Supervisor) {
             drop(self.supervisor.kill());
@@ -229,7 +234,8 @@ impl<'a> Job<'a> {
             // A moment in which the program runs on without one.
             std::thread::sleep(Duration::from_millis(10));
         }
-        // What is left without a supervisor: a program, and a keeper that ends after it, or is still starting.
+        // What is left without a supervisor: a program, and a keeper that ends after it, or is
+        // still starting.
         loop {
             known = self.living(&known, pool);
             self.kill_program(cut == Cut::All, &known);
@@ -253,7 +259,8 @@ impl<'a> Job<'a> {
     /// Kills every process of the program, and with `holdfast` Holdfast's own.
     fn kill_program(&self, holdfast: bool, living: &[u32]) {
         for pid in living {
-            // The supervisor is the child of this process, and must not leave a number that somebody else gets.
+            // The supervisor is the child of this process, and must not leave a number that
+            // somebody else gets.
             if *pid != self.supervisor.id() && (holdfast || !proc::is_holdfast(*pid)) {
                 proc::kill_hard(*pid);
             }

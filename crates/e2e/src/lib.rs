@@ -1,6 +1,7 @@
-//! Harness of the end-to-end tests: it drives the built `holdfast` on real programs, real file systems on loop devices and
-//! real kills. It holds no knowledge of how Holdfast works inside, never touches what it did not create, and never calls
-//! `sync`, which would save the very data that a control run must lose.
+//! Harness of the end-to-end tests: it drives the built `holdfast` on real programs, real file
+//! systems on loop devices and real kills. It holds no knowledge of how Holdfast works inside,
+//! never touches what it did not create, and never calls `sync`, which would save the very data
+//! that a control run must lose.
 
 pub mod cmd;
 pub mod crash;

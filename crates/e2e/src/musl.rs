@@ -1,5 +1,5 @@
-//! Building C programs with musl: the tests' own sources, and SQLite's as the crate `libsqlite3-sys` ships them, which nothing
-//! else builds.
+//! Building C programs with musl: the tests' own sources, and SQLite's as the crate
+//! `libsqlite3-sys` ships them, which nothing else builds.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
@@ -33,7 +33,8 @@ fn kernel_headers(directory: &Path) -> PathBuf {
     headers
 }
 
-/// Compiles sources of the conformance checks, or others that are written for glibc, into a program that is linked with musl.
+/// Compiles sources of the conformance checks, or others that are written for glibc, into a program
+/// that is linked with musl.
 pub fn compile(program: &Path, sources: impl IntoIterator<Item = impl AsRef<OsStr>>) {
     let headers = kernel_headers(program.parent().expect("a directory"));
     let shim = here("conformance/musl");

@@ -1,4 +1,5 @@
-//! What the tests need from the machine. A missing piece fails the test with the command that installs it; nothing is skipped.
+//! What the tests need from the machine. A missing piece fails the test with the command that
+//! installs it; nothing is skipped.
 
 use std::path::{Path, PathBuf};
 

@@ -83,8 +83,9 @@ impl Pool {
         self.as_user(Cmd::holdfast(subcommand).arg("--pool").arg(&self.path))
     }
 
-    /// `holdfast run` on this pool, with the options, ready for `--` and a program. The pool is created when missing.
-    /// `HOLDFAST_E2E_RUN_OPTIONS` adds options to every run, so that all tests can be run in another state of the files.
+    /// `holdfast run` on this pool, with the options, ready for `--` and a program. The pool is
+    /// created when missing. `HOLDFAST_E2E_RUN_OPTIONS` adds options to every run, so that all
+    /// tests can be run in another state of the files.
     pub fn run(&self, options: &[&str]) -> Cmd {
         let more = std::env::var("HOLDFAST_E2E_RUN_OPTIONS").unwrap_or_default();
         // Most tests ask what becomes of every write; an option says otherwise.
@@ -112,7 +113,8 @@ impl Pool {
         self.command("recover").arg("--json").args(options).output()
     }
 
-    /// Runs a program and returns what it left together with the JSON summary; its exit status is the caller's business.
+    /// Runs a program and returns what it left together with the JSON summary; its exit status is
+    /// the caller's business.
     pub fn run_summarised(&self, options: &[&str], program: &[&str]) -> (Output, Value) {
         let file = tempfile::NamedTempFile::new().expect("temporary file");
         let summary = format!("--summary={}", file.path().display());

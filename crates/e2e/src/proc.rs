@@ -1,5 +1,5 @@
-//! Processes as /proc shows them: who descends from whom, which one is the keeper of a pool, how much CPU one used. Signals go
-//! to ids found here, never to names.
+//! Processes as /proc shows them: who descends from whom, which one is the keeper of a pool, how
+//! much CPU one used. Signals go to ids found here, never to names.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -65,12 +65,14 @@ pub fn with_environment(text: &str) -> Vec<u32> {
     pids().into_iter().filter(|pid| holds(pid) && alive(*pid)).collect()
 }
 
-/// Whether any thread of the process is left; the first one may be a zombie long before the last has let go of the files.
+/// Whether any thread of the process is left; the first one may be a zombie long before the last
+/// has let go of the files.
 pub fn alive(pid: u32) -> bool {
     threads(pid).iter().any(|thread| !thread.dead)
 }
 
-/// Whether no thread of the process is running or inside the kernel any more: all are stopped by a signal, or dead.
+/// Whether no thread of the process is running or inside the kernel any more: all are stopped by a
+/// signal, or dead.
 pub fn at_rest(pid: u32) -> bool {
     threads(pid).iter().all(|thread| thread.dead || thread.stopped)
 }

@@ -1,4 +1,5 @@
-//! Seeded numbers for delays and choices. Every use prints its seed, and `HOLDFAST_E2E_SEED` repeats a run's choices.
+//! Seeded numbers for delays and choices. Every use prints its seed, and `HOLDFAST_E2E_SEED`
+//! repeats a run's choices.
 
 /// A small generator (SplitMix64).
 pub struct Random {

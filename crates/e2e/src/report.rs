@@ -1,5 +1,5 @@
-//! Reading the JSON that Holdfast prints. Fields are found by name at any depth, so that a test says what it wants to know and
-//! not where it stands.
+//! Reading the JSON that Holdfast prints. Fields are found by name at any depth, so that a test
+//! says what it wants to know and not where it stands.
 
 use serde_json::Value;
 

@@ -194,8 +194,7 @@ impl<'a> Storm<'a> {
         // few cuts may find nothing in the log, and on btrfs no cut does.
         let programs = ["dpkg", "editor", "git", "leveldb", "rsync"];
         let names = programs.iter().any(|program| name.contains(program));
-        let syncs_itself =
-            names && (name.ends_with("Btrfs") || self.tally.count("rounds") < ROUNDS_PROVE);
+        let syncs_itself = names && (name.ends_with("Btrfs") || self.tally.count("rounds") < ROUNDS_PROVE);
         assert!(
             self.guard == Guard::Native || syncs_itself || self.tally.count("records recovered") > 0,
             "{name}: nothing was recovered"

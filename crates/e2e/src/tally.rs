@@ -1,5 +1,6 @@
-//! Counts what was done to the programs, and says it in one line that begins with `tally:`, which the test harness does not
-//! swallow. `HOLDFAST_E2E_TALLY` names a file to which the lines are added as well.
+//! Counts what was done to the programs, and says it in one line that begins with `tally:`, which
+//! the test harness does not swallow. `HOLDFAST_E2E_TALLY` names a file to which the lines are
+//! added as well.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -66,7 +67,8 @@ impl Tally {
     }
 }
 
-/// Says a line of the tally: a test's name, counts, and after a semicolon what is not to be added up.
+/// Says a line of the tally: a test's name, counts, and after a semicolon what is not to be added
+/// up.
 pub fn say(told: &str) {
     let line = format!("tally: {told}\n");
     // Past print!, whose output the harness keeps to itself when a test passes.

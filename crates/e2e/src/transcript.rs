@@ -19,7 +19,8 @@ fn placed(transcript: &str) -> Vec<(String, &str)> {
         .collect()
 }
 
-/// What differs between two transcripts, line by line within each check; each begins with the check's theme and name.
+/// What differs between two transcripts, line by line within each check; each begins with the
+/// check's theme and name.
 pub fn differences(native: &str, held: &str) -> Vec<String> {
     let by_check = |transcript| {
         let mut checks: BTreeMap<String, Vec<&str>> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! A program under Holdfast is the same program: same exit status, same streams, same files. And its writes are absorbed.
+//! A program under Holdfast is the same program: same exit status, same streams, same files. And
+//! its writes are absorbed.
 
 use std::path::Path;
 
@@ -168,7 +169,8 @@ fn shell_redirections_and_exec_chains_work() {
     Cmd::new("diff").arg("-r").arg(&native).arg(&held).ok();
 }
 
-/// Every kind of write a program can do, at random: the files are the same as without Holdfast, and reads agree on the way.
+/// Every kind of write a program can do, at random: the files are the same as without Holdfast, and
+/// reads agree on the way.
 #[test]
 fn random_operations_leave_the_same_files() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -249,8 +251,9 @@ fn a_pool_much_smaller_than_what_is_written_only_slows_down() {
     assert!(report::number(&summary, "bytes_absorbed") > 16 << 20, "{summary:#}");
 }
 
-/// A program that gives one of its new files another name soon does so with the others: they are settled by then, and it does
-/// not wait for the disk once for each. What it renames or links is as durable as before: nothing of it is left in the log.
+/// A program that gives one of its new files another name soon does so with the others: they are
+/// settled by then, and it does not wait for the disk once for each. What it renames or links is as
+/// durable as before: nothing of it is left in the log.
 #[test]
 fn new_files_that_are_linked_one_by_one_are_settled_with_the_first() {
     const FILES: u64 = 24;

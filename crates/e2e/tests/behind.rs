@@ -1,5 +1,5 @@
-//! Write-behind, seen through real programs: every way to read or look at a file shows the newest write, to the program,
-//! its children and outsiders.
+//! Write-behind, seen through real programs: every way to read or look at a file shows the newest
+//! write, to the program, its children and outsiders.
 
 use std::io::{BufRead, BufReader};
 

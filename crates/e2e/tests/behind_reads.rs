@@ -1,5 +1,5 @@
-//! Write-behind, read by others: processes that share a keeper and programs outside of it read whole and fresh bytes, from the
-//! log, from loaded pages and through every transition.
+//! Write-behind, read by others: processes that share a keeper and programs outside of it read
+//! whole and fresh bytes, from the log, from loaded pages and through every transition.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -17,8 +17,8 @@ fn lines_of(child: &mut Child) -> impl Iterator<Item = String> {
     BufReader::new(child.stdout.take().expect("piped")).lines().map(|line| line.expect("a line"))
 }
 
-/// Records of one number over a page boundary. Each process has its own, writes them in two threads and reads everybody's in two
-/// more: a record is whole, and never goes back.
+/// Records of one number over a page boundary. Each process has its own, writes them in two threads
+/// and reads everybody's in two more: a record is whole, and never goes back.
 const RECORDS: &str = "
 import os, random, sys, threading, time
 path, first, processes, seconds = sys.argv[1], int(sys.argv[2]), 4, float(sys.argv[3])
@@ -270,7 +270,8 @@ fn a_second_sqlite_outside_sees_every_row_that_was_committed() {
     }
 }
 
-/// Reads a file that it has open for writing, over and over, then changes it in ways that loaded pages must follow.
+/// Reads a file that it has open for writing, over and over, then changes it in ways that loaded
+/// pages must follow.
 const HOT: &str = "
 import os, sys
 path = sys.argv[1]

@@ -1,8 +1,10 @@
-//! Transparency: several hundred checks run twice, natively and under Holdfast, in equal fresh directories on ext4, xfs, btrfs
-//! and tmpfs. What each check saw of its calls, and the tree it left, must be the same, line by line; and where files are
-//! managed the summary must show that the checks' writes were absorbed, or the comparison proves nothing.
+//! Transparency: several hundred checks run twice, natively and under Holdfast, in equal fresh
+//! directories on ext4, xfs, btrfs and tmpfs. What each check saw of its calls, and the tree it
+//! left, must be the same, line by line; and where files are managed the summary must show that the
+//! checks' writes were absorbed, or the comparison proves nothing.
 //!
-//! The checks are C programs in `conformance/`, compiled here. `HOLDFAST_CONFORMANCE=NAME` runs one theme or check.
+//! The checks are C programs in `conformance/`, compiled here. `HOLDFAST_CONFORMANCE=NAME` runs one
+//! theme or check.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -21,7 +23,8 @@ use tempfile::TempDir;
 const AGE_MAX_MS: &str = "200";
 /// Names the mode in which files are in state Behind.
 const BEHIND: &str = "write-behind";
-/// Percent of the checks' writes: those with flags that the kernel may refuse are made by the kernel in this state.
+/// Percent of the checks' writes: those with flags that the kernel may refuse are made by the
+/// kernel in this state.
 const ABSORBED_BEHIND: u64 = 99;
 /// Differences shown for one theme.
 const SHOWN_MAX: usize = 12;
@@ -111,8 +114,8 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
     must_agree(&format!("{place}, after the drain"), tree_of(&natively), &tree(&directory));
     assert!(report::flag(&summary, "drained"), "{place}: not everything is on disk");
     let absorbed = report::number(&summary, "writes_absorbed");
-    // A file that has lost its last name needs no log, and when the keeper sees that is the machine's; and a path may be longer here
-    // than a slot can hold.
+    // A file that has lost its last name needs no log, and when the keeper sees that is the
+    // machine's; and a path may be longer here than a slot can hold.
     assert!(
         absorbed >= writes_min - writes_min / 32,
         "{place}: {absorbed} writes absorbed, {writes_min} expected; left to the kernel: {}",
@@ -200,7 +203,8 @@ fn ext4_with_durability_sync_shows_no_difference() {
 #[test]
 fn ext4_behind_inotify_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);
-    // This fence may take our own opens for others' and leave a file to the kernel: slower, never wrong.
+    // This fence may take our own opens for others' and leave a file to the kernel: slower, never
+    // wrong.
     all_themes(&disk.root, "ext4", &[("inotify", &["--fence", "inotify"])], 50);
 }
 
@@ -211,7 +215,8 @@ fn ext4_in_state_behind_shows_no_difference() {
     all_themes(&disk.root, "ext4", modes, ABSORBED_BEHIND);
 }
 
-/// Of a file with one description its program's own is leased; of others this fence only has notices of opens.
+/// Of a file with one description its program's own is leased; of others this fence only has
+/// notices of opens.
 #[test]
 fn ext4_behind_leases_shows_no_difference() {
     let disk = Disk::new(Kind::Ext4);
@@ -267,7 +272,8 @@ impl Drop for Memory {
     }
 }
 
-/// A file whose directory was renamed under it is not found again, and its records wait for a person.
+/// A file whose directory was renamed under it is not found again, and its records wait for a
+/// person.
 const LOST_FROM_SIGHT: &str = "/rename_of_a_directory_with_open_files/";
 
 /// What recovery did not dare to write, but for what is known.
@@ -285,8 +291,8 @@ fn set_aside(report: &serde_json::Value) -> Vec<String> {
         .collect()
 }
 
-/// What the log holds is what the kernel did: after all checks of a theme everything is killed, and recovery writes what is
-/// live in the log over files that are right already. Nothing may change.
+/// What the log holds is what the kernel did: after all checks of a theme everything is killed, and
+/// recovery writes what is live in the log over files that are right already. Nothing may change.
 #[test]
 fn the_log_says_what_the_kernel_did() {
     recovery_changes_nothing(&[]);
@@ -318,7 +324,8 @@ fn recovery_changes_nothing(mode: &[&str]) {
         }
         let told = String::from_utf8_lossy(&told);
         let below = proc::descendants(supervisor.id());
-        // The supervisor first, or it would recover; then the keeper, or it would bring everything to disk.
+        // The supervisor first, or it would recover; then the keeper, or it would bring everything
+        // to disk.
         proc::kill_hard(supervisor.id());
         supervisor.wait().expect("wait");
         proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);

@@ -1,4 +1,5 @@
-//! `tar` and `cp -a` under Holdfast leave the same tree: contents, modes, owners, times, links, holes.
+//! `tar` and `cp -a` under Holdfast leave the same tree: contents, modes, owners, times, links,
+//! holes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

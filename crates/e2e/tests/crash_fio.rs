@@ -1,4 +1,5 @@
-//! fio with `--verify=crc32c` cut off under load: every file that was completed before verifies afterwards, block by block.
+//! fio with `--verify=crc32c` cut off under load: every file that was completed before verifies
+//! afterwards, block by block.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

@@ -1,5 +1,5 @@
-//! git commits and collections cut off under load: every commit that was reported is reachable afterwards and `git fsck` is
-//! content.
+//! git commits and collections cut off under load: every commit that was reported is reachable
+//! afterwards and `git fsck` is content.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

@@ -1,5 +1,6 @@
-//! Random single operations on files (write, append, truncate, rename, remove), each acknowledged, cut off at a random moment: the
-//! files are what exactly the acknowledged operations make of them, give or take the one under way.
+//! Random single operations on files (write, append, truncate, rename, remove), each acknowledged,
+//! cut off at a random moment: the files are what exactly the acknowledged operations make of them,
+//! give or take the one under way.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

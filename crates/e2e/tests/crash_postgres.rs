@@ -1,5 +1,6 @@
-//! PostgreSQL under pgbench cut off: every acknowledged row is there afterwards, the sums of pgbench's tables agree, pg_amcheck is
-//! content and every page has its checksum. It runs as the user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
+//! PostgreSQL under pgbench cut off: every acknowledged row is there afterwards, the sums of
+//! pgbench's tables agree, pg_amcheck is content and every page has its checksum. It runs as the
+//! user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
 //! which that user is given the capability.
 
 use holdfast_e2e::crash;

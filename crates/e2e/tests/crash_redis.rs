@@ -1,5 +1,5 @@
-//! redis-server with `appendfsync always` cut off under load: every acknowledged key is there afterwards and redis-check-aof is
-//! content.
+//! redis-server with `appendfsync always` cut off under load: every acknowledged key is there
+//! afterwards and redis-check-aof is content.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

@@ -1,5 +1,5 @@
-//! RocksDB's db_bench cut off under load, filling and overwriting with sync: every acknowledged write is in the log files
-//! afterwards, without a gap, and `ldb checkconsistency` is content.
+//! RocksDB's db_bench cut off under load, filling and overwriting with sync: every acknowledged
+//! write is in the log files afterwards, without a gap, and `ldb checkconsistency` is content.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

@@ -1,5 +1,5 @@
-//! SQLite cut off under load, with a rollback journal and with a write-ahead log: every committed row is there afterwards, whole,
-//! and `PRAGMA integrity_check` is content.
+//! SQLite cut off under load, with a rollback journal and with a write-ahead log: every committed
+//! row is there afterwards, whole, and `PRAGMA integrity_check` is content.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

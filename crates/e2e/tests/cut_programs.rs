@@ -1,9 +1,10 @@
-//! Programs as users have them, in the default mode, cut off again and again at random instants of their whole life by disks that forget
-//! what was not flushed, on ext4, xfs and btrfs. What each acknowledged is noted outside of what is cut; its own checker and the notes judge
-//! what recovery leaves. The same cuts without Holdfast must lose nothing, and without syncs they must.
+//! Programs as users have them, in the default mode, cut off again and again at random instants of
+//! their whole life by disks that forget what was not flushed, on ext4, xfs and btrfs. What each
+//! acknowledged is noted outside of what is cut; its own checker and the notes judge what recovery
+//! leaves. The same cuts without Holdfast must lose nothing, and without syncs they must.
 //!
-//! `HOLDFAST_E2E_ROUNDS=167` is 1,000 cuts of each program (334 of PostgreSQL, which takes longest); `HOLDFAST_E2E_SEED` repeats the choices
-//! of a run.
+//! `HOLDFAST_E2E_ROUNDS=167` is 1,000 cuts of each program (334 of PostgreSQL, which takes
+//! longest); `HOLDFAST_E2E_SEED` repeats the choices of a run.
 
 use holdfast_e2e::crash::{self, Workload};
 use holdfast_e2e::disk::{Disk, Kind};

@@ -1,10 +1,11 @@
-//! Differential fuzzing with the kernel as oracle. Random calls by one thread, several threads or several processes are made
-//! twice, through libc under Holdfast and as bare system calls on twin files, and compared call by call
-//! (`conformance/fuzz/differ.c`). Afterwards everything is killed, and recovery writes what the log holds over files
-//! that are right already: nothing may change, so the log agrees with the kernel too.
+//! Differential fuzzing with the kernel as oracle. Random calls by one thread, several threads or
+//! several processes are made twice, through libc under Holdfast and as bare system calls on twin
+//! files, and compared call by call (`conformance/fuzz/differ.c`). Afterwards everything is killed,
+//! and recovery writes what the log holds over files that are right already: nothing may change, so
+//! the log agrees with the kernel too.
 //!
-//! A failure prints its seed; `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_DIFFERENTIAL_CALLS` says how many calls each
-//! of the tests makes.
+//! A failure prints its seed; `HOLDFAST_E2E_SEED` repeats the choices,
+//! `HOLDFAST_DIFFERENTIAL_CALLS` says how many calls each of the tests makes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -116,8 +117,9 @@ fn processes_agree_with_the_kernel() {
     agrees("processes", Kind::Btrfs, false);
 }
 
-/// What recovery did not write. Of a file that had many names the slot's two may all be gone, and recovery leaves its records to
-/// a person; what stands at those names is right, and stays so. Anything else that is left is a failure.
+/// What recovery did not write. Of a file that had many names the slot's two may all be gone, and
+/// recovery leaves its records to a person; what stands at those names is right, and stays so.
+/// Anything else that is left is a failure.
 fn set_aside(report: &serde_json::Value) -> Vec<String> {
     let files = report::find(report, "files").and_then(|files| files.as_array().cloned()).unwrap_or_default();
     let text = |file: &serde_json::Value, name| {
@@ -159,7 +161,8 @@ fn the_log_agrees_with_the_kernel() {
         lines.read_line(&mut told).expect("a line");
         assert!(told.ends_with("calls agree\n"), "seed {seed} {mode}: {told}");
         let below = proc::descendants(supervisor.id());
-        // The supervisor first, or it would recover; then the keeper, or it would bring everything to disk.
+        // The supervisor first, or it would recover; then the keeper, or it would bring everything
+        // to disk.
         proc::kill_hard(supervisor.id());
         supervisor.wait().expect("wait");
         proc::keepers(&pool.path).into_iter().chain(below).for_each(proc::kill_hard);

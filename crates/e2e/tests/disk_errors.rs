@@ -1,7 +1,9 @@
-//! A disk that fails: the kernel drops the pages it could not write, the log still has them (invariant 4).
+//! A disk that fails: the kernel drops the pages it could not write, the log still has them
+//! (invariant 4).
 //!
-//! The disk is a loop device on a sparse file in a small tmpfs. While that is full, every block that the
-//! sparse file does not have fails: those of the test's file. Or it is a whole file system that is shut down.
+//! The disk is a loop device on a sparse file in a small tmpfs. While that is full, every block
+//! that the sparse file does not have fails: those of the test's file. Or it is a whole file system
+//! that is shut down.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -65,8 +67,8 @@ impl FailingDisk {
         self.home.path().join("backing/ballast")
     }
 
-    /// A file of zeros whose blocks the disk does not have any more. (Blocks that are only allocated would not do:
-    /// ext4 itself loses what is written again to those after an error.)
+    /// A file of zeros whose blocks the disk does not have any more. (Blocks that are only
+    /// allocated would not do: ext4 itself loses what is written again to those after an error.)
     fn file(&self) -> PathBuf {
         let path = self.root().join("data");
         std::fs::write(&path, vec![0; BYTES]).expect("write");
@@ -174,8 +176,8 @@ fn a_disk_that_stays_broken_loses_nothing_that_recovery_could_not_bring_back() {
     assert!(disk.contents() == expected(), "recovery did not bring back what was acknowledged");
 }
 
-/// Moves a file that was synced over another one, waits until its file system is shut down, then syncs both directories, the file and
-/// all of the file system, and tells how each went.
+/// Moves a file that was synced over another one, waits until its file system is shut down, then
+/// syncs both directories, the file and all of the file system, and tells how each went.
 const READER: &str = "
 import ctypes, os, sys, time
 root, down = sys.argv[1:]
@@ -196,8 +198,9 @@ for call, fd in ((os.fsync, cur), (os.fdatasync, new), (os.fsync, mail), (syncfs
         print('error', error.errno, flush=True)
 ";
 
-/// xfs tells of success for the sync of a directory whose last changes went with its journal. A mail that a reader had moved from
-/// `new/` to `cur/` in the moment of a power cut was in `new/` again, though both directories had been synced.
+/// xfs tells of success for the sync of a directory whose last changes went with its journal. A
+/// mail that a reader had moved from `new/` to `cur/` in the moment of a power cut was in `new/`
+/// again, though both directories had been synced.
 #[test]
 fn no_sync_succeeds_once_a_journal_has_failed() {
     for kind in [Kind::Xfs, Kind::Ext4] {

@@ -1,5 +1,5 @@
-//! Power cuts at any instant, while everything runs, of a disk with a volatile write cache: what was not flushed is gone, or a
-//! random part of it is there, in any order; or a flush fails before.
+//! Power cuts at any instant, while everything runs, of a disk with a volatile write cache: what
+//! was not flushed is gone, or a random part of it is there, in any order; or a flush fails before.
 
 use holdfast_e2e::crash::{self, Workload};
 use holdfast_e2e::disk::Kind;
@@ -56,8 +56,8 @@ fn redis_survives() {
     survives_on_all(&Redis);
 }
 
-/// A journal's commit fails, and the kernel tells it once: later syncs of directories and files that depended on it succeeded, and
-/// what had not reached the disk was given up in the log.
+/// A journal's commit fails, and the kernel tells it once: later syncs of directories and files
+/// that depended on it succeeded, and what had not reached the disk was given up in the log.
 #[test]
 fn what_a_failed_commit_took_is_not_given_up() {
     for kind in KINDS {

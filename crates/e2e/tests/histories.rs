@@ -1,6 +1,7 @@
-//! Those of the known histories (docs/crash.md, section 13) that only real kernels, programs and processes can tell; the
-//! others are scripts of the simulator. Each test must fail when the rule that it is about is taken out:
-//! [`every_rule_that_is_taken_out_is_missed`] does so, with a build that can have deliberate bugs.
+//! Those of the known histories (docs/crash.md, section 13) that only real kernels, programs and
+//! processes can tell; the others are scripts of the simulator. Each test must fail when the rule
+//! that it is about is taken out: [`every_rule_that_is_taken_out_is_missed`] does so, with a build
+//! that can have deliberate bugs.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +20,9 @@ use holdfast_e2e::{need, report, tally};
 #[path = "histories/recovered.rs"]
 mod recovered;
 
-/// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that must notice. Not among them are those
-/// that another rule stands behind by now: with one of the two taken out the test still passes.
+/// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
+/// must notice. Not among them are those that another rule stands behind by now: with one of the
+/// two taken out the test still passes.
 const RULES: [(&str, &str); 25] = [
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_after_the_keepers_death"),
     ("RecoveryPutOff", "h12_recovery_follows_the_keepers_death_at_once"),
@@ -135,7 +137,8 @@ for number in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1000000):
 time.sleep(60)
 ";
 
-/// A program whose keeper died went on alone; the next keeper wrote older records over what it had synced.
+/// A program whose keeper died went on alone; the next keeper wrote older records over what it had
+/// synced.
 #[test]
 fn h11_nothing_is_acknowledged_after_the_keepers_death() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -146,7 +149,8 @@ fn h11_nothing_is_acknowledged_after_the_keepers_death() {
     assert_eq!(run.until("errno"), "errno 5");
 }
 
-/// The keeper died with bytes that only the log had; outsiders read old ones until somebody came and recovered.
+/// The keeper died with bytes that only the log had; outsiders read old ones until somebody came
+/// and recovered.
 #[test]
 fn h12_recovery_follows_the_keepers_death_at_once() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -169,8 +173,8 @@ time.sleep(60)
     });
 }
 
-/// link(a, b), link(a, c), write, unlink(c): the removal of one name was taken for that of the file, and the slot then knew none
-/// that was left.
+/// link(a, b), link(a, c), write, unlink(c): the removal of one name was taken for that of the
+/// file, and the slot then knew none that was left.
 #[test]
 fn h16_a_file_that_loses_one_of_its_names_keeps_its_bytes() {
     // Without the right to open files by their handles: names are all that recovery has.
@@ -224,8 +228,8 @@ assert os.pread(old, 200, 0) == b'old' * 30 + b'x' * 10
     assert!(report::number(&summary, "writes_absorbed") >= 10, "{summary:#}");
 }
 
-/// A child that never called us kept the socket open, and nobody heard of its parent's death; a program that closed all its
-/// descriptors was taken for dead.
+/// A child that never called us kept the socket open, and nobody heard of its parent's death; a
+/// program that closed all its descriptors was taken for dead.
 #[test]
 fn h22_a_dead_program_is_noticed_though_its_child_lives() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -275,7 +279,8 @@ fn h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to() {
     assert!(held.stdout.contains("alarms 1, wrong 0"), "{}", held.told());
 }
 
-/// Where code may not be made writable, stdio's writes went unseen, and the descriptor's sync was absorbed.
+/// Where code may not be made writable, stdio's writes went unseen, and the descriptor's sync was
+/// absorbed.
 #[test]
 fn h24_a_program_that_cannot_be_patched_keeps_its_own_syncs() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -301,8 +306,8 @@ fn h24_a_program_that_cannot_be_patched_keeps_its_own_syncs() {
     assert_eq!(found, "begin\n0\n1\n2\n3\n4\n5\n", "what was synced is not there");
 }
 
-/// A program that could not be patched was the keeper's client, so the fence let its `fopen` pass: what it wrote to a file of another
-/// client's was undone by recovery.
+/// A program that could not be patched was the keeper's client, so the fence let its `fopen` pass:
+/// what it wrote to a file of another client's was undone by recovery.
 #[test]
 fn h24_a_program_that_cannot_be_patched_is_an_outsider_to_the_fence() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -344,8 +349,8 @@ fn h25_unknown_file_systems_are_left_alone() {
     assert_eq!(report::number(&summary, "writes_absorbed"), 0, "{summary:#}");
 }
 
-/// A late drain changed the times that `cp -p` had set; tools skipped files whose size looked old; a descriptor of the
-/// keeper's kept a program from being started.
+/// A late drain changed the times that `cp -p` had set; tools skipped files whose size looked old;
+/// a descriptor of the keeper's kept a program from being started.
 #[test]
 fn h26_times_and_sizes_are_what_the_program_made_them() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -377,7 +382,8 @@ assert subprocess.run(['./script']).returncode == 7
     );
 }
 
-/// What the keeper brought to the kernel later made files look newer than their last write: to their program, and for good.
+/// What the keeper brought to the kernel later made files look newer than their last write: to
+/// their program, and for good.
 #[test]
 fn h26_a_file_is_as_old_as_its_last_write() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -482,7 +488,8 @@ fn h27_recovery_writes_to_no_other_file() {
 fn copied(options: &[&str], word: &str, and: impl FnOnce(&Pool)) -> String {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     let file = disk.root.join("log");
-    // A page a line: the keeper brings the last page of a file to the kernel soon, for its size and times.
+    // A page a line: the keeper brings the last page of a file to the kernel soon, for its size and
+    // times.
     let script = APPEND.replace("%09d", "%4095d");
     let program = ["--", "python3", "-c", &script, text(&file), "100", word];
     let mut run = Running::start(&pool.run(options).args(program));
@@ -526,8 +533,9 @@ const VECTOR_S: u64 = 3;
 /// As `programs/vector.c` has it.
 const BLOCK_BYTES: usize = 4096;
 
-/// Lengths and addresses in the vector of a `writev` changed between the looks at it. A record grew beyond the log space that was
-/// reserved for it, into a segment that may be another file's, or ended the program.
+/// Lengths and addresses in the vector of a `writev` changed between the looks at it. A record grew
+/// beyond the log space that was reserved for it, into a segment that may be another file's, or
+/// ended the program.
 #[test]
 fn a_vector_that_changes_during_its_call_harms_nobody() {
     let (disk, place) = (Disk::new(Kind::Ext4), disk::directory());
@@ -615,7 +623,8 @@ fn what_ships_can_have_no_deliberate_bug() {
     }
 }
 
-/// One test of this file, in a process of its own, with the build that can have deliberate bugs. Returns whether it passed.
+/// One test of this file, in a process of its own, with the build that can have deliberate bugs.
+/// Returns whether it passed.
 fn play(test: &str, bug: Option<&str>, holdfast: &Path) -> (bool, String) {
     let this = std::env::current_exe().expect("the test's own path");
     let mut cmd = Cmd::new(&this).args(["--exact", test, "--test-threads=1"]).env("HOLDFAST_BIN", holdfast);

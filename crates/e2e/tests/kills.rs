@@ -1,5 +1,6 @@
-//! SIGKILL at random instants of a run's whole life, hundreds of times: program, keeper, supervisor, all of them, and recoveries.
-//! Everything acknowledged is there afterwards. `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
+//! SIGKILL at random instants of a run's whole life, hundreds of times: program, keeper,
+//! supervisor, all of them, and recoveries. Everything acknowledged is there afterwards.
+//! `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
 use holdfast_e2e::crash::Workload;
 use holdfast_e2e::disk::{Disk, Kind};

@@ -1,5 +1,6 @@
-//! Write-behind without privilege: the program's only description of a file is leased (`--fence lease`), and whoever else opens
-//! or cuts the file waits until everything is in it. As root and as an ordinary user.
+//! Write-behind without privilege: the program's only description of a file is leased (`--fence
+//! lease`), and whoever else opens or cuts the file waits until everything is in it. As root and as
+//! an ordinary user.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -324,7 +325,8 @@ fn the_lease_fence_lets_go_of_what_is_closed() {
     let mut servant = Servant::start("nobody");
     let path = servant.behind("closed");
     servant.tell(&format!("os.close(files.pop('{path}'))"));
-    // Nothing of it is open for writing in anybody's hands once it is asked for: it can be executed, locked and removed.
+    // Nothing of it is open for writing in anybody's hands once it is asked for: it can be
+    // executed, locked and removed.
     assert!(Path::new(&path).exists());
     std::fs::write(&path, "#!/bin/sh\necho it runs\n").expect("file");
     servant.outside(&["chmod", "755", &path]).ok();

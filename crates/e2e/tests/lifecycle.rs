@@ -1,5 +1,5 @@
-//! Programs, keeper and supervisor come and go, in order and out of it: who waits for whom, who ends when, and that nothing is
-//! lost on the way.
+//! Programs, keeper and supervisor come and go, in order and out of it: who waits for whom, who
+//! ends when, and that nothing is lost on the way.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,7 +18,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
 }
 
-/// Appends one numbered line after the other with fsync, and says each; on an error says its number and waits to be ended.
+/// Appends one numbered line after the other with fsync, and says each; on an error says its number
+/// and waits to be ended.
 const APPEND: &str = "
 import os, sys, time
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -213,7 +214,8 @@ fn sigterm_stops_the_keeper_cleanly() {
         let keeper = proc::keeper(&pool.path);
         proc::signal(keeper, signal);
         wait_until(Duration::from_secs(10), "the keeper's end", || !proc::alive(keeper));
-        // The program goes on after a clean stop or is told: never is a write lost that it was told of.
+        // The program goes on after a clean stop or is told: never is a write lost that it was told
+        // of.
         drop(run);
         no_keeper_soon(&pool);
         must_be_clean(&pool);
@@ -408,7 +410,8 @@ fn outside_readers_see_every_write_at_once() {
     }
 }
 
-/// A library that makes python3 slow to start: it says that it is loaded, and lets ours have its turn later.
+/// A library that makes python3 slow to start: it says that it is loaded, and lets ours have its
+/// turn later.
 const SLOW: &str = "
 #include <errno.h>
 #include <fcntl.h>
@@ -424,7 +427,8 @@ __attribute__((constructor)) static void slow(void) {
 
 #[test]
 fn a_program_whose_supervisor_is_killed_before_it_connected_is_absorbed_all_the_same() {
-    // The keeper had nobody left and ended; the program then ran without it, its writes as durable as nothing.
+    // The keeper had nobody left and ended; the program then ran without it, its writes as durable
+    // as nothing.
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::formatted());
     let aside = holdfast_e2e::disk::directory();
     let (source, library, mark) =
@@ -481,7 +485,8 @@ fn is_listening(socket: &str) -> bool {
 
 #[test]
 fn a_pool_is_waited_for_while_its_keeper_ends() {
-    // A keeper whose memory is gone still has its lock for a moment; one that is draining, for longer.
+    // A keeper whose memory is gone still has its lock for a moment; one that is draining, for
+    // longer.
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     for round in 0..6 {
         let file = disk.root.join(format!("log-{round}"));

@@ -1,4 +1,5 @@
-//! LMDB: readers map the file and writers use `pwrite` and `fdatasync`, so what is absorbed must be seen in the map at once.
+//! LMDB: readers map the file and writers use `pwrite` and `fdatasync`, so what is absorbed must be
+//! seen in the map at once.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Mail delivery, whose renames slots hold (docs/crash.md 4): nobody waits for the disk, and whatever is killed or cut off at any
-//! moment, every delivered message is there once and whole. `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED`
-//! repeats them.
+//! Mail delivery, whose renames slots hold (docs/crash.md 4): nobody waits for the disk, and
+//! whatever is killed or cut off at any moment, every delivered message is there once and whole.
+//! `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
 use holdfast_e2e::crash::{self, Workload};
 use holdfast_e2e::disk::{Disk, Kind};
@@ -9,7 +9,8 @@ use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::maildir::{Maildir, maildir};
 use holdfast_e2e::{random, report};
 
-/// One deliverer by itself, two of them with a reader, or all of them through before they are cut off.
+/// One deliverer by itself, two of them with a reader, or all of them through before they are cut
+/// off.
 fn mail(choice: u64) -> Box<dyn Workload> {
     let deliveries = if choice.is_multiple_of(5) { 40 } else { 1_000_000 };
     Box::new(Maildir { seed: choice % 1_000_000, deliverers: 1 + choice / 5 % 2, deliveries, links: false })

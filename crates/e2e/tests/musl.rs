@@ -1,7 +1,9 @@
-//! Programs whose C library is musl. What they call themselves is absorbed; what musl does by system calls of its own (stdio,
-//! `dprintf`, POSIX AIO) is left to the kernel, the files concerned before it can happen, and the summary says so.
+//! Programs whose C library is musl. What they call themselves is absorbed; what musl does by
+//! system calls of its own (stdio, `dprintf`, POSIX AIO) is left to the kernel, the files concerned
+//! before it can happen, and the summary says so.
 //!
-//! The conformance checks and SQLite are compiled with musl. `HOLDFAST_CONFORMANCE=THEME` runs one theme of the checks.
+//! The conformance checks and SQLite are compiled with musl. `HOLDFAST_CONFORMANCE=THEME` runs one
+//! theme of the checks.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -18,8 +20,9 @@ use tempfile::TempDir;
 
 const BY_LIBC: &str = "musl writes it by system calls of its own";
 
-/// Checks that differ, with the reason. The library brings functions that musl has not, and which programs therefore do not
-/// look for; musl's `stat` ends the program where ours, like glibc's, returns `EFAULT`.
+/// Checks that differ, with the reason. The library brings functions that musl has not, and which
+/// programs therefore do not look for; musl's `stat` ends the program where ours, like glibc's,
+/// returns `EFAULT`.
 const DIFFERENT: [&str; 2] = ["every_form_of_", "all_ways_to_stat"];
 
 fn source(path: &str) -> PathBuf {
@@ -132,8 +135,9 @@ fn the_librarys_own_programs_show_no_difference() {
     }
 }
 
-/// A write that nobody saw, to a file of which the log holds an older one, would be undone by recovery. So what a run left is
-/// compared with what it is after the keeper was killed before anything expired, and the log was replayed.
+/// A write that nobody saw, to a file of which the log holds an older one, would be undone by
+/// recovery. So what a run left is compared with what it is after the keeper was killed before
+/// anything expired, and the log was replayed.
 #[test]
 fn recovery_undoes_nothing_that_musl_wrote_by_itself() {
     let disk = Disk::new(Kind::Ext4);
@@ -230,7 +234,8 @@ fn a_database_of_a_musl_program_is_absorbed_and_its_streams_are_not() {
     assert_eq!((content("guest.data"), content("guest.text")), (data, text));
 }
 
-/// The library leaves `O_SYNC` out of the kernel's open, and does its work in the log: which a stream's writes do not reach.
+/// The library leaves `O_SYNC` out of the kernel's open, and does its work in the log: which a
+/// stream's writes do not reach.
 #[test]
 fn a_stream_on_a_synchronous_descriptor_stays_synchronous() {
     let disk = Disk::new(Kind::Ext4);
@@ -253,7 +258,8 @@ fn doctor_says_what_is_left_to_the_kernel() {
     assert!(told.contains(BY_LIBC), "{told}");
 }
 
-/// What the log holds of a file is on the disk before a stream writes to it, and never comes back over that.
+/// What the log holds of a file is on the disk before a stream writes to it, and never comes back
+/// over that.
 #[test]
 fn streams_of_a_musl_program_write_to_files_that_others_have_written() {
     let disk = Disk::new(Kind::Ext4);

@@ -186,7 +186,8 @@ def forked(name):
 
 
 single = [at_offset, at_offset, at_cursor, appended, appended, gathered, truncated, renamed, removed]
-# A file that was cut to nothing and then written is two operations: only where no crash comes between.
+# A file that was cut to nothing and then written is two operations: only where no crash comes
+# between.
 every = single + [by_path, rewritten, duplicated, buffered, allocated, copied, sent, linked, forked]
 every += [mapped, synchronous, punched, overlapping]
 

@@ -1,5 +1,6 @@
-//! Programs without Holdfast beside those under it: backups, copies and snapshots that are taken while a program writes, two
-//! keepers with two pools, clients that come and go. Everyone sees every write at once, and nobody's is lost.
+//! Programs without Holdfast beside those under it: backups, copies and snapshots that are taken
+//! while a program writes, two keepers with two pools, clients that come and go. Everyone sees
+//! every write at once, and nobody's is lost.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -17,7 +18,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
 }
 
-/// Commits rows to a database and blocks to a file, for ever or as many as said; tells each once it is durable.
+/// Commits rows to a database and blocks to a file, for ever or as many as said; tells each once it
+/// is durable.
 const WRITER: &str = "
 import os, sqlite3, sys
 db = sqlite3.connect(os.path.join(sys.argv[1], 'db'), isolation_level=None, timeout=30)
@@ -83,8 +85,8 @@ impl Drop for Writer {
     }
 }
 
-/// A copy holds the log's lines up to `acknowledged` without a gap, and a sound database with those rows. `instant`: it is of
-/// one moment, so that the database is sound by SQLite's own recovery.
+/// A copy holds the log's lines up to `acknowledged` without a gap, and a sound database with those
+/// rows. `instant`: it is of one moment, so that the database is sound by SQLite's own recovery.
 fn must_hold(dir: &Path, acknowledged: u64, instant: bool) {
     let log =
         std::fs::read_to_string(dir.join("log")).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -119,7 +121,8 @@ fn fresh(disk: &Disk, name: &str) -> PathBuf {
     dir
 }
 
-/// tar, rsync and cp read while the program writes: what was acknowledged before they began is in what they made.
+/// tar, rsync and cp read while the program writes: what was acknowledged before they began is in
+/// what they made.
 #[test]
 fn backup_tools_see_every_write_at_once() {
     for fence in ["fanotify", "inotify"] {
@@ -218,11 +221,12 @@ fn snapshots_after_a_drain_hold_what_was_acknowledged_before() {
     assert!(report::number(&status, "writes_absorbed") > 50, "{status:#}");
     drop(writer);
 
-    // A copy of the device itself, as a volume manager makes one; the file system stands still meanwhile.
+    // A copy of the device itself, as a volume manager makes one; the file system stands still
+    // meanwhile.
     let (disk, pool) = (Disk::new(Kind::Xfs), Pool::new());
     let (dir, aside) = (fresh(&disk, "data"), disk::directory());
-    // Write-behind brings the page cache up to date file by file: a copy without the log is of one moment only if nobody writes
-    // from the drain on.
+    // Write-behind brings the page cache up to date file by file: a copy without the log is of one
+    // moment only if nobody writes from the drain on.
     let behind = std::env::var("HOLDFAST_E2E_RUN_OPTIONS").is_ok_and(|options| options.contains("behind"));
     let count = if behind { 61 } else { 1_000_000 };
     let mut writer = Writer::start(&pool, &["--age-max", "60000"], &dir, 0, count);
@@ -244,7 +248,8 @@ fn snapshots_after_a_drain_hold_what_was_acknowledged_before() {
     }
 }
 
-/// Two keepers with two pools: each serves its own programs, and a file of one is an outsider's to the other.
+/// Two keepers with two pools: each serves its own programs, and a file of one is an outsider's to
+/// the other.
 #[test]
 fn two_pools_serve_two_programs_and_share_a_file() {
     let disk = Disk::new(Kind::Ext4);
@@ -294,7 +299,8 @@ fn a_run_inside_a_run_uses_the_inner_pool() {
     assert!(report::number(&summary, "writes_absorbed") < 30, "{summary:#}");
 }
 
-/// Clients that come and go on one pool, many at a time, killed or ended, while one stays: every acknowledged row is there.
+/// Clients that come and go on one pool, many at a time, killed or ended, while one stays: every
+/// acknowledged row is there.
 #[test]
 fn clients_come_and_go() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());

@@ -1,6 +1,6 @@
-//! Power cut hundreds of times, at random instants of a run's whole life, with everything killed at once: by the shutdown ioctl,
-//! with all processes stopped, and by forgetful disks, with all of them running. `HOLDFAST_E2E_ROUNDS` multiplies the rounds,
-//! `HOLDFAST_E2E_SEED` repeats them.
+//! Power cut hundreds of times, at random instants of a run's whole life, with everything killed at
+//! once: by the shutdown ioctl, with all processes stopped, and by forgetful disks, with all of
+//! them running. `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
 use holdfast_e2e::crash::Workload;
 use holdfast_e2e::disk::{Disk, Kind};
@@ -22,7 +22,8 @@ fn storm(name: &str, disk: &Disk, rounds: u64) {
             1 => Box::new(WAL),
             2 => Box::new(Operations { seed: choice }),
             _ => Box::new(Crew {
-                // Odd: files that processes meet at would be left to the kernel, which keeps only what was synced.
+                // Odd: files that processes meet at would be left to the kernel, which keeps only
+                // what was synced.
                 seed: choice | 1,
                 processes: 1 + choice / 5 % 2,
                 threads: 1 + choice / 10 % 3,

@@ -1,5 +1,6 @@
-//! Suites and programs that others wrote, run natively and under Holdfast: the same tests pass, the same fail, the same files come
-//! out, and the writes were absorbed. `HOLDFAST_PROGRAMS=long` runs more of each suite.
+//! Suites and programs that others wrote, run natively and under Holdfast: the same tests pass, the
+//! same fail, the same files come out, and the writes were absorbed. `HOLDFAST_PROGRAMS=long` runs
+//! more of each suite.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -239,7 +240,8 @@ fn stress_ngs_file_stressors_find_nothing_wrong() {
     });
     assert_eq!(found, expected, "{}\n{}", natively.told(), output.told());
     assert!(found.len() + 3 > STRESSORS.len(), "{found:?}\n{}", output.told());
-    // Other stressors change names all the time, and with durability = write each record waits until the journal has them.
+    // Other stressors change names all the time, and with durability = write each record waits
+    // until the journal has them.
     must_absorb(&summary, 300);
 }
 
@@ -365,7 +367,8 @@ fn db_bench_with_several_threads_reads_what_it_wrote() {
     assert!(!output.stderr.to_lowercase().contains("corrupt"), "{}", output.told());
 }
 
-/// Everything of PostgreSQL under Holdfast, the making of the cluster too, and the checksums of its pages judged at the end.
+/// Everything of PostgreSQL under Holdfast, the making of the cluster too, and the checksums of its
+/// pages judged at the end.
 #[test]
 fn postgres_is_made_loaded_and_checked_with_checksums() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::of_user("postgres", "+sys_admin"));

@@ -1,5 +1,5 @@
-//! Programs as services, users and containers start them: each is absorbed, or the summary names it and says why not, and
-//! `doctor -- PROGRAM` says the same beforehand.
+//! Programs as services, users and containers start them: each is absorbed, or the summary names it
+//! and says why not, and `doctor -- PROGRAM` says the same beforehand.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,7 +100,8 @@ fn compiled(source: &str, into: &Path, options: &[&str]) -> PathBuf {
     program
 }
 
-/// As systemd starts a unit with MemoryDenyWriteExecute: by prctl from version 254 on, by a filter before.
+/// As systemd starts a unit with MemoryDenyWriteExecute: by prctl from version 254 on, by a filter
+/// before.
 #[test]
 fn memory_that_may_not_become_executable_does_not_keep_it_out() {
     let place = Place::new();
@@ -208,8 +209,8 @@ fn namespaces_of_a_container_are_followed() {
     assert!(absorbed >= 40 || !bypassed.is_empty(), "neither absorbed nor named\n{summary:#}");
 }
 
-/// A root directory of its own, as `chroot` and containers give one: with the library and the socket inside it is followed,
-/// without them it is named.
+/// A root directory of its own, as `chroot` and containers give one: with the library and the
+/// socket inside it is followed, without them it is named.
 #[test]
 fn a_root_directory_of_its_own_is_followed_or_named() {
     let place = Place::new();
@@ -284,7 +285,8 @@ fn root_file(place: &Place) -> PathBuf {
     place.file("root").join("srv/file")
 }
 
-/// Forks twice, leaves session, directory and descriptors behind, and writes when its starter is long gone.
+/// Forks twice, leaves session, directory and descriptors behind, and writes when its starter is
+/// long gone.
 #[test]
 fn a_daemon_is_followed_until_its_end() {
     let place = Place::new();
@@ -315,7 +317,8 @@ time.sleep(30)
     });
     let status = place.pool.status();
     assert!(report::number(&status, "writes_absorbed") >= 40, "{status:#}");
-    // The only client left is the daemon: killed together with its keeper, what it wrote is in the log.
+    // The only client left is the daemon: killed together with its keeper, what it wrote is in the
+    // log.
     let clients = report::find(&status, "clients").and_then(Value::as_array).expect("a list").clone();
     let keeper = proc::keeper(&place.pool.path);
     proc::kill_hard(keeper);

@@ -1,5 +1,5 @@
-//! Files that several processes have: who is a client, who is an outsider, and that a file is managed again when nothing speaks
-//! against it any more.
+//! Files that several processes have: who is a client, who is an outsider, and that a file is
+//! managed again when nothing speaks against it any more.
 
 use std::time::Duration;
 
@@ -53,8 +53,9 @@ fn processes_that_first_open_a_file_at_the_same_moment_have_it_managed() {
         let (output, summary) = pool.run_summarised(&[option], &["python3", "-c", AT_ONCE, root]);
         output.ok();
         let (absorbed, all) = (report::number(&summary, "writes_absorbed"), 12 * 5 * 20);
-        // inotify does not say whose an open was. A process that loses its processor between making a file, which another one
-        // was faster to make, and saying so is taken for a stranger, and the file left to the kernel until that is cleared up.
+        // inotify does not say whose an open was. A process that loses its processor between making
+        // a file, which another one was faster to make, and saying so is taken for a stranger, and
+        // the file left to the kernel until that is cleared up.
         let enough = if option == "--fence=inotify" { all * 2 / 3 } else { all };
         assert!((enough..=all).contains(&absorbed), "{option}: {absorbed} absorbed, {}", states(&summary));
         for number in 0..12 {
@@ -68,7 +69,8 @@ fn processes_that_first_open_a_file_at_the_same_moment_have_it_managed() {
     }
 }
 
-/// Writes a file in a directory, renames that, puts another file where the first one was, and goes on writing.
+/// Writes a file in a directory, renames that, puts another file where the first one was, and goes
+/// on writing.
 const RENAMES: &str = "
 import os, sys
 root = sys.argv[1]
@@ -180,9 +182,10 @@ fn a_file_that_was_left_to_the_kernel_is_managed_when_it_is_opened_anew() {
     }
 }
 
-/// A keeper looked by itself whether a file was opened by one only, before the notice of another client's open had come, which then
-/// passed for an outsider's: the file was left to the kernel. Only where opens wait for the keeper may it do so; else the
-/// client takes the lease that tells, which is in its own calls.
+/// A keeper looked by itself whether a file was opened by one only, before the notice of another
+/// client's open had come, which then passed for an outsider's: the file was left to the kernel.
+/// Only where opens wait for the keeper may it do so; else the client takes the lease that tells,
+/// which is in its own calls.
 #[test]
 fn who_hears_late_of_opens_leaves_the_look_at_them_to_the_client() {
     let script = "import os, sys\nos.write(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), b'x' * 100)";

@@ -1,5 +1,5 @@
-//! Signal handlers that write to the very page their thread is writing to (history 23), and addresses that cannot be
-//! read: the program sees what it sees natively.
+//! Signal handlers that write to the very page their thread is writing to (history 23), and
+//! addresses that cannot be read: the program sees what it sees natively.
 
 use std::path::{Path, PathBuf};
 

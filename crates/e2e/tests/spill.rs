@@ -1,4 +1,5 @@
-//! A log that is too short goes on in a file of the disk it writes for, and the power fails in the middle of it.
+//! A log that is too short goes on in a file of the disk it writes for, and the power fails in the
+//! middle of it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -38,8 +39,8 @@ fn kill_all(pool: &Pool, mut supervisor: Child) {
     supervisor.wait().expect("it ends");
 }
 
-/// Runs the writer until much is in frames, then cuts the power and kills everything. Returns how many writes were
-/// acknowledged for certain.
+/// Runs the writer until much is in frames, then cuts the power and kills everything. Returns how
+/// many writes were acknowledged for certain.
 fn crash(disk: &Disk, pool: &Pool, file: &Path, options: &[&str]) -> u64 {
     std::fs::write(file, vec![0; BLOCKS as usize * 4096]).expect("write");
     disk.settle();

@@ -1,5 +1,6 @@
-//! Nothing private of Holdfast shows in a program: sanitizers, valgrind, narrow limits and lsof see in the program of
-//! `programs/guest.c` what they see natively. Where the library cannot be at work the program says so and runs on.
+//! Nothing private of Holdfast shows in a program: sanitizers, valgrind, narrow limits and lsof see
+//! in the program of `programs/guest.c` what they see natively. Where the library cannot be at work
+//! the program says so and runs on.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,8 +21,8 @@ fn guest(directory: &Path, options: &[&str]) -> PathBuf {
     program
 }
 
-/// Runs a shell line natively and under Holdfast. Both must print the same; returns what was said on standard error and how
-/// many writes were absorbed.
+/// Runs a shell line natively and under Holdfast. Both must print the same; returns what was said
+/// on standard error and how many writes were absorbed.
 fn compare(disk: &Disk, options: &[&str], line: &str) -> (String, u64) {
     let line = format!("cd {} && {line}", disk.root.display());
     let native = Cmd::new("sh").args(["-c", &line]).output();
@@ -55,8 +56,8 @@ fn sanitizers_find_nothing() {
     }
 }
 
-/// The address sanitizer must be loaded before all other libraries, or it ends the program; its children are no business of
-/// its.
+/// The address sanitizer must be loaded before all other libraries, or it ends the program; its
+/// children are no business of its.
 #[test]
 fn the_sanitizers_runtime_is_not_left_to_children() {
     let disk = Disk::new(Kind::Ext4);
@@ -70,7 +71,8 @@ fn the_sanitizers_runtime_is_not_left_to_children() {
     assert!(held.stdout.ends_with("/libholdfast.so\n") && !held.stdout.contains(':'), "{}", held.told());
 }
 
-/// valgrind translates code before it is patched, and does not know every instruction that makes stores durable.
+/// valgrind translates code before it is patched, and does not know every instruction that makes
+/// stores durable.
 #[test]
 fn valgrind_runs_the_program_as_natively() {
     need::tool("valgrind");
@@ -163,7 +165,8 @@ fn lsof_shows_only_mappings() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
-/// A disk that will not take a write refuses it at once, and with the kernel's own error, in every state of a file.
+/// A disk that will not take a write refuses it at once, and with the kernel's own error, in every
+/// state of a file.
 #[test]
 fn a_quota_refuses_the_write_itself() {
     let disk = Disk::new(Kind::Btrfs);
@@ -198,8 +201,8 @@ fn a_quota_refuses_the_write_itself() {
     }
 }
 
-/// What a program writes by io_uring or libaio is not seen. Its files are the kernel's from then on, in either state, and it
-/// is said so; nothing of them is lost or torn.
+/// What a program writes by io_uring or libaio is not seen. Its files are the kernel's from then
+/// on, in either state, and it is said so; nothing of them is lost or torn.
 #[test]
 fn asynchronous_writes_are_right_and_named() {
     let disk = Disk::new(Kind::Ext4);
@@ -213,7 +216,8 @@ fn asynchronous_writes_are_right_and_named() {
                 disk.root.display()
             );
             let line = format!("{job} --ioengine={engine} --iodepth=8 --do_verify=1 --output=/dev/null");
-            // Written before by the same program in the usual way: records that could be laid over what follows.
+            // Written before by the same program in the usual way: records that could be laid over
+            // what follows.
             let line = format!(
                 "{job} --ioengine=psync --do_verify=0 --verify_pattern=7 --output=/dev/null && {line}"
             );

@@ -1,6 +1,7 @@
-//! Changes that no fence sees as an open: outsiders who cut a file by its path, remove it, move it or change its mode; and
-//! processes of a run whose calls go past the library. Each is made while the log has acknowledged bytes of the file; then
-//! the power is cut. What the file system had committed must stay so: nothing is undone, and nothing comes back.
+//! Changes that no fence sees as an open: outsiders who cut a file by its path, remove it, move it
+//! or change its mode; and processes of a run whose calls go past the library. Each is made while
+//! the log has acknowledged bytes of the file; then the power is cut. What the file system had
+//! committed must stay so: nothing is undone, and nothing comes back.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +18,8 @@ use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::{random, report};
 use rustix::process::Signal;
 
-/// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that must notice.
+/// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
+/// must notice.
 const RULES: [(&str, &str); 8] = [
     ("SizeUnlooked", "f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once"),
     ("CutUnheard", "f4_what_was_cut_by_path_and_synced_stays_cut"),
@@ -47,7 +49,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
 }
 
-/// Makes two files, `dir/f` with 8,000 bytes `a` and `g`, syncs both and says so; then does what it is told, a line each.
+/// Makes two files, `dir/f` with 8,000 bytes `a` and `g`, syncs both and says so; then does what it
+/// is told, a line each.
 const PROGRAM: &str = "
 import os, sys
 os.chdir(sys.argv[1])
@@ -130,11 +133,13 @@ impl Drop for Running {
     }
 }
 
-/// What is done by others, and what makes it durable: the program's own sync, or somebody's of the file system.
+/// What is done by others, and what makes it durable: the program's own sync, or somebody's of the
+/// file system.
 type Act = fn(&Path);
 type Check = fn(&Path, &Output);
 
-/// Does it under every setting on each file system, and natively: what must hold natively must hold under Holdfast.
+/// Does it under every setting on each file system, and natively: what must hold natively must hold
+/// under Holdfast.
 fn each(act: Act, syncs: &[&str], check: Check) {
     each_recovered(act, syncs, &[0], check);
 }
@@ -231,7 +236,8 @@ fn must_be_cut(root: &Path, _: &Output) {
     must_be(&root.join("g"), &whole());
 }
 
-/// Its sync may end while the keeper still brings the file to the disk: then it is left to a person, as it is.
+/// Its sync may end while the keeper still brings the file to the disk: then it is left to a
+/// person, as it is.
 #[test]
 fn f4_what_was_cut_by_path_and_synced_stays_cut() {
     let act: Act = |root| {
@@ -278,7 +284,8 @@ fn f4_a_file_that_was_removed_outside_stays_removed() {
     each(act, &["outsider"], must_be_gone);
 }
 
-/// The sync of another file of the program, which it has written to, makes the removal durable, as natively.
+/// The sync of another file of the program, which it has written to, makes the removal durable, as
+/// natively.
 #[test]
 fn f4_a_sync_of_the_program_covers_a_removal_outside() {
     let act: Act = |root| {
@@ -346,7 +353,8 @@ fn f4_a_sync_of_the_program_covers_a_mode_that_was_set_outside() {
     });
 }
 
-/// What is noticed by a thread of the keeper takes its wake-up, which takes its time on a machine that is busy.
+/// What is noticed by a thread of the keeper takes its wake-up, which takes its time on a machine
+/// that is busy.
 fn soon() {
     std::thread::sleep(Duration::from_millis(200));
 }
@@ -371,7 +379,8 @@ fn each_mixed(settings: &[(Kind, Option<&[&str]>)], told: &[&str], check: Check)
     }
 }
 
-/// An ordinary Go program that uses C: dynamically linked, and preloaded; and the same without its symbols and its build id.
+/// An ordinary Go program that uses C: dynamically linked, and preloaded; and the same without its
+/// symbols and its build id.
 fn go() -> &'static [PathBuf; 2] {
     static BUILT: LazyLock<[PathBuf; 2]> = LazyLock::new(|| {
         [("go", ""), ("go-stripped", "-ldflags=-s -w -buildid=")].map(|(name, flags)| {
@@ -489,7 +498,8 @@ fn with_canaries() -> PathBuf {
     path.canonicalize().expect("just seen")
 }
 
-/// Each test above with the rule taken out that it is about; with all rules they run in this build already.
+/// Each test above with the rule taken out that it is about; with all rules they run in this build
+/// already.
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
     let holdfast = with_canaries();

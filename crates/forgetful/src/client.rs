@@ -29,8 +29,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Starts `program`, which must end up in [`program`](crate::program) with the arguments that are added to it. The disk has
-    /// `len` bytes and tears writes between blocks of `block_bytes`.
+    /// Starts `program`, which must end up in [`program`](crate::program) with the arguments that
+    /// are added to it. The disk has `len` bytes and tears writes between blocks of `block_bytes`.
     pub fn start(mut program: Command, mount_point: &Path, len: u64, block_bytes: usize) -> Self {
         let mut child = program
             .arg(mount_point)

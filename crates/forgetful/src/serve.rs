@@ -135,12 +135,12 @@ impl Filesystem for OneFile {
     }
 }
 
-/// Serves a disk of `len` bytes that tears at `block_bytes` as `mount_point/image` until standard input ends; then takes
-/// down every loop device and mount that is still on it. Says `ready` first, and one line for each line it obeys:
-/// `cut SEED`, `restore`, `fail-flushes COUNT`, `counts`.
+/// Serves a disk of `len` bytes that tears at `block_bytes` as `mount_point/image` until standard
+/// input ends; then takes down every loop device and mount that is still on it. Says `ready` first,
+/// and one line for each line it obeys: `cut SEED`, `restore`, `fail-flushes COUNT`, `counts`.
 fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()> {
-    // When memory is short, none must be sought for this process by writing to a file system that waits for it. Not
-    // everywhere is root allowed to ask; then memory must not be short.
+    // When memory is short, none must be sought for this process by writing to a file system that
+    // waits for it. Not everywhere is root allowed to ask; then memory must not be short.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let disk = Arc::new(Mutex::new(Volatile::new(len, block_bytes)));
     let mut config = Config::default();
@@ -171,7 +171,8 @@ fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The program that serves one disk, with the arguments MOUNT_POINT BYTES BLOCK_BYTES. [`Disk`](crate::Disk) starts it.
+/// The program that serves one disk, with the arguments MOUNT_POINT BYTES BLOCK_BYTES.
+/// [`Disk`](crate::Disk) starts it.
 pub fn program(arguments: &[String]) -> ExitCode {
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
     let (Some(mount_point), Some(len), Some(block_bytes)) = (arguments.first(), number(1), number(2)) else {

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Unmounts and detaches everything on `mount_point`, then unmounts that. Errors are of no use to anybody here.
+/// Unmounts and detaches everything on `mount_point`, then unmounts that. Errors are of no use to
+/// anybody here.
 pub(crate) fn take_down(mount_point: &Path) {
     for device in loop_devices(mount_point) {
         let name = device.to_string_lossy().into_owned();
@@ -19,7 +20,8 @@ pub(crate) fn take_down(mount_point: &Path) {
         }) {
             run("umount", &["-l", mount.split(' ').nth(4).unwrap_or_default()]);
         }
-        // A device that was busy when it was detached is let go of at any moment, and may be somebody else's by now.
+        // A device that was busy when it was detached is let go of at any moment, and may be
+        // somebody else's by now.
         if loop_devices(mount_point).contains(&device) {
             run("losetup", &["-d", &name]);
         }

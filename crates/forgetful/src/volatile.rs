@@ -1,7 +1,8 @@
 //! The disk itself: a platter, and a write cache above it that a power cut empties.
 //!
-//! A block (the unit that a disk writes in one piece) that was written several times since the last flush may be found
-//! in any of these states after a cut, whatever became of its neighbours: a disk orders nothing between two flushes.
+//! A block (the unit that a disk writes in one piece) that was written several times since the last
+//! flush may be found in any of these states after a cut, whatever became of its neighbours: a disk
+//! orders nothing between two flushes.
 
 use std::collections::HashMap;
 
@@ -113,7 +114,8 @@ impl Volatile {
         Ok(())
     }
 
-    /// Calls with each block of the range: its number, where the range begins in it, and its part of the range.
+    /// Calls with each block of the range: its number, where the range begins in it, and its part
+    /// of the range.
     fn pieces(&self, offset: u64, len: usize, mut each: impl FnMut(u64, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -125,7 +127,8 @@ impl Volatile {
         }
     }
 
-    /// Makes everything written so far durable, or fails if told to; the cache then keeps what it has.
+    /// Makes everything written so far durable, or fails if told to; the cache then keeps what it
+    /// has.
     pub fn flush(&mut self, epoch: u64) -> Result<(), Error> {
         self.reach(epoch)?;
         if self.flushes_to_fail > 0 {
@@ -144,8 +147,8 @@ impl Volatile {
         self.flushes_to_fail = count;
     }
 
-    /// Cuts the power. The seed decides what became of the blocks that were not flushed: all gone, all there, or for each
-    /// of them any of its states.
+    /// Cuts the power. The seed decides what became of the blocks that were not flushed: all gone,
+    /// all there, or for each of them any of its states.
     pub fn cut(&mut self, seed: u64) {
         let mut random = Random(seed);
         // In percent; the ends are drawn as often as everything between them.

@@ -1,4 +1,5 @@
-//! An input read as choices. When its bytes are used up every choice is the first one, so every input is an image.
+//! An input read as choices. When its bytes are used up every choice is the first one, so every
+//! input is an image.
 
 use arbitrary::Unstructured;
 use holdfast_pool::CHECKED_MAX;

@@ -1,5 +1,6 @@
-//! Building hostile images, byte by byte as `docs/format.md` says, with checksums that hold wherever the input does not
-//! ask for others: what the writers of the product refuse to write must reach the readers too.
+//! Building hostile images, byte by byte as `docs/format.md` says, with checksums that hold
+//! wherever the input does not ask for others: what the writers of the product refuse to write must
+//! reach the readers too.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -52,7 +53,8 @@ pub fn pool(choices: &mut Choices<'_>, yard: &Yard) -> (Ram, Layout) {
     (ram, layout)
 }
 
-/// Any spill file of a pool whose account of it says anything: the bytes to be put at `path`, if there is to be one.
+/// Any spill file of a pool whose account of it says anything: the bytes to be put at `path`, if
+/// there is to be one.
 pub fn spill(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, path: &Path) -> Option<Vec<u8>> {
     if !choices.once_in(3) {
         return None;
@@ -291,7 +293,8 @@ fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: u
         }
     }
     if choices.once_in(60) {
-        // Headers that claim all the rest of the segment: checking each byte by byte would take for ever.
+        // Headers that claim all the rest of the segment: checking each byte by byte would take for
+        // ever.
         let mut liars = choices.upto(SEGMENT_BYTES / 64);
         let mut liar = record(choices, slots, generation, seed, at as u32, &[]);
         liar[0] ^= 1;

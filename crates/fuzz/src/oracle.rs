@@ -1,5 +1,5 @@
-//! What recovery may have done, judged from the image alone: a file may change only if a valid slot with a valid record
-//! or mark names it.
+//! What recovery may have done, judged from the image alone: a file may change only if a valid slot
+//! with a valid record or mark names it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

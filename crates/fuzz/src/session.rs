@@ -1,5 +1,5 @@
-//! Feeding inputs for a while. The work is done in a process of its own, with bounded memory and time for each input;
-//! an input that ends it (a panic, no memory, no end) is in a file by then.
+//! Feeding inputs for a while. The work is done in a process of its own, with bounded memory and
+//! time for each input; an input that ends it (a panic, no memory, no end) is in a file by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The scratch directory that hostile pools talk about: files they may name, and everything around them that they
-//! must not reach.
+//! The scratch directory that hostile pools talk about: files they may name, and everything around
+//! them that they must not reach.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -30,7 +30,8 @@ fn known_pools_are_recovered_and_nothing_else_is_touched() {
     replay(Target::Recover);
 }
 
-/// Each target for a few seconds, in a process with bounded memory and time, as `cargo run -p holdfast-fuzz` does.
+/// Each target for a few seconds, in a process with bounded memory and time, as `cargo run -p
+/// holdfast-fuzz` does.
 #[test]
 fn new_inputs_break_nothing() {
     let scratch = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# The guest's first process. The host says what to do by variables on the kernel's command line, and hears of it on the second
-# serial line: setup, judge (a directory of an earlier boot), load (a directory).
+# The guest's first process. The host says what to do by variables on the kernel's command line, and
+# hears of it on the second serial line: setup, judge (a directory of an earlier boot), load (a
+# directory).
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t proc none /proc

@@ -1,5 +1,5 @@
-//! Builds the guest's file system in memory: a cpio archive ("newc" format) with the programs, the libraries that they need, and
-//! the kernel's modules.
+//! Builds the guest's file system in memory: a cpio archive ("newc" format) with the programs, the
+//! libraries that they need, and the kernel's modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -51,7 +51,8 @@ impl Kernel {
         })
     }
 
-    /// The modules that are needed, each behind those that it needs. What is not there is part of the kernel.
+    /// The modules that are needed, each behind those that it needs. What is not there is part of
+    /// the kernel.
     pub fn modules(&self) -> Result<Vec<(String, PathBuf)>> {
         let mut all = BTreeMap::new();
         collect(&self.modules.join("kernel"), &mut all)?;

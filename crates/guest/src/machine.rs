@@ -1,4 +1,5 @@
-//! One boot of the guest: QEMU without KVM, its NVM in files that outlive it, its disk a forgetful one. It ends by SIGKILL only.
+//! One boot of the guest: QEMU without KVM, its NVM in files that outlive it, its disk a forgetful
+//! one. It ends by SIGKILL only.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -65,7 +66,8 @@ impl Machine {
             .args(["-serial", &format!("file:{}", text(&images.console())?), "-serial", "stdio"])
             .args(["-kernel", &text(&images.kernel)?, "-initrd", &text(&images.initramfs)?])
             .args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1 mitigations=off{orders}")])
-            // Writes reach the disk's file at once, and a flush of the guest is a flush of that file.
+            // Writes reach the disk's file at once, and a flush of the guest is a flush of that
+            // file.
             .args([
                 "-drive",
                 &format!("file={},format=raw,if=none,id=disk,cache=writeback", text(&images.disk)?),

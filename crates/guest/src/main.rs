@@ -1,12 +1,15 @@
-//! Power cuts of a whole machine: a QEMU guest whose pool lies on DAX media and whose disk forgets what was not flushed is killed
-//! from outside at random instants, booted again from the same images, recovered and checked, operation by operation, against
-//! what its serial line had acknowledged.
+//! Power cuts of a whole machine: a QEMU guest whose pool lies on DAX media and whose disk forgets
+//! what was not flushed is killed from outside at random instants, booted again from the same
+//! images, recovered and checked, operation by operation, against what its serial line had
+//! acknowledged.
 //!
-//! What it shows: the DAX paths (device, file with MAP_SYNC on ext4 and xfs) on a stock kernel, recovery by a freshly booted
-//! machine, and that what the disk had lost is in the pool. What it cannot show: the NVM is memory of the host, so stores that
-//! were never flushed survive the kill as well.
+//! What it shows: the DAX paths (device, file with MAP_SYNC on ext4 and xfs) on a stock kernel,
+//! recovery by a freshly booted machine, and that what the disk had lost is in the pool. What it
+//! cannot show: the NVM is memory of the host, so stores that were never flushed survive the kill
+//! as well.
 //!
-//! It installs nothing and downloads nothing: what is missing is named with the command that installs it.
+//! It installs nothing and downloads nothing: what is missing is named with the command that
+//! installs it.
 
 mod initramfs;
 mod kernel;

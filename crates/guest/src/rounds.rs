@@ -28,7 +28,8 @@ struct Cut {
     scattered: u64,
 }
 
-/// Runs `cuts` power cuts on each kind of media, after a control without Holdfast that must lose data.
+/// Runs `cuts` power cuts on each kind of media, after a control without Holdfast that must lose
+/// data.
 pub fn run(kernel: &Path, cuts: u64, seed: Option<u64>) -> Result<()> {
     let started = Instant::now();
     let seed = seed.unwrap_or_else(|| Random::new("guest").seed());

@@ -1,4 +1,5 @@
-//! Blocks all over a file, more than a pool holds: its log goes on in a spill file, which the disk fetches from DAX memory.
+//! Blocks all over a file, more than a pool holds: its log goes on in a spill file, which the disk
+//! fetches from DAX memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

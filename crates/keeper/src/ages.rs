@@ -1,15 +1,17 @@
-//! When a dirty file is brought to disk by its age alone. Pure: it knows files by their slots and is told the time.
+//! When a dirty file is brought to disk by its age alone. Pure: it knows files by their slots and
+//! is told the time.
 //!
-//! In state Through a file is due a moment after its first record: the bytes are in the page cache already, and only its sync
-//! is missing. In state Behind draining costs a copy and a disk write for each page, and most pages of a file that is
-//! written again and again are written over before that: such a file is due once it has come to rest, or, as a bound,
-//! after [`BUSY_FACTOR`] times that age; then only what is as old as that.
+//! In state Through a file is due a moment after its first record: the bytes are in the page cache
+//! already, and only its sync is missing. In state Behind draining costs a copy and a disk write
+//! for each page, and most pages of a file that is written again and again are written over before
+//! that: such a file is due once it has come to rest, or, as a bound, after [`BUSY_FACTOR`] times
+//! that age; then only what is as old as that.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A file that does not come to rest is due after so many times the age limit: with the default of a second about
-/// when the kernel, too, writes dirty pages back.
+/// A file that does not come to rest is due after so many times the age limit: with the default of
+/// a second about when the kernel, too, writes dirty pages back.
 pub(crate) const BUSY_FACTOR: u32 = 30;
 
 /// What there is to know of a dirty file.

@@ -1,11 +1,14 @@
-//! Settling ahead: a program that links or renames one of several files which it has just made in a directory is about to do
-//! the same with the others (a compiler with its objects, a package manager with what it unpacked). Each has to be settled
-//! before its name changes ([`holdfast_cache`]'s `renaming`), and the program waits for each in turn. So with the first
-//! the others are begun, several at once as the disk likes it, and most are settled when they are asked for.
+//! Settling ahead: a program that links or renames one of several files which it has just made in a
+//! directory is about to do the same with the others (a compiler with its objects, a package
+//! manager with what it unpacked). Each has to be settled before its name changes
+//! ([`holdfast_cache`]'s `renaming`), and the program waits for each in turn. So with the first the
+//! others are begun, several at once as the disk likes it, and most are settled when they are asked
+//! for.
 //!
-//! It is what the expirer does with these files within the age limit anyway, only sooner: which files are settled when is no matter of
-//! safety. Each new file is settled ahead at most once, as it is no new file then. Must never keep a request waiting
-//! that is not about the very file that is being settled, nor wait for a file that somebody has.
+//! It is what the expirer does with these files within the age limit anyway, only sooner: which
+//! files are settled when is no matter of safety. Each new file is settled ahead at most once, as
+//! it is no new file then. Must never keep a request waiting that is not about the very file that
+//! is being settled, nor wait for a file that somebody has.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -19,9 +22,11 @@ use holdfast_pool::MARK_CREATED;
 use crate::disk::Disk;
 use crate::durable::{Durable, ManagedFile, Writers, is_held};
 
-/// So many files are settled ahead at a time. Disks that take one sync in 300 us take one in 170 from two threads.
+/// So many files are settled ahead at a time. Disks that take one sync in 300 us take one in 170
+/// from two threads.
 pub(crate) const THREADS_MAX: usize = 2;
-/// A look at all files pays only if some are found: then the next look comes when these are done, else after this long.
+/// A look at all files pays only if some are found: then the next look comes when these are done,
+/// else after this long.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Slot and generation.
@@ -46,7 +51,8 @@ impl Ahead {
         Some(place)
     }
 
-    /// One is over. When the disk refused it, the others are left to the expirer, who knows how to go on.
+    /// One is over. When the disk refused it, the others are left to the expirer, who knows how to
+    /// go on.
     pub fn end(&mut self, place: Place, well: bool) {
         self.under_way.retain(|other| *other != place);
         if !well {
@@ -54,7 +60,8 @@ impl Ahead {
         }
     }
 
-    /// A request does what was to be done for `place`, unless that is under way: true, ask again when it is over.
+    /// A request does what was to be done for `place`, unless that is under way: true, ask again
+    /// when it is over.
     pub fn overtaken(&mut self, place: Place) -> bool {
         self.waiting.retain(|other| *other != place);
         self.under_way.contains(&place)
@@ -76,14 +83,16 @@ impl Ahead {
     }
 }
 
-/// The file that a request wants settled because its name is about to change: its asker keeps the writers out.
+/// The file that a request wants settled because its name is about to change: its asker keeps the
+/// writers out.
 pub(crate) fn place_asked_for(cell: &RequestCell) -> Option<Place> {
     let [slot, generation, held] = [0, 1, 2].map(|index| cell.args[index].load(Ordering::Relaxed));
     let is_settle = Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::Settle);
     (is_settle && held == 1).then_some((u32::try_from(slot).ok()?, generation))
 }
 
-/// The files that may be next, if this is a new one: the other new ones of its directory, by name, those behind it first.
+/// The files that may be next, if this is a new one: the other new ones of its directory, by name,
+/// those behind it first.
 pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generation): Place) -> Vec<Place> {
     let Some(asked) = durable.file(u64::from(slot), generation) else { return Vec::new() };
     let path = asked.meta().path.clone();

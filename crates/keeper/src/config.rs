@@ -64,14 +64,15 @@ pub struct KeeperConfig {
     pub batch_bytes_min: u64,
     /// Expire at the latest when this much is logged, in bytes (0: half of the pool).
     pub batch_bytes_max: u64,
-    /// Expire at the latest when the oldest record is this old, in milliseconds; in state Behind when a file was not written
-    /// for so long, and at the latest after thirty times that.
+    /// Expire at the latest when the oldest record is this old, in milliseconds; in state Behind
+    /// when a file was not written for so long, and at the latest after thirty times that.
     pub age_ms_max: u64,
     /// What makes a write durable.
     pub durability: Durability,
     /// Whether writes may reach the page cache later than the log.
     pub write_behind: WriteBehind,
-    /// DRAM for pages that are read often, or whose newest bytes are scattered over the log, in bytes.
+    /// DRAM for pages that are read often, or whose newest bytes are scattered over the log, in
+    /// bytes.
     pub read_cache_bytes: u64,
     /// The file in which the log goes on when it is full: absolute, without symbolic links.
     #[serde(default)]

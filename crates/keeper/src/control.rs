@@ -1,5 +1,5 @@
-//! Talking to a running keeper from another process: status and drain. A connection that is held keeps the
-//! keeper from ending by itself.
+//! Talking to a running keeper from another process: status and drain. A connection that is held
+//! keeps the keeper from ending by itself.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -81,8 +81,8 @@ impl Control {
         self.ask(STATUS)
     }
 
-    /// Tells the keeper that this process is about to start a program that will be its client: it stays until that program has
-    /// connected, even when this process is killed before.
+    /// Tells the keeper that this process is about to start a program that will be its client: it
+    /// stays until that program has connected, even when this process is killed before.
     pub fn expect_program(&mut self) -> Result<(), ControlError> {
         let sent = rustix::net::send(&self.connection, &[EXPECT], SendFlags::NOSIGNAL);
         sent.map(|_| ())

@@ -1,8 +1,9 @@
-//! What the keeper and recovery ask of a file system, and nothing else: the seam at which a simulated disk can
-//! stand in for the kernel.
+//! What the keeper and recovery ask of a file system, and nothing else: the seam at which a
+//! simulated disk can stand in for the kernel.
 //!
-//! Every call here is a system call in reality. Whoever decides on durability (`durable`, `recovery`) reaches files
-//! only through these traits; the one real implementation is [`OsDisk`]. The traits decide nothing themselves.
+//! Every call here is a system call in reality. Whoever decides on durability (`durable`,
+//! `recovery`) reaches files only through these traits; the one real implementation is [`OsDisk`].
+//! The traits decide nothing themselves.
 
 use std::io;
 use std::ops::Range;
@@ -37,15 +38,15 @@ pub struct Stat {
     pub modified_ns: i64,
     /// Last change of contents or inode, in nanoseconds since 1970.
     pub changed_ns: i64,
-    /// The number of the mount through which it was reached, which no other mount has or gets in this boot of the machine;
-    /// 0 where the kernel does not tell.
+    /// The number of the mount through which it was reached, which no other mount has or gets in
+    /// this boot of the machine; 0 where the kernel does not tell.
     pub mount: u64,
     /// When it was made, in seconds since 1970, if the file system tells.
     pub born_unix_s: Option<i64>,
 }
 
-/// What the clock says, and between which two moments the machine was booted according to it: they move only when the
-/// clock is set, not while it is slewed. All in nanoseconds since 1970.
+/// What the clock says, and between which two moments the machine was booted according to it: they
+/// move only when the clock is set, not while it is slewed. All in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     /// Now; not below any time that a file was given before.
@@ -67,7 +68,8 @@ pub enum Access {
     Direct,
 }
 
-/// A change of names in a watched directory. The kernel queues it before the call that makes it returns.
+/// A change of names in a watched directory. The kernel queues it before the call that makes it
+/// returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The watch; `None` when notices were lost, of whatever directory.
@@ -97,19 +99,19 @@ pub trait Disk {
     /// Opens what `path` leads to for reading; links are followed.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// Holds what `path` leads to without opening it: no fence sees it, and nobody is refused because of it. The result
-    /// can be looked at and reopened; links are followed.
+    /// Holds what `path` leads to without opening it: no fence sees it, and nobody is refused
+    /// because of it. The result can be looked at and reopened; links are followed.
     fn hold(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// Finds what stands at an absolute path. No symbolic link is followed, neither on the way nor at the end, and
-    /// nothing is opened: the result can be looked at and reopened.
+    /// Finds what stands at an absolute path. No symbolic link is followed, neither on the way nor
+    /// at the end, and nothing is opened: the result can be looked at and reopened.
     fn find(&self, path: &[u8]) -> io::Result<Self::File>;
 
     /// Opens the directory at an absolute path; no symbolic link is followed.
     fn find_directory(&self, path: &[u8]) -> io::Result<Self::File>;
 
-    /// Opens the file with this identity, wherever its name is now, with that name. `beside` is any directory of its
-    /// file system.
+    /// Opens the file with this identity, wherever its name is now, with that name. `beside` is any
+    /// directory of its file system.
     fn find_by_identity(&self, beside: &Self::File, identity: &Identity)
     -> io::Result<(Self::File, Vec<u8>)>;
 
@@ -124,8 +126,8 @@ pub trait Disk {
     /// Names this boot of the machine.
     fn boot(&self) -> [u8; 16];
 
-    /// Follows the changes of names in a directory from now on; `None` when it cannot be. The same directory has the
-    /// same number.
+    /// Follows the changes of names in a directory from now on; `None` when it cannot be. The same
+    /// directory has the same number.
     fn watch(&self, directory: &Path) -> Option<i32>;
 
     /// Ends a watch.
@@ -196,20 +198,22 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// `syncfs`, of which the outcome counts: makes all of its file system durable, names included.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// `syncfs`: has the disk begin with everything of its file system. Errors of files are shown by their own syncs.
+    /// `syncfs`: has the disk begin with everything of its file system. Errors of files are shown
+    /// by their own syncs.
     fn sync_file_system(&self);
 
     /// Writes all of `bytes`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes all of `ranges`, one behind the other. They may lie in memory that this system cannot write from: an error does not
-    /// mean that the disk refuses.
+    /// Writes all of `ranges`, one behind the other. They may lie in memory that this system cannot
+    /// write from: an error does not mean that the disk refuses.
     fn write_lent_at(&self, ranges: &[Bytes<'_>], offset: u64) -> io::Result<()> {
         let _ = (ranges, offset);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Bytes that can still be written to its file system by the file's owner; a disk that never fills need not tell.
+    /// Bytes that can still be written to its file system by the file's owner; a disk that never
+    /// fills need not tell.
     fn free_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
@@ -220,13 +224,14 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// Makes a range read as zeros; the size stays.
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
-    /// Whether its file system makes changes of names, sizes and attributes durable in the order in which they were made, as
-    /// the journals of ext4 and xfs do: with a change of a file all earlier ones of others. When it cannot be told, the answer
-    /// is no. Not for what was only found.
+    /// Whether its file system makes changes of names, sizes and attributes durable in the order in
+    /// which they were made, as the journals of ext4 and xfs do: with a change of a file all
+    /// earlier ones of others. When it cannot be told, the answer is no. Not for what was only
+    /// found.
     fn orders_names(&self) -> bool;
 
-    /// Has the file system of an open directory, or of an open file if there is none, commit, so that every change of a name, a size or an attribute that was made
-    /// there before is durable.
+    /// Has the file system of an open directory, or of an open file if there is none, commit, so
+    /// that every change of a name, a size or an attribute that was made there before is durable.
     fn commit(&self) -> io::Result<()>;
 
     /// Another handle on the same description.
@@ -247,7 +252,8 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// In a directory: makes a directory for us alone.
     fn make_directory(&self, name: &[u8]) -> io::Result<()>;
 
-    /// Gives what has the name `from` in this directory the name `to` in `directory`, which must be free.
+    /// Gives what has the name `from` in this directory the name `to` in `directory`, which must be
+    /// free.
     fn rename(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()>;
 
     /// In a directory: removes a file's name.

@@ -1,9 +1,10 @@
-//! The part of the keeper that decides on durability: slots, syncs, expiry, segments, names and the repair of what
-//! dead clients leave.
+//! The part of the keeper that decides on durability: slots, syncs, expiry, segments, names and the
+//! repair of what dead clients leave.
 //!
-//! It is generic over media and disk, so that a simulator can put both on one power cord and run this very code.
-//! Threads, requests, fences and processes are around it (`keeper`, `serve`, `requests`). It never expires a record
-//! before a real sync succeeded (invariant 2), and reaches files only through [`Disk`], media only through [`Nvm`].
+//! It is generic over media and disk, so that a simulator can put both on one power cord and run
+//! this very code. Threads, requests, fences and processes are around it (`keeper`, `serve`,
+//! `requests`). It never expires a record before a real sync succeeded (invariant 2), and reaches
+//! files only through [`Disk`], media only through [`Nvm`].
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -66,12 +67,13 @@ pub trait Events<F>: Send + Sync {
     /// The slot of a file was given back.
     fn released(&self, file: &ManagedFile<F>);
 
-    /// A step of a drain that nobody waits for is done, and no lock is held: the place to let others work.
+    /// A step of a drain that nobody waits for is done, and no lock is held: the place to let
+    /// others work.
     fn breathe(&self) {}
 }
 
-/// Everything that decisions on durability need. Locks are taken one at a time and never across a system call that
-/// waits for the disk, except a file's own.
+/// Everything that decisions on durability need. Locks are taken one at a time and never across a
+/// system call that waits for the disk, except a file's own.
 pub struct Durable<N, D: Disk> {
     /// The pool's media.
     pub nvm: N,
@@ -118,14 +120,15 @@ pub struct Durable<N, D: Disk> {
 /// The managed files, by slot.
 type Files<F> = Vec<Option<Arc<ManagedFile<F>>>>;
 
-/// Locks a mutex; a thread that panicked while it held one left nothing half done that matters here.
+/// Locks a mutex; a thread that panicked while it held one left nothing half done that matters
+/// here.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Takes a recovered pool into service. `set_aside` are the slots that recovery left for a person. The board is
-    /// empty but for its counter, which is above every number in the pool.
+    /// Takes a recovered pool into service. `set_aside` are the slots that recovery left for a
+    /// person. The board is empty but for its counter, which is above every number in the pool.
     pub fn new(
         (nvm, superblock): (N, Superblock),
         board: Arc<Board>,
@@ -170,7 +173,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Words { nvm: &self.nvm, layout: &self.superblock.layout }
     }
 
-    /// Persists that the keeper is at work, and by which clock: recovery tells later changes of files from ours by it.
+    /// Persists that the keeper is at work, and by which clock: recovery tells later changes of
+    /// files from ours by it.
     pub fn beat(&self) {
         let (clock, words) = (self.disk.clock(), self.words());
         let booted_us = clock.booted_ns_min / 1000;

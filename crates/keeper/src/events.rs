@@ -1,4 +1,5 @@
-//! The event loop: hellos, control connections, client deaths and signals. It must never wait for a file or the disk.
+//! The event loop: hellos, control connections, client deaths and signals. It must never wait for a
+//! file or the disk.
 
 use std::collections::HashMap;
 use std::io;
@@ -280,7 +281,8 @@ impl EventLoop {
             welcome.as_bytes(),
             &[keeper.board_fd.as_fd(), keeper.pool_fd.as_fd()],
         );
-        // Nothing of it is in the way of the new one more than of any other client: who starts does not wait for this.
+        // Nothing of it is in the way of the new one more than of any other client: who starts does
+        // not wait for this.
         for client in earlier {
             self.bury(client);
         }
@@ -295,7 +297,8 @@ impl EventLoop {
         }
     }
 
-    /// Whether a process was forked by one whose library does not see all of its calls, and runs on in its program.
+    /// Whether a process was forked by one whose library does not see all of its calls, and runs on
+    /// in its program.
     fn descends_from_past(&self, pid: u32) -> bool {
         // Seldom: no look at the processes of others.
         if !locked(&self.keeper.clients).values().any(|attached| attached.past) {

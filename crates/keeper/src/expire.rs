@@ -1,5 +1,6 @@
-//! The expirer: decides when dirty files are brought to disk, and slows writers down when space is short. What a round
-//! does is `durable::expire`; log space that needs no disk is the reclaimer's (`crate::reclaim`). It sleeps without a time limit while nothing is dirty.
+//! The expirer: decides when dirty files are brought to disk, and slows writers down when space is
+//! short. What a round does is `durable::expire`; log space that needs no disk is the reclaimer's
+//! (`crate::reclaim`). It sleeps without a time limit while nothing is dirty.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
 /// How often it is seen whether files may be in state Behind, while something is dirty.
 const REVIEW: Duration = Duration::from_secs(1);
-/// A file system that makes changes durable file by file is had commit at most this often: it takes longer there than a sync.
+/// A file system that makes changes durable file by file is had commit at most this often: it takes
+/// longer there than a sync.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
@@ -99,7 +101,8 @@ impl Expirer<'_> {
             }
             if !self.anything_dirty() {
                 was_dirty = false;
-                // Files that were settled one by one left dead segments behind; whoever waits for them rang.
+                // Files that were settled one by one left dead segments behind; whoever waits for
+                // them rang.
                 keeper.durable.free_segments();
                 header.rounds.add(1);
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
@@ -150,7 +153,8 @@ impl Expirer<'_> {
                 _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
                 Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
-                // Much has gathered by now, in which neighbours are found: all that the frames hold.
+                // Much has gathered by now, in which neighbours are found: all that the frames
+                // hold.
                 _ if frames_short => _ = durable.seq_of_frames().map(|seq| due.insert(file.slot, seq)),
                 _ if is_stuck && dirty.is_behind => _ = due.insert(file.slot, self.oldest_batch()),
                 Due::At(at) => next = next.min(at),
@@ -159,8 +163,8 @@ impl Expirer<'_> {
         (due, next)
     }
 
-    /// Up to which seq to drain for want of space: what is the oldest, and no more than is on disk in a moment, so that
-    /// a writer who waits for space does not wait long.
+    /// Up to which seq to drain for want of space: what is the oldest, and no more than is on disk
+    /// in a moment, so that a writer who waits for space does not wait long.
     fn oldest_batch(&self) -> u64 {
         let durable = &self.keeper.durable;
         let layout = &durable.superblock.layout;

@@ -1,15 +1,16 @@
 //! The fence: notices processes that are no clients of this keeper when they open a managed file.
 //!
-//! In state Through the page cache is always right, so outsiders that read are harmless. An outsider that
-//! writes must never meet live log records (history 10): before its open takes effect the file is settled and
-//! bypassed, and stays so until no outsider can write it any more. Whatever the fence cannot tell counts as a
-//! writer that is still there: the file is slower then, never wrong.
+//! In state Through the page cache is always right, so outsiders that read are harmless. An
+//! outsider that writes must never meet live log records (history 10): before its open takes effect
+//! the file is settled and bypassed, and stays so until no outsider can write it any more. Whatever
+//! the fence cannot tell counts as a writer that is still there: the file is slower then, never
+//! wrong.
 //!
-//! The fence must never call its sink with one of its own locks held, never open a file it watches, and never
-//! leave an open unanswered: an opening that is dropped for whatever reason is allowed.
+//! The fence must never call its sink with one of its own locks held, never open a file it watches,
+//! and never leave an open unanswered: an opening that is dropped for whatever reason is allowed.
 //!
-//! What it cannot see: what is done without an open (`crate::lookout` does, afterwards), and opens through another
-//! layer of an overlay that reach the same blocks by another inode.
+//! What it cannot see: what is done without an open (`crate::lookout` does, afterwards), and opens
+//! through another layer of an overlay that reach the same blocks by another inode.
 
 mod account;
 mod fanotify;
@@ -67,46 +68,51 @@ impl fmt::Display for FenceKind {
     }
 }
 
-/// What the fence tells the keeper. Called from the fence's own threads, never with a lock of the fence held.
+/// What the fence tells the keeper. Called from the fence's own threads, never with a lock of the
+/// fence held.
 ///
-/// For one watched file the calls never overlap and alternate: `arrived`, `left`, `arrived`, ... starting with
-/// `arrived`. They may come late, after [`Fence::unwatch`]: compare the generation.
+/// For one watched file the calls never overlap and alternate: `arrived`, `left`, `arrived`, ...
+/// starting with `arrived`. They may come late, after [`Fence::unwatch`]: compare the generation.
 pub trait Outsiders: Send + Sync + 'static {
-    /// Whether this process is one of ours (a client, a registered child, the keeper itself). Called from the
-    /// thread that answers all opens: it must not block and must take no lock of the board.
+    /// Whether this process is one of ours (a client, a registered child, the keeper itself).
+    /// Called from the thread that answers all opens: it must not block and must take no lock of
+    /// the board.
     fn is_ours(&self, pid: u32) -> bool;
 
-    /// fanotify only: whether this thread of one of ours stands in an open of the library's, or is no client's. Must not block.
+    /// fanotify only: whether this thread of one of ours stands in an open of the library's, or is
+    /// no client's. Must not block.
     fn is_announced(&self, _tid: u32) -> bool {
         true
     }
 
-    /// fanotify only: this process is one of ours, and its library knows nothing of an open for writing that it is about to make.
-    /// From now on it is none of ours.
+    /// fanotify only: this process is one of ours, and its library knows nothing of an open for
+    /// writing that it is about to make. From now on it is none of ours.
     fn goes_past(&self, _pid: u32) {}
 
-    /// An outsider that may write is about to open the file (fanotify: the open waits for this call) or has
-    /// just opened it (inotify). Must leave the file settled and bypassed. For inotify the conflict mark is
-    /// persisted first of all.
+    /// An outsider that may write is about to open the file (fanotify: the open waits for this
+    /// call) or has just opened it (inotify). Must leave the file settled and bypassed. For inotify
+    /// the conflict mark is persisted first of all.
     fn arrived(&self, slot: u32, generation: u64);
 
-    /// fanotify only: an outsider that only reads is about to open the file; the open waits for this call. It must leave
-    /// the page cache with everything in it, for as long as the file is watched. It may come at any time.
+    /// fanotify only: an outsider that only reads is about to open the file; the open waits for
+    /// this call. It must leave the page cache with everything in it, for as long as the file is
+    /// watched. It may come at any time.
     fn reads(&self, _slot: u32, _generation: u64) {}
 
-    /// lease only: somebody waits to open the file, or to cut it; or nobody does any more. Must give the lease back, with
-    /// everything in the file. Calls may overlap.
+    /// lease only: somebody waits to open the file, or to cut it; or nobody does any more. Must
+    /// give the lease back, with everything in the file. Calls may overlap.
     fn lease_breaks(&self, _slot: u32, _generation: u64) {}
 
-    /// No outsider that can write has the file open any more. With `wrote`, its bytes may be unsynced: the
-    /// next sync must be real.
+    /// No outsider that can write has the file open any more. With `wrote`, its bytes may be
+    /// unsynced: the next sync must be real.
     fn left(&self, slot: u32, generation: u64, wrote: bool);
 
-    /// inotify only: how many opens of this file clients have announced so far, to tell theirs from others; `ino` is its inode
-    /// number. Each is announced before it is made. Must not block.
+    /// inotify only: how many opens of this file clients have announced so far, to tell theirs from
+    /// others; `ino` is its inode number. Each is announced before it is made. Must not block.
     fn client_opens(&self, slot: u32, ino: u64) -> u64;
 
-    /// inotify only: as many of them as are known to be over: those of which no notice can come any more.
+    /// inotify only: as many of them as are known to be over: those of which no notice can come any
+    /// more.
     fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
         self.client_opens(slot, ino)
     }
@@ -190,10 +196,11 @@ impl Fence {
         }
     }
 
-    /// Watches the inode behind `via` (`/proc/<pid>/fd/<n>`: the link is followed, the file is not opened).
-    /// After it returns, no open by an outsider goes unseen. Outsiders that already had the file open are not
-    /// its matter: look with [`writers_outside`] afterwards and report what is found with [`Fence::present`].
-    /// A slot watched before under an older generation is replaced.
+    /// Watches the inode behind `via` (`/proc/<pid>/fd/<n>`: the link is followed, the file is not
+    /// opened). After it returns, no open by an outsider goes unseen. Outsiders that already had
+    /// the file open are not its matter: look with [`writers_outside`] afterwards and report what
+    /// is found with [`Fence::present`]. A slot watched before under an older generation is
+    /// replaced.
     pub fn watch(&self, slot: u32, generation: u64, via: &Path) -> io::Result<()> {
         if matches!(self.engine, Engine::None) {
             return Ok(());
@@ -206,8 +213,8 @@ impl Fence {
             Engine::Lease(engine) => engine.notices.mark(key, via),
             Engine::None => Ok(()),
         };
-        // The descriptor may have been closed and its number reused meanwhile: then another inode is marked,
-        // which is harmless (its events are allowed), but ours is not.
+        // The descriptor may have been closed and its number reused meanwhile: then another inode
+        // is marked, which is harmless (its events are allowed), but ours is not.
         let checked = marked.and_then(|()| match Key::of(via) {
             Ok(again) if again == key => Ok(()),
             Ok(_) => Err(io::Error::other("the descriptor was replaced while its file was being watched")),
@@ -219,8 +226,8 @@ impl Fence {
         checked
     }
 
-    /// Ends the watch. `via`: `/proc/self/fd/<n>` of the keeper's own description. Does nothing if the slot
-    /// has been watched anew under another generation.
+    /// Ends the watch. `via`: `/proc/self/fd/<n>` of the keeper's own description. Does nothing if
+    /// the slot has been watched anew under another generation.
     pub fn unwatch(&self, slot: u32, generation: u64, via: &Path) {
         let Some(key) = self.ledger.find(slot, generation) else { return };
         // A later slot may have the same inode: its mark stays.
@@ -242,8 +249,9 @@ impl Fence {
         }
     }
 
-    /// Takes a lease on a program's description of a watched file, which must be the only one there is: who opens it from now on
-    /// waits until the result is dropped. Tell of it by [`Fence::follow`] as soon as its file can be acted on.
+    /// Takes a lease on a program's description of a watched file, which must be the only one there
+    /// is: who opens it from now on waits until the result is dropped. Tell of it by
+    /// [`Fence::follow`] as soon as its file can be acted on.
     pub(crate) fn lease(&self, description: File) -> io::Result<OsFile> {
         match &self.engine {
             Engine::Lease(engine) => engine.take(description),
@@ -259,8 +267,9 @@ impl Fence {
         }
     }
 
-    /// The keeper found an outsider that has the file open for writing though it was not seen to open it
-    /// (it was there before the watch). `arrived` follows, and `left` once no such outsider is left.
+    /// The keeper found an outsider that has the file open for writing though it was not seen to
+    /// open it (it was there before the watch). `arrived` follows, and `left` once no such outsider
+    /// is left.
     pub fn present(&self, slot: u32, generation: u64) {
         if let Some(key) = self.ledger.find(slot, generation) {
             self.ledger.present(key);

@@ -1,7 +1,8 @@
 //! Who a file is, for the file system it lives on: UUID and kernel handle.
 //!
-//! Inode numbers are reused at once and device numbers change with every mount; the UUID and the handle (which
-//! carries the inode's generation) are not. It must never call two files the same because their numbers agree.
+//! Inode numbers are reused at once and device numbers change with every mount; the UUID and the
+//! handle (which carries the inode's generation) are not. It must never call two files the same
+//! because their numbers agree.
 #![allow(unsafe_code)] // File handles and the ioctls for UUIDs have no safe wrappers.
 
 use std::fmt;
@@ -46,7 +47,8 @@ impl fmt::Display for FsKind {
 
 /// The identity of an open file (not an `O_PATH` descriptor) and the kind of its file system.
 ///
-/// A file system that Holdfast does not manage is [`io::ErrorKind::Unsupported`], with its type in the message.
+/// A file system that Holdfast does not manage is [`io::ErrorKind::Unsupported`], with its type in
+/// the message.
 pub fn identify(fd: impl AsFd) -> io::Result<(Identity, FsKind)> {
     let fd = fd.as_fd();
     let (fs_uuid, kind) = file_system(fd)?;
@@ -82,13 +84,15 @@ pub fn kind_of(fd: impl AsFd) -> io::Result<FsKind> {
     }
 }
 
-/// Opens the file with this identity, wherever its name is now. `mount` is any directory of its file system.
-/// Needs `CAP_DAC_READ_SEARCH`; a file that is gone is [`io::ErrorKind::StaleNetworkFileHandle`] or not found.
+/// Opens the file with this identity, wherever its name is now. `mount` is any directory of its
+/// file system. Needs `CAP_DAC_READ_SEARCH`; a file that is gone is
+/// [`io::ErrorKind::StaleNetworkFileHandle`] or not found.
 pub fn open_by_identity(mount: impl AsFd, identity: &Identity) -> io::Result<OwnedFd> {
     let mut raw =
         RawHandle { bytes: identity.handle.len() as u32, kind: identity.handle_type, data: [0; 128] };
     raw.data[..identity.handle.len()].copy_from_slice(&identity.handle);
-    // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes and outlives the call.
+    // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes and outlives
+    // the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -128,8 +132,8 @@ struct RawHandle {
 fn handle(fd: BorrowedFd<'_>) -> io::Result<(i32, Vec<u8>)> {
     let mut raw = RawHandle { bytes: HANDLE_BYTES_MAX as u32, kind: 0, data: [0; HANDLE_BYTES_MAX] };
     let mut mount_id = 0i32;
-    // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes, the path is an empty C
-    // string, and all of them outlive the call.
+    // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes, the path is
+    // an empty C string, and all of them outlive the call.
     let done = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -149,15 +153,16 @@ fn handle(fd: BorrowedFd<'_>) -> io::Result<(i32, Vec<u8>)> {
 
 /// Asks one ioctl into a zeroed buffer that is at least as large as any of the answers.
 fn ask(fd: BorrowedFd<'_>, request: libc::c_ulong, buffer: &mut [u8; 1024]) -> io::Result<()> {
-    // SAFETY: the buffer is larger than the structure of every request number used here, and outlives the call.
+    // SAFETY: the buffer is larger than the structure of every request number used here, and
+    // outlives the call.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, buffer.as_mut_ptr()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// The UUID as it stands on the disk. The general call comes second: it tells what the kernel read at mount, which is
-/// not what the next mount sees if the UUID was changed since.
+/// The UUID as it stands on the disk. The general call comes second: it tells what the kernel read
+/// at mount, which is not what the next mount sees if the UUID was changed since.
 fn uuid(fd: BorrowedFd<'_>, kind: FsKind) -> io::Result<[u8; 16]> {
     let mut buffer = [0u8; 1024];
     // struct fsuuid begins with the room for the answer; the other calls overwrite it.

@@ -1,4 +1,5 @@
-//! The keeper's state, shared by its threads: event loop, request server, expirer, settlers and fence.
+//! The keeper's state, shared by its threads: event loop, request server, expirer, settlers and
+//! fence.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -40,7 +41,8 @@ pub(crate) struct Attached {
     pub pidfd: Arc<OwnedFd>,
 }
 
-/// A registration between its two halves: the fence stands, the client asks the kernel whether it is alone.
+/// A registration between its two halves: the fence stands, the client asks the kernel whether it
+/// is alone.
 pub(crate) struct Pending {
     pub slot: u32,
     pub generation: u64,
@@ -151,7 +153,8 @@ pub(crate) struct Keeper {
     pub reclaim_stuck: AtomicBool,
     /// Space is short, and the spill file has room.
     pub spill_wanted: AtomicBool,
-    /// What fills the log lies together in its files: they are brought to disk, and nothing is spilled.
+    /// What fills the log lies together in its files: they are brought to disk, and nothing is
+    /// spilled.
     pub in_order: AtomicBool,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
@@ -170,7 +173,8 @@ impl Keeper {
         self.notes.natives.forget_client(client);
         self.durable.repair_lanes(client);
         if self.durable.keeps_files(client) {
-            // Not here: it may wait for locks of another client that died, whose end is noticed by this very thread.
+            // Not here: it may wait for locks of another client that died, whose end is noticed by
+            // this very thread.
             let keeper = Arc::clone(self);
             let started = std::thread::Builder::new()
                 .name("repair".to_owned())
@@ -186,8 +190,9 @@ impl Keeper {
         locked(&self.clients).get(&client).map(|attached| attached.pid)
     }
 
-    /// Whether a process is attached and still runs the program that is. One that has become another program, which no
-    /// library of ours is in (static, or with more privilege), reads and writes where we do not see it.
+    /// Whether a process is attached and still runs the program that is. One that has become
+    /// another program, which no library of ours is in (static, or with more privilege), reads and
+    /// writes where we do not see it.
     pub(crate) fn is_running_client(&self, pid: u32) -> bool {
         let attached: Vec<_> = locked(&self.clients)
             .values()
@@ -202,7 +207,8 @@ impl Keeper {
         locked(&self.clients).values().any(|attached| attached.pid == pid)
     }
 
-    /// Whether a process was forked by a client and runs on in its program: it says hello before its first change of a file.
+    /// Whether a process was forked by a client and runs on in its program: it says hello before
+    /// its first change of a file.
     pub(crate) fn is_fork_of_client(&self, pid: u32) -> bool {
         let Some(parent) = parent_of(pid) else { return false };
         let program = program_of(pid);

@@ -1,9 +1,11 @@
-//! Leases: asking the kernel whether a file is open for writing anywhere, and being told before others open it.
+//! Leases: asking the kernel whether a file is open for writing anywhere, and being told before
+//! others open it.
 //!
-//! A write lease is granted on the only description of a file. Until it is given back or broken by force
-//! (`/proc/sys/fs/lease-break-time`), every other open of the file and every `truncate` by its path waits. It belongs to the
-//! description, not to who took it: it outlives a keeper that is killed for as long as the program has the description, so
-//! recovery gives back what such a keeper left ([`release_orphans`]).
+//! A write lease is granted on the only description of a file. Until it is given back or broken by
+//! force (`/proc/sys/fs/lease-break-time`), every other open of the file and every `truncate` by
+//! its path waits. It belongs to the description, not to who took it: it outlives a keeper that is
+//! killed for as long as the program has the description, so recovery gives back what such a keeper
+//! left ([`release_orphans`]).
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -50,14 +52,15 @@ fn set(fd: BorrowedFd<'_>, lease: libc::c_int) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes and drops a read lease; fails when some description is open for writing, or when leases on the file
-/// are not ours to take.
+/// Takes and drops a read lease; fails when some description is open for writing, or when leases on
+/// the file are not ours to take.
 pub(crate) fn try_read_lease(description: BorrowedFd<'_>) -> io::Result<()> {
     set(description, libc::F_RDLCK)?;
     set(description, libc::F_UNLCK)
 }
 
-/// Takes the write lease on a description that must be its file's only one; thread `tid` is told when somebody waits.
+/// Takes the write lease on a description that must be its file's only one; thread `tid` is told
+/// when somebody waits.
 pub(crate) fn take(description: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     let fd = description.as_raw_fd();
     let tell = |owner: Owner, number: libc::c_int| {
@@ -76,12 +79,13 @@ pub(crate) fn take(description: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     taken
 }
 
-/// Whether a description of a program's is its file's only one. It is touched only where the program has set nothing of what a
-/// lease needs: else nobody can tell.
+/// Whether a description of a program's is its file's only one. It is touched only where the
+/// program has set nothing of what a lease needs: else nobody can tell.
 pub(crate) fn is_only(description: BorrowedFd<'_>) -> bool {
     static IGNORED: Once = Once::new();
-    // Who opens the file in this very moment has the kernel tell this thread, which has no use for it.
-    // SAFETY: a disposition without a handler; the thread that reads the signal has it blocked, and gets it all the same.
+    // Who opens the file in this very moment has the kernel tell this thread, which has no use for
+    // it. SAFETY: a disposition without a handler; the thread that reads the signal has it blocked,
+    // and gets it all the same.
     IGNORED.call_once(|| unsafe {
         libc::signal(signal(), libc::SIG_IGN);
     });
@@ -118,7 +122,8 @@ pub(crate) fn state(description: BorrowedFd<'_>) -> Lease {
     }
 }
 
-/// Blocks the signal for this thread, and returns a descriptor on which it alone reads what [`take`] has it told.
+/// Blocks the signal for this thread, and returns a descriptor on which it alone reads what
+/// [`take`] has it told.
 pub(super) fn signals() -> io::Result<OwnedFd> {
     // SAFETY: the set lives on this stack; the calls only read or fill it.
     let fd = unsafe {
@@ -137,8 +142,8 @@ pub(super) fn signals() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The next lease that somebody waits for, by the number of its descriptor; `Some(None)`: any of them. For the thread that
-/// called [`signals`].
+/// The next lease that somebody waits for, by the number of its descriptor; `Some(None)`: any of
+/// them. For the thread that called [`signals`].
 pub(super) fn next(signals: &OwnedFd) -> Option<Option<RawFd>> {
     const INFO_BYTES: usize = size_of::<libc::signalfd_siginfo>();
     let mut bytes = [0u8; INFO_BYTES];
@@ -180,8 +185,9 @@ pub(crate) fn borrow(pidfd: &OwnedFd, fd: RawFd) -> io::Result<File> {
     Ok(File::from(pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty())?))
 }
 
-/// Gives back the leases that a keeper which was killed left on descriptions of these processes: recovery would wait for them.
-/// What cannot be looked into keeps its own until the kernel breaks them by force.
+/// Gives back the leases that a keeper which was killed left on descriptions of these processes:
+/// recovery would wait for them. What cannot be looked into keeps its own until the kernel breaks
+/// them by force.
 pub(crate) fn release_orphans(processes: &[u32]) {
     for &pid in processes {
         let Some(pidfd) = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())

@@ -1,8 +1,9 @@
 //! The keeper: the process that owns a pool.
 //!
-//! It hands out file slots, expires what is safely in the files, watches for outsiders, repairs what dead
-//! clients leave behind and recovers the pool. It must never take a lock of the board while it answers a
-//! permission event, and never expire a record before a real `fsync` succeeded (invariant 2).
+//! It hands out file slots, expires what is safely in the files, watches for outsiders, repairs
+//! what dead clients leave behind and recovers the pool. It must never take a lock of the board
+//! while it answers a permission event, and never expire a record before a real `fsync` succeeded
+//! (invariant 2).
 
 #![deny(unsafe_code)]
 #![cfg_attr(shuttle, allow(dead_code, reason = "what is around `durable` uses it"))]
@@ -13,7 +14,8 @@ pub mod identity;
 mod lease;
 mod spill;
 
-// What decides on durability runs under the model checker, too (`--cfg shuttle`); what is around it needs a kernel.
+// What decides on durability runs under the model checker, too (`--cfg shuttle`); what is around it
+// needs a kernel.
 #[cfg(not(shuttle))]
 mod ages;
 mod ahead;

@@ -1,11 +1,13 @@
-//! The lookout: notices what outsiders do to managed files without opening them. What it does about it is `durable::looks`.
+//! The lookout: notices what outsiders do to managed files without opening them. What it does about
+//! it is `durable::looks`.
 //!
-//! The kernel queues a notice (inotify) before the outsider's call returns, and a thread here wakes up at once. Names, links
-//! and modes are watched all the time. Changes of content are heard of while nobody under Holdfast writes to the file in
-//! quick succession: else each of the program's own writes would be told, too. Such a file is looked at in steps instead.
+//! The kernel queues a notice (inotify) before the outsider's call returns, and a thread here wakes
+//! up at once. Names, links and modes are watched all the time. Changes of content are heard of
+//! while nobody under Holdfast writes to the file in quick succession: else each of the program's
+//! own writes would be told, too. Such a file is looked at in steps instead.
 //!
-//! Files younger than most journals get are not watched yet, but looked at when they are. Must never keep a file's watch
-//! beyond its slot, and never wait for a file with its own lock held.
+//! Files younger than most journals get are not watched yet, but looked at when they are. Must
+//! never keep a file's watch beyond its slot, and never wait for a file with its own lock held.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,7 +27,8 @@ use crate::keeper::Keeper;
 
 /// Most journals and messages are gone, or have their last name, by then.
 const YOUTH: Duration = Duration::from_millis(2);
-/// How often a file is looked at that is being written, and after how long without a write it is at rest.
+/// How often a file is looked at that is being written, and after how long without a write it is at
+/// rest.
 const STEP: Duration = Duration::from_millis(10);
 /// Notices of changed content within a step, after which a file counts as being written.
 const NOTICES_MAX: u32 = 8;
@@ -41,7 +44,8 @@ struct Watch {
     number: i32,
     /// Its newest seq at the last step.
     newest_seq: u64,
-    /// When the last step began in which its content was told to have changed, and how often it was since.
+    /// When the last step began in which its content was told to have changed, and how often it was
+    /// since.
     noticed: (Instant, u32),
     /// Looked at in steps; else its content is watched.
     steps: bool,
@@ -108,7 +112,8 @@ impl Lookout {
             mask |= WatchFlags::MODIFY;
         }
         let place = (file.slot, file.generation);
-        // Under the lock, so that nobody meets a number that is not entered yet. Without a watch it is looked at in steps for ever.
+        // Under the lock, so that nobody meets a number that is not entered yet. Without a watch it
+        // is looked at in steps for ever.
         let mut inner = locked(&self.inner);
         let number = inotify::add_watch(&self.queue, file.held().magic_path(), mask);
         let steps = steps || number.is_err();

@@ -1,15 +1,18 @@
-//! Which clients write a file where no log sees it: they were told to leave it to the kernel, or said so themselves.
+//! Which clients write a file where no log sees it: they were told to leave it to the kernel, or
+//! said so themselves.
 //!
-//! A client follows the state of every file that has a row in the board, and looks for one before the first change. So
-//! another client that has a file open is no stranger when the file gets its row, unless it was told before that there
-//! will be none. It must never forget such a client while it lives: log records would be replayed over what it wrote.
+//! A client follows the state of every file that has a row in the board, and looks for one before
+//! the first change. So another client that has a file open is no stranger when the file gets its
+//! row, unless it was told before that there will be none. It must never forget such a client while
+//! it lives: log records would be replayed over what it wrote.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use crate::durable::locked;
 
-/// A file: device, inode, and when it was made, in nanoseconds since 1970, because inode numbers are used again.
+/// A file: device, inode, and when it was made, in nanoseconds since 1970, because inode numbers
+/// are used again.
 pub(crate) type File = (u64, u64, i128);
 
 /// When a file with that inode number was made, and who writes it natively.

@@ -1,5 +1,5 @@
-//! What happens when somebody outside opens a managed file: it is settled and left to the kernel until they
-//! have gone (design 7).
+//! What happens when somebody outside opens a managed file: it is settled and left to the kernel
+//! until they have gone (design 7).
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl Outsiders for Gate {
             }
         }
         let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
-        // One that was only noticed did not wait: until the file is settled, a crash must not replay over its writes.
+        // One that was only noticed did not wait: until the file is settled, a crash must not
+        // replay over its writes.
         let conflict = keeper.notes.fence.get().is_some_and(|fence| fence.kind().only_notices());
         if let Err(error) = keeper.durable.outsider_arrived(&file, conflict) {
             let path = file.meta().path.display().to_string();
@@ -79,7 +80,8 @@ impl Outsiders for Gate {
             true
         });
         if written && let Some(fence) = keeper.notes.fence.get() {
-            // It is let in by now, and soon where a look finds it, unless it was over with the call.
+            // It is let in by now, and soon where a look finds it, unless it was over with the
+            // call.
             std::thread::sleep(LET_IN);
             fence.present(slot, generation);
         }
@@ -109,7 +111,8 @@ fn number_in_its_namespace(tid: u32) -> Option<u32> {
 }
 
 impl Keeper {
-    /// A client opens files for writing where its library does not see it: it is an outsider from now on, with whatever it has open.
+    /// A client opens files for writing where its library does not see it: it is an outsider from
+    /// now on, with whatever it has open.
     fn note_past(&self, pid: u32) {
         let ids: Vec<u32> = {
             let mut clients = locked(&self.clients);

@@ -1,5 +1,6 @@
-//! The reclaimer: keeps log space free without the disk while files are in state Behind. What a pass does is
-//! `durable::reclaim`. It is a thread of its own, because the expirer may wait for the disk at any time.
+//! The reclaimer: keeps log space free without the disk while files are in state Behind. What a
+//! pass does is `durable::reclaim`. It is a thread of its own, because the expirer may wait for the
+//! disk at any time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,10 @@
 //! Recovery: what a crash left in a pool is brought back to the files.
 //!
-//! Scan (pure) -> resolve what is live -> locate the files -> plan -> apply -> `fsync` -> release. An unrecovered
-//! pool ([`OpenPool`]) and a recovered one ([`RecoveredPool`]) are different types. No step destroys anything in
-//! the log before its effect is synced to the files, so recovery may itself crash anywhere and be run again
-//! (invariant 8). It must never guess: what it cannot judge stays in the log, is set aside and reported.
+//! Scan (pure) -> resolve what is live -> locate the files -> plan -> apply -> `fsync` -> release.
+//! An unrecovered pool ([`OpenPool`]) and a recovered one ([`RecoveredPool`]) are different types.
+//! No step destroys anything in the log before its effect is synced to the files, so recovery may
+//! itself crash anywhere and be run again (invariant 8). It must never guess: what it cannot judge
+//! stays in the log, is set aside and reported.
 
 use std::path::{Path, PathBuf};
 
@@ -64,7 +65,8 @@ pub struct RecoverOptions {
     pub force: Vec<PathBuf>,
     /// Forget what the log holds for these files. `#12` names a slot whose path cannot be read.
     pub discard: Vec<PathBuf>,
-    /// Write the records even into files whose page cache has them already: what tests of the log want.
+    /// Write the records even into files whose page cache has them already: what tests of the log
+    /// want.
     pub replay: bool,
     /// Write what is set aside (with `dry_run`: everything live) to this directory.
     pub export: Option<PathBuf>,
@@ -75,7 +77,8 @@ pub struct RecoverOptions {
 pub struct FileReport {
     /// Its path.
     pub path: String,
-    /// `replayed`, `synced` (the page cache had all of it), `rebuilt`, `unlinked`, `already on disk`, `set aside`, `discarded` or `failed`.
+    /// `replayed`, `synced` (the page cache had all of it), `rebuilt`, `unlinked`, `already on
+    /// disk`, `set aside`, `discarded` or `failed`.
     pub outcome: String,
     /// Why, in words.
     pub reason: String,
@@ -108,8 +111,8 @@ pub struct Report {
 
 /// Recovers a pool that no keeper owns. `progress` hears `(stage, done, total)` in bytes.
 ///
-/// When nothing had to be set aside the pool is left marked as closed cleanly. A dry run reports the same and
-/// changes nothing.
+/// When nothing had to be set aside the pool is left marked as closed cleanly. A dry run reports
+/// the same and changes nothing.
 pub fn recover(
     pool: &Path,
     options: &RecoverOptions,
@@ -123,7 +126,8 @@ pub fn recover(
     Ok(report)
 }
 
-/// Recovers the pool on `nvm`, which the caller owns alone, with files on `disk`; as [`OpenPool::recover`].
+/// Recovers the pool on `nvm`, which the caller owns alone, with files on `disk`; as
+/// [`OpenPool::recover`].
 pub fn recover_on(
     nvm: &(impl Nvm + Sync),
     superblock: &Superblock,

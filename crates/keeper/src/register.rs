@@ -1,12 +1,13 @@
 //! Taking a file under management: who it is, whether it may be, and a slot for it.
 //!
-//! Two halves when a fence is needed: the fence is put up, the client then asks the kernel whether its
-//! description is the only one (a write lease), and only then the keeper opens its own. So an outsider who
-//! came before is found, and one who comes after is seen.
+//! Two halves when a fence is needed: the fence is put up, the client then asks the kernel whether
+//! its description is the only one (a write lease), and only then the keeper opens its own. So an
+//! outsider who came before is found, and one who comes after is seen.
 //!
-//! Where it is not the only one, the processes that have the file open are looked at. Other clients are no strangers: they look
-//! for the file's row before they change it, unless they were told once that there is none ([`crate::natives`]). A file
-//! that is left to the kernel is judged anew when a client opens it again.
+//! Where it is not the only one, the processes that have the file open are looked at. Other clients
+//! are no strangers: they look for the file's row before they change it, unless they were told once
+//! that there is none ([`crate::natives`]). A file that is left to the kernel is judged anew when a
+//! client opens it again.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -71,8 +72,8 @@ impl Candidate {
 }
 
 impl Keeper {
-    /// Request `Register`, and `Sole` when `sole` is given. `EDEADLK`: another registration of the file is under way, or it takes
-    /// more than the asker's haste allows.
+    /// Request `Register`, and `Sole` when `sole` is given. `EDEADLK`: another registration of the
+    /// file is under way, or it takes more than the asker's haste allows.
     pub(crate) fn register(&self, asked: &Asked) -> Result<Place, Errno> {
         let pid = self.pid_of(asked.client).ok_or(Errno::EIO)?;
         let answer = self.judge_and_take(asked, pid);
@@ -154,9 +155,9 @@ impl Keeper {
     ) -> Result<(), Errno> {
         let row = &self.durable.board.files()[slot as usize];
         let Some(file) = self.durable.file(u64::from(slot), generation) else { return Ok(()) };
-        // Of an outsider the fence knows when it has gone. What was handed away may be on its way between two processes, and
-        // io_uring holds files without descriptors, where no look finds them: for that the slot is given back once the kernel
-        // knows of no writer.
+        // Of an outsider the fence knows when it has gone. What was handed away may be on its way
+        // between two processes, and io_uring holds files without descriptors, where no look finds
+        // them: for that the slot is given back once the kernel knows of no writer.
         let may_be_over = matches!(
             file.meta().bypass,
             Some(Reason::MappedShared | Reason::UnknownOrigin | Reason::CannotTell | Reason::Uncovered)
@@ -173,7 +174,8 @@ impl Keeper {
         let identity = (candidate.dev, candidate.ino, candidate.born);
         let natives = self.notes.natives.of(identity);
         if self.strangers(pid, candidate).is_none() {
-            // Who leaves it to the kernel from now on does so under the file's lock, and says it before.
+            // Who leaves it to the kernel from now on does so under the file's lock, and says it
+            // before.
             self.durable.take_back(&file, || self.notes.natives.of(identity) != natives);
         }
         file.meta().judge_at = Instant::now() + JUDGE_AGAIN;
@@ -223,16 +225,17 @@ impl Keeper {
         }
     }
 
-    /// Between the halves, in the client's place: whether its description is the file's only one. A round trip less, where the
-    /// kernel lets us have a look at it.
+    /// Between the halves, in the client's place: whether its description is the file's only one. A
+    /// round trip less, where the kernel lets us have a look at it.
     fn finds_sole(&self, asked: &Asked, candidate: &Candidate) -> bool {
-        // A fence that only has notices of opens may hear later of one by another client that is going on now, and would take
-        // it for an outsider's once the file has its row.
+        // A fence that only has notices of opens may hear later of one by another client that is
+        // going on now, and would take it for an outsider's once the file has its row.
         self.kind_of_fence() == Some(FenceKind::Fanotify)
             && self.borrow(asked, candidate).is_ok_and(|(description, _)| lease::is_only(description.as_fd()))
     }
 
-    /// Second half: nobody else may have the file open for writing, but clients that will find its row.
+    /// Second half: nobody else may have the file open for writing, but clients that will find its
+    /// row.
     fn admit(
         &self,
         asked: &Asked,
@@ -256,8 +259,9 @@ impl Keeper {
             if asked.haste == Haste::Quick || (may_be_ours && since.elapsed() < INSTALL_MAX) {
                 return Err(Errno::EDEADLK);
             }
-            // A notice does not say whose open it was; what an outsider did that is gone again is older than our records.
-            // One that asked for permission has not opened the file yet, and no look would find it.
+            // A notice does not say whose open it was; what an outsider did that is gone again is
+            // older than our records. One that asked for permission has not opened the file yet,
+            // and no look would find it.
             reason = if may_be_ours { self.strangers(pid, candidate) } else { Some(Reason::Outsider) };
         } else if (fenced && !sole) || wary {
             if asked.haste == Haste::Quick {
@@ -327,14 +331,15 @@ impl Keeper {
                 }
             })
             .ok()?;
-        // What is written by it must be plain writes; what may be executed never enters the state that this is for.
+        // What is written by it must be plain writes; what may be executed never enters the state
+        // that this is for.
         let is_plain = !fcntl_getfl(&description).ok()?.contains(OFlags::DIRECT) && meta.mode() & 0o6111 == 0;
         if is_plain { fence.lease(description).ok() } else { None }
     }
 
-    /// Why a file that others have open cannot be managed now, if so. Clients find its row before their next change, and
-    /// so does what they forked; not those that were told to leave it to the kernel, not those whose hooks do not see
-    /// everything, and not through a mapping.
+    /// Why a file that others have open cannot be managed now, if so. Clients find its row before
+    /// their next change, and so does what they forked; not those that were told to leave it to the
+    /// kernel, not those whose hooks do not see everything, and not through a mapping.
     fn strangers(&self, pid: u32, candidate: &Candidate) -> Option<Reason> {
         let keeper = std::process::id();
         let natives = self.notes.natives.of((candidate.dev, candidate.ino, candidate.born));
@@ -358,7 +363,8 @@ impl Keeper {
         reason.or((scan.unreadable > 0).then_some(Reason::CannotTell))
     }
 
-    /// A free slot, set apart for this registration. Waits once for the expirer when all are in use.
+    /// A free slot, set apart for this registration. Waits once for the expirer when all are in
+    /// use.
     fn reserve_slot(&self, client: u32, candidate: &Candidate, haste: Haste) -> Result<(u32, u64), Errno> {
         let key = (candidate.dev, candidate.ino);
         for attempt in 0..2 {
@@ -366,7 +372,8 @@ impl Keeper {
                 let mut pending = locked(&self.pending);
                 pending.retain(|_, pending| pending.since.elapsed() < PENDING_MAX);
                 if pending.contains_key(&key) {
-                    // Two processes register the same file at the same moment: the second one's turn comes.
+                    // Two processes register the same file at the same moment: the second one's
+                    // turn comes.
                     return Err(Errno::EDEADLK);
                 }
                 let reserved = |slot: u32| pending.values().any(|pending| pending.slot == slot);
@@ -424,9 +431,10 @@ impl Keeper {
         ((created, noted), fenced, bypass): ((bool, Option<Epoch>), bool, Option<Reason>),
         (sole, lent): (bool, Option<OsFile>),
     ) -> Result<(), Reason> {
-        // Only of a file that is new and that nobody else has open, even to read: of others the kernel may have notices of errors
-        // that were shown to nobody yet, and somebody else's sync may be told of the next one. Who opens it later is seen, and syncs of
-        // clients are counted. A lent description has seen all errors since its program opened the file.
+        // Only of a file that is new and that nobody else has open, even to read: of others the
+        // kernel may have notices of errors that were shown to nobody yet, and somebody else's sync
+        // may be told of the next one. Who opens it later is seen, and syncs of clients are
+        // counted. A lent description has seen all errors since its program opened the file.
         let is_ours = created && (sole || !fenced) && self.kind_of_fence() == Some(FenceKind::Fanotify);
         let lazily = lent.is_some() || is_ours;
         let (held, identity) = match (if lazily { self.hold(candidate) } else { None }, lent) {
@@ -454,8 +462,8 @@ impl Keeper {
         Ok((Held::Open(description), identity))
     }
 
-    /// Without an open, which the fanotify fence would have to answer: that costs more than all the rest. The directory
-    /// tells the file system. `None` where it cannot.
+    /// Without an open, which the fanotify fence would have to answer: that costs more than all the
+    /// rest. The directory tells the file system. `None` where it cannot.
     fn hold(&self, candidate: &Candidate) -> Option<(OsFile, Identity)> {
         let directory = self.durable.disk.open(candidate.path.parent()?).ok()?;
         let file = self.durable.disk.hold(&candidate.via).ok()?;

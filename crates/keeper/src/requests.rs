@@ -1,8 +1,9 @@
 //! The request server: answers what clients ask through the board's cells.
 //!
-//! Quick requests are answered here, one after the other, so that a client's intents keep their order. What
-//! waits for the disk, or for somebody else's request, goes to the settlers ([`crate::settlers`]). Nothing here may wait for
-//! a file that a client has: they may be waiting for this very thread.
+//! Quick requests are answered here, one after the other, so that a client's intents keep their
+//! order. What waits for the disk, or for somebody else's request, goes to the settlers
+//! ([`crate::settlers`]). Nothing here may wait for a file that a client has: they may be waiting
+//! for this very thread.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -26,15 +27,17 @@ const AT_FDCWD: i32 = -100;
 /// An idle server only wakes when it is rung; the limit is there for the stop.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// How long the server watches the doorbell before it sleeps, at most: what two wake-ups cost. Watching pays while requests
-/// follow one another closely, as in a database that makes and removes a journal for each transaction.
+/// How long the server watches the doorbell before it sleeps, at most: what two wake-ups cost.
+/// Watching pays while requests follow one another closely, as in a database that makes and removes
+/// a journal for each transaction.
 const WATCH_MAX: Duration = Duration::from_micros(120);
 /// Below this it does not watch at all, until requests come closely again.
 const WATCH_MIN: Duration = Duration::from_micros(8);
 /// Looks at the doorbell between two looks at the clock.
 const LOOKS: u32 = 64;
 
-/// Serves until the keeper stops. `settlers` takes the cells that cannot be answered at once, by index.
+/// Serves until the keeper stops. `settlers` takes the cells that cannot be answered at once, by
+/// index.
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
     let doorbell = &keeper.durable.board.header().request_wake.word;
     let mut watch = WATCH_MAX;
@@ -59,8 +62,8 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
             wait(doorbell, seen, IDLE);
             continue;
         }
-        // A client that has its answer often has the next request soon. Where it does not, or has no processor because
-        // of us, we watch for half as long the next time.
+        // A client that has its answer often has the next request soon. Where it does not, or has
+        // no processor because of us, we watch for half as long the next time.
         let begun = Instant::now();
         let rung = watch >= WATCH_MIN && rings(doorbell, seen, begun, watch);
         if rung {
@@ -139,7 +142,8 @@ pub(crate) enum Haste {
     Patient,
 }
 
-/// Answers a cell; false when somebody else has to act first, so that it must be tried again later, by who is patient.
+/// Answers a cell; false when somebody else has to act first, so that it must be tried again later,
+/// by who is patient.
 pub(crate) fn answer(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> bool {
     let result = perform(keeper, cell, haste);
     if result == Err(Errno::EDEADLK) {
@@ -217,7 +221,8 @@ fn program(keeper: &Keeper, client: u32, dirfd: u64, cell: &RequestCell) -> Opti
     absolute.or_else(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&named))))
 }
 
-/// The absolute path a client means by `path` relative to one of its descriptors, if a slot can hold it.
+/// The absolute path a client means by `path` relative to one of its descriptors, if a slot can
+/// hold it.
 fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<PathBuf> {
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     let pid = keeper.pid_of(client)?;

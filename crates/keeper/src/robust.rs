@@ -20,7 +20,8 @@ struct Head {
     pending: *const Node,
 }
 
-/// Ties `word` to the life of the calling thread, which must be one that lives as long as the keeper.
+/// Ties `word` to the life of the calling thread, which must be one that lives as long as the
+/// keeper.
 ///
 /// `word` must stay mapped for the rest of the process's life.
 pub fn bind_to_this_thread(word: &'static AtomicU32) -> io::Result<()> {
@@ -30,9 +31,10 @@ pub fn bind_to_this_thread(word: &'static AtomicU32) -> io::Result<()> {
     let node: &'static mut Node = Box::leak(Box::new(Node { next: ptr::from_ref(&head.list) }));
     head.futex_offset = (word.as_ptr() as isize).wrapping_sub(ptr::from_ref(node) as isize) as libc::c_long;
     head.list.next = ptr::from_ref(node);
-    // SAFETY: head and node are leaked, form a circular list of one entry as the kernel expects, and the entry
-    // plus `futex_offset` is the address of `word`, mapped for good. The C library's own list of this thread is
-    // replaced; it serves robust pthread mutexes, of which this program has none.
+    // SAFETY: head and node are leaked, form a circular list of one entry as the kernel expects,
+    // and the entry plus `futex_offset` is the address of `word`, mapped for good. The C library's
+    // own list of this thread is replaced; it serves robust pthread mutexes, of which this program
+    // has none.
     let result = unsafe { libc::syscall(libc::SYS_set_robust_list, ptr::from_ref(head), size_of::<Head>()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

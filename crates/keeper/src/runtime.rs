@@ -1,5 +1,5 @@
-//! Where keepers are found: one socket per pool in a directory of the user's own; how they answer there, and what
-//! else of the process itself is theirs to set.
+//! Where keepers are found: one socket per pool in a directory of the user's own; how they answer
+//! there, and what else of the process itself is theirs to set.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -27,8 +27,8 @@ pub fn socket_path(uuid: &[u8; 16]) -> PathBuf {
     directory().join(format!("{name}.sock"))
 }
 
-/// Makes the socket directory. It must belong to us and be closed to others, except that root's can be
-/// traversed: programs that give up root still reach their keeper, which checks who they are.
+/// Makes the socket directory. It must belong to us and be closed to others, except that root's can
+/// be traversed: programs that give up root still reach their keeper, which checks who they are.
 pub fn prepare_directory() -> io::Result<()> {
     let path = directory();
     let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
@@ -46,8 +46,9 @@ pub fn prepare_directory() -> io::Result<()> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
 }
 
-/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays that has let go of its
-/// terminal or pipe. Whoever waits for the end of that must not wait for us. What goes wrong from now on is in `status`.
+/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays
+/// that has let go of its terminal or pipe. Whoever waits for the end of that must not wait for us.
+/// What goes wrong from now on is in `status`.
 pub(crate) fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
     let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
         .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);

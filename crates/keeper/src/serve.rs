@@ -1,4 +1,5 @@
-//! Starting and stopping a keeper: its pool, its board and its threads. What it hears while it runs is `events`.
+//! Starting and stopping a keeper: its pool, its board and its threads. What it hears while it runs
+//! is `events`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,15 +27,17 @@ use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
 use crate::{ahead, expire, reclaim, requests, runtime, signals, spiller, teller};
 
-/// Threads that answer requests which wait for the disk, beside those that settle ahead of requests.
+/// Threads that answer requests which wait for the disk, beside those that settle ahead of
+/// requests.
 const SETTLERS: usize = 2 + ahead::THREADS_MAX;
 /// One copies segments while the disk has work from another.
 const SPILLERS: usize = 2;
 /// A terabyte.
 const FRAMES_MAX: u64 = 1 << 28;
 
-/// Runs a keeper in this process until it is told to stop or is no longer needed. Recovers the pool first.
-/// `ready` is called once clients may connect, with the socket path and the report of recovery.
+/// Runs a keeper in this process until it is told to stop or is no longer needed. Recovers the pool
+/// first. `ready` is called once clients may connect, with the socket path and the report of
+/// recovery.
 pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
     runtime::raise_descriptor_limit();
@@ -57,7 +60,8 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     let keeper = Arc::new(keeper);
     let threads = start_threads(&keeper)?;
     let (listener, socket) = listen(&keeper).map_err(os("listen for clients"))?;
-    // The word is looked at to the end of this process, and longer by the kernel: the board is never unmapped.
+    // The word is looked at to the end of this process, and longer by the kernel: the board is
+    // never unmapped.
     let board: &'static Arc<Board> = Box::leak(Box::new(Arc::clone(&keeper.durable.board)));
     crate::robust::bind_to_this_thread(&board.header().keeper.word)
         .map_err(os("register its robust futex"))?;
@@ -65,7 +69,8 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     let mut events =
         EventLoop::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
     let result = events.run();
-    // Nobody is served any more: who starts now is told so, and who wants the pool knows that it is soon free.
+    // Nobody is served any more: who starts now is told so, and who wants the pool knows that it is
+    // soon free.
     drop(events);
     let closed = close(&keeper, threads);
     if closed.is_ok() {
@@ -243,7 +248,8 @@ fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
     Ok((listener, path))
 }
 
-/// Lets no client acknowledge anything more, drains, and closes the pool cleanly if everything reached the disk.
+/// Lets no client acknowledge anything more, drains, and closes the pool cleanly if everything
+/// reached the disk.
 fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let header = keeper.durable.board.header();
     header.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);

@@ -1,11 +1,13 @@
-//! The settlers: threads that answer requests which wait for the disk, and the queue of requests before them.
+//! The settlers: threads that answer requests which wait for the disk, and the queue of requests
+//! before them.
 //!
-//! A request that needs what somebody else has (a file kept by a client, a registration under way) is put back and tried
-//! again a little later: no thread is ever held up by what only another request can give, so a handful of them serve any
-//! number of clients.
+//! A request that needs what somebody else has (a file kept by a client, a registration under way)
+//! is put back and tried again a little later: no thread is ever held up by what only another
+//! request can give, so a handful of them serve any number of clients.
 //!
-//! Beside them, with what time is left, they settle files ahead of their requests ([`crate::ahead`]): never more than a part of the
-//! threads, and nothing that a request would have to wait for and did not need itself.
+//! Beside them, with what time is left, they settle files ahead of their requests
+//! ([`crate::ahead`]): never more than a part of the threads, and nothing that a request would have
+//! to wait for and did not need itself.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -68,7 +70,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next request that is due, or else what may be done ahead; `None` when there will be none.
+    /// The next request that is due, or else what may be done ahead; `None` when there will be
+    /// none.
     fn take(&self) -> Option<Work> {
         let mut jobs = locked(&self.jobs);
         loop {
@@ -91,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// A file that was to be settled ahead is asked for: waits if that is under way, and takes it off if it is not. Whether
-    /// it was settled.
+    /// A file that was to be settled ahead is asked for: waits if that is under way, and takes it
+    /// off if it is not. Whether it was settled.
     fn overtaken(&self, place: Place) -> bool {
         let mut jobs = locked(&self.jobs);
         let mut waited = false;

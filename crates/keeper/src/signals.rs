@@ -4,10 +4,12 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Blocks SIGTERM and SIGINT for this thread and those it starts, and returns a descriptor that becomes
-/// readable when one arrives. SIGHUP and SIGPIPE are ignored: a keeper outlives terminals and clients.
+/// Blocks SIGTERM and SIGINT for this thread and those it starts, and returns a descriptor that
+/// becomes readable when one arrives. SIGHUP and SIGPIPE are ignored: a keeper outlives terminals
+/// and clients.
 pub(crate) fn stop_signals() -> io::Result<OwnedFd> {
-    // SAFETY: the set lives on this stack; the calls only read or fill it. Ignoring signals runs no code of ours.
+    // SAFETY: the set lives on this stack; the calls only read or fill it. Ignoring signals runs no
+    // code of ours.
     let fd = unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);

@@ -1,7 +1,8 @@
 //! The spill file: where a log that is too short goes on, in order, on a disk.
 //!
-//! Finding it and telling that it is the right one; making it is the program's (`spill_file`), what is written to it and when is
-//! decided in `durable::spill`. It must never be taken for the file of another pool, or of another time.
+//! Finding it and telling that it is the right one; making it is the program's (`spill_file`), what
+//! is written to it and when is decided in `durable::spill`. It must never be taken for the file of
+//! another pool, or of another time.
 
 use std::io;
 use std::os::unix::ffi::OsStringExt;

@@ -1,7 +1,8 @@
 //! Making the spill file that a person asked for, or finding that it is there already.
 //!
-//! Every byte of it is written once before it is used: syncs of what is written to it later then wait for its bytes alone, not for
-//! the account of a file system. It must never overwrite a file that is not a spill file of this pool.
+//! Every byte of it is written once before it is used: syncs of what is written to it later then
+//! wait for its bytes alone, not for the account of a file system. It must never overwrite a file
+//! that is not a spill file of this pool.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
-//! The spillers: while log space is short they have the oldest full segments copied to the spill file. What a pass does is
-//! `durable::spill`. They are threads of their own, because they wait for the disk: the reclaimer never does, and the expirer
-//! may wait for longer.
+//! The spillers: while log space is short they have the oldest full segments copied to the spill
+//! file. What a pass does is `durable::spill`. They are threads of their own, because they wait for
+//! the disk: the reclaimer never does, and the expirer may wait for longer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,8 @@ const IDLE: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(2);
 /// Writers are on their own again when no pass was needed for so long.
 const CALM: Duration = Duration::from_millis(100);
-/// Segments in one write and one sync: large enough for a disk to be busy, small enough that nobody waits for long.
+/// Segments in one write and one sync: large enough for a disk to be busy, small enough that nobody
+/// waits for long.
 const BATCH_SEGMENTS: u32 = 4;
 /// Files are brought to disk, for their frames, when fewer than one in so many are free.
 const SHORT_FRACTION: u32 = 4;

@@ -66,7 +66,8 @@ pub struct Summary {
     pub volatile: bool,
     /// The fence in use: `fanotify`, `inotify` or `none`.
     pub fence: String,
-    /// Files by state (`through`, `bypassed`, `failed`, ...); `declined`: left to the kernel without ever having had a slot.
+    /// Files by state (`through`, `bypassed`, `failed`, ...); `declined`: left to the kernel
+    /// without ever having had a slot.
     pub files: BTreeMap<String, u64>,
     /// Files that are or were bypassed and why, at most 100.
     pub bypassed: Vec<BypassedFile>,

@@ -1,9 +1,10 @@
-//! The teller: has outsiders' `stat` of files in state Behind be right within moments. What it does to a file is
-//! `durable::tell`. It is a thread of its own, because every other one may wait for the disk.
+//! The teller: has outsiders' `stat` of files in state Behind be right within moments. What it does
+//! to a file is `durable::tell`. It is a thread of its own, because every other one may wait for
+//! the disk.
 //!
-//! As the one who looks most often it also finds the files for which state Behind pays: those that are written again and
-//! again. Most files that live shorter than its step are journals, which would leave the state at once by `unlink`, and
-//! most that are written once are copies.
+//! As the one who looks most often it also finds the files for which state Behind pays: those that
+//! are written again and again. Most files that live shorter than its step are journals, which
+//! would leave the state at once by `unlink`, and most that are written once are copies.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,9 +20,11 @@ use crate::keeper::Keeper;
 
 /// A step: how old a size or a time may be that an outsider sees.
 const TELL: Duration = Duration::from_millis(10);
-/// The same of a file that is written in every step. Telling takes an open, which the fence looks at as at any other.
+/// The same of a file that is written in every step. Telling takes an open, which the fence looks
+/// at as at any other.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
-/// Steps that found a file in state Through written since the one before, until it counts as written again and again.
+/// Steps that found a file in state Through written since the one before, until it counts as
+/// written again and again.
 const STEPS_WRITTEN: u32 = 2;
 const IDLE: Duration = Duration::from_secs(3600);
 

@@ -1,5 +1,6 @@
-//! A keeper and a client in one process: the write path from the client's call to the expired record, and the
-//! property that matters most: what the log would replay is what the page cache holds.
+//! A keeper and a client in one process: the write path from the client's call to the expired
+//! record, and the property that matters most: what the log would replay is what the page cache
+//! holds.
 
 use std::fs::File;
 use std::io::Read;
@@ -307,8 +308,8 @@ fn after_a_change_of_names_that_no_slot_holds_the_next_sync_is_real() {
     };
     assert_eq!((sync(), sync()), (0, 0));
     house.client.note_change(device);
-    // A journal commits all of it with the first sync; else each sync is the file's own until the keeper has had everything
-    // committed, which no sync of a file does.
+    // A journal commits all of it with the first sync; else each sync is the file's own until the
+    // keeper has had everything committed, which no sync of a file does.
     let ledger = house.client.board().header().ledger(device).unwrap();
     let by_file = usize::from(ledger.commits() == Commits::ByFile);
     assert_eq!((sync(), sync()), (by_file, by_file));
@@ -345,7 +346,8 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
     assert_eq!(std::fs::read(path("old")).unwrap(), b"newer");
 }
 
-/// Renames a file to a name at which nothing stands, as the library does; `made` says what the kernel is to answer.
+/// Renames a file to a name at which nothing stands, as the library does; `made` says what the
+/// kernel is to answer.
 fn rename_to_free(house: &House, place: FileRef, names: [&str; 2], made: Result<(), Errno>) -> &'static str {
     let [from, to] = names.map(|name| house.directory.path().join(name));
     let name = std::ffi::CString::new(to.clone().into_os_string().into_encoded_bytes()).unwrap();
@@ -404,8 +406,8 @@ impl House {
     }
 }
 
-/// The record of an append stood at offset 0 when nobody knew the file's size: a crash before its cancel would have
-/// written it over the beginning of the file.
+/// The record of an append stood at offset 0 when nobody knew the file's size: a crash before its
+/// cancel would have written it over the beginning of the file.
 #[test]
 fn an_append_to_a_file_of_unknown_size_is_never_logged_at_a_guessed_place() {
     let house = house("unknown-size", NEVER_MS);
@@ -418,8 +420,9 @@ fn an_append_to_a_file_of_unknown_size_is_never_logged_at_a_guessed_place() {
     assert_eq!(append(&house.client, place, &file, &[3; 100], seen), 10_100);
 }
 
-/// A client that was killed in an append left the old size on the board. The next append was logged over the dead one's
-/// bytes, and when its owner was killed as well, was rolled forward there: a torn record and a double one.
+/// A client that was killed in an append left the old size on the board. The next append was logged
+/// over the dead one's bytes, and when its owner was killed as well, was rolled forward there: a
+/// torn record and a double one.
 #[test]
 fn an_append_after_a_dead_clients_is_logged_behind_it() {
     let house = house("dead-append", NEVER_MS);
@@ -451,7 +454,8 @@ fn an_append_after_a_dead_clients_is_logged_behind_it() {
     assert_eq!(contents(&file), [vec![1; 1000], vec![2; 500], vec![3; 200]].concat());
 }
 
-/// A write behind the end that came between the record of an append and its system call moved the append away from its record.
+/// A write behind the end that came between the record of an append and its system call moved the
+/// append away from its record.
 #[test]
 fn a_write_that_makes_the_file_longer_waits_for_an_append() {
     let house = house("longer", NEVER_MS);
@@ -474,8 +478,8 @@ fn a_write_that_makes_the_file_longer_waits_for_an_append() {
     assert_eq!(house.replayed(place), contents(&file));
 }
 
-/// Files that are settled one by one leave dead segments to an expirer that sees nothing dirty; a writer that waits
-/// for space must wake it, or both would sleep.
+/// Files that are settled one by one leave dead segments to an expirer that sees nothing dirty; a
+/// writer that waits for space must wake it, or both would sleep.
 #[test]
 fn a_writer_out_of_space_gets_dead_segments_though_nothing_is_dirty() {
     let house = house("dead-segments", NEVER_MS);
@@ -493,8 +497,9 @@ fn a_writer_out_of_space_gets_dead_segments_though_nothing_is_dirty() {
     assert!(begun.elapsed() < Duration::from_secs(1), "waited {:?}", begun.elapsed());
 }
 
-/// After a call that may have moved the end of a file, a record of an append would have to guess its place; whoever
-/// replayed it before its cancel record was written would put it over older bytes.
+/// After a call that may have moved the end of a file, a record of an append would have to guess
+/// its place; whoever replayed it before its cancel record was written would put it over older
+/// bytes.
 #[test]
 fn no_record_says_where_an_append_goes_while_the_end_is_unknown() {
     let house = house("append", NEVER_MS);

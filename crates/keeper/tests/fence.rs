@@ -1,4 +1,5 @@
-//! The fence against real outsiders: other processes that open, write, map, pass on and hold watched files.
+//! The fence against real outsiders: other processes that open, write, map, pass on and hold
+//! watched files.
 //!
 //! The fanotify tests need CAP_SYS_ADMIN and say so when they cannot run.
 
@@ -136,7 +137,8 @@ fn via(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// A fanotify fence that watches the place's file as slot 1, generation 10; `None` without the privilege.
+/// A fanotify fence that watches the place's file as slot 1, generation 10; `None` without the
+/// privilege.
 fn fanotify(place: &Place) -> Option<(Fence, Arc<Sink>)> {
     let sink = Arc::new(Sink::default());
     match Fence::start(FenceChoice::Fanotify, sink.clone()) {
@@ -163,8 +165,8 @@ fn inotify(place: &Place) -> (Fence, Arc<Sink>) {
     (fence, sink)
 }
 
-/// A Python process that runs `code` with the file's path in `path`; it says "ready" by `ready()` and waits
-/// for a line by `wait()`.
+/// A Python process that runs `code` with the file's path in `path`; it says "ready" by `ready()`
+/// and waits for a line by `wait()`.
 struct Python {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -215,8 +217,8 @@ fn run(command: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether some processes cannot be looked into (without root, those of others): then nobody is known to have
-/// left whose coming was only noticed.
+/// Whether some processes cannot be looked into (without root, those of others): then nobody is
+/// known to have left whose coming was only noticed.
 fn blind() -> bool {
     scan_holders(&[], &|_| false).unreadable > 0
 }
@@ -284,7 +286,8 @@ fn a_writer_waits_until_the_file_is_ready_for_it() {
         let (seen, path) = (seen.clone(), place.file.clone());
         sink.on_arrived(move |_| {
             std::thread::sleep(Duration::from_millis(200));
-            // The keeper's own open of the watched file, on a thread of the fence: must not deadlock.
+            // The keeper's own open of the watched file, on a thread of the fence: must not
+            // deadlock.
             seen.lock().unwrap().push(fs::read_to_string(&path).unwrap());
         });
     }

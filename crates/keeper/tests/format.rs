@@ -1,4 +1,5 @@
-//! Holds the log's records and `docs/format.md` together: one record of each kind, as the document prints them.
+//! Holds the log's records and `docs/format.md` together: one record of each kind, as the document
+//! prints them.
 //!
 //! When this fails the format has changed: that needs a new version number, not a new listing.
 

@@ -5,7 +5,8 @@ use zerocopy::IntoBytes;
 
 use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
 
-/// Gathered payloads go through a buffer of this many bytes on the stack; it stays in the first-level cache.
+/// Gathered payloads go through a buffer of this many bytes on the stack; it stays in the
+/// first-level cache.
 const GATHER_BYTES: usize = 4096;
 
 /// Where the next record of a segment goes.
@@ -44,10 +45,12 @@ pub struct Draft {
     pub group_count: u16,
 }
 
-/// Streams a record to `tail` and returns the bytes it took. It is durable, and valid, after the next fence.
+/// Streams a record to `tail` and returns the bytes it took. It is durable, and valid, after the
+/// next fence.
 ///
-/// The payload is `payload_bytes` of the gathered `parts` from byte `from` on, which must be there. Every source
-/// byte is loaded once, so a buffer that another thread changes meanwhile still gets a checksum that holds.
+/// The payload is `payload_bytes` of the gathered `parts` from byte `from` on, which must be there.
+/// Every source byte is loaded once, so a buffer that another thread changes meanwhile still gets a
+/// checksum that holds.
 pub fn append(
     nvm: &impl Nvm,
     tail: &Tail,

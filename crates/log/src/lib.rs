@@ -1,7 +1,7 @@
 //! The log: record format, append and scan. It knows bytes and numbers, never files.
 //!
-//! One fence makes a record durable and its checksum commits it (NVCache, DSN'21, II.B needs two fences and a
-//! commit flag). Reading never writes.
+//! One fence makes a record durable and its checksum commits it (NVCache, DSN'21, II.B needs two
+//! fences and a commit flag). Reading never writes.
 #![forbid(unsafe_code)]
 
 mod append;

@@ -1,7 +1,8 @@
 //! Checksums of any range of a segment for the price of summing the segment once.
 //!
-//! The sum of two ranges behind each other is that of the first, moved by the length of the second, plus (xor) that of
-//! the second. So the sum of a range is the difference of what ends with it and what ends before it.
+//! The sum of two ranges behind each other is that of the first, moved by the length of the second,
+//! plus (xor) that of the second. So the sum of a range is the difference of what ends with it and
+//! what ends before it.
 
 use std::sync::LazyLock;
 

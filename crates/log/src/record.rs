@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Size of a record header and alignment of records, in bytes.
 pub const RECORD_HEADER_BYTES: u64 = 64;
 
-/// The unit of a record's time within its second, in nanoseconds: three bytes count up to a whole second of them.
+/// The unit of a record's time within its second, in nanoseconds: three bytes count up to a whole
+/// second of them.
 pub const TICK_NS: u64 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 const _: () = assert!(SECOND_NS.is_multiple_of(TICK_NS) && SECOND_NS / TICK_NS < 1 << 24);
@@ -71,14 +72,16 @@ pub struct Header {
     pub slot_generation: u64,
     /// Place in the order of all writes; members of a group share it.
     pub seq: u64,
-    /// Write, punch: byte offset in the file. Truncate: the new size. Cancel: the seq that is cancelled.
+    /// Write, punch: byte offset in the file. Truncate: the new size. Cancel: the seq that is
+    /// cancelled.
     pub file_offset: u64,
     /// Generation of the segment the record stands in.
     pub segment_generation: u64,
-    /// Write: bytes of the whole write over all members. Punch: bytes. Cancel: bytes that stay valid.
+    /// Write: bytes of the whole write over all members. Punch: bytes. Cancel: bytes that stay
+    /// valid.
     pub extent: u64,
-    /// When it was written, in nanoseconds since 1970 by the clock that stamps files, rounded up to [`TICK_NS`]: tells
-    /// later changes by others from our own.
+    /// When it was written, in nanoseconds since 1970 by the clock that stamps files, rounded up to
+    /// [`TICK_NS`]: tells later changes by others from our own.
     pub unix_time_ns: u64,
     /// Place within the group.
     pub group_index: u16,
@@ -143,7 +146,8 @@ pub const fn record_bytes(payload_bytes: u64) -> u64 {
     RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(RECORD_HEADER_BYTES)
 }
 
-/// The checksum that commits a record: payload first (it is summed while it is copied), then header and place.
+/// The checksum that commits a record: payload first (it is summed while it is copied), then header
+/// and place.
 pub(crate) fn finish_crc(payload_crc: u32, raw: &RawHeader, at: u32) -> u32 {
     // In one piece of aligned words: the odd ends of two would take as long as their middles.
     #[repr(align(8))]

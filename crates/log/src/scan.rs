@@ -1,7 +1,8 @@
 //! Reading a segment back: pure, it never writes.
 //!
-//! Records are valid from the first on until one is not. What follows the first invalid place is searched for
-//! records that would be valid: one such is damage in the middle of the log, not a torn tail.
+//! Records are valid from the first on until one is not. What follows the first invalid place is
+//! searched for records that would be valid: one such is damage in the middle of the log, not a
+//! torn tail.
 
 use holdfast_media::Nvm;
 use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
@@ -69,7 +70,8 @@ pub fn scan_segment(
     scan_bytes(buffer, uuid, (segment, generation), visit)
 }
 
-/// As [`scan_segment`], of the bytes of a whole segment, wherever they are now, and the generation it had.
+/// As [`scan_segment`], of the bytes of a whole segment, wherever they are now, and the generation
+/// it had.
 pub fn scan_bytes(
     bytes: &[u8],
     uuid: &[u8; 16],
@@ -85,8 +87,8 @@ pub fn scan_bytes(
     walk(bytes.len() as u64, generation, next, |at| stop_at(&bytes[at as usize..], at, generation, seed))
 }
 
-/// As [`scan_segment`], for who needs no payloads: records are summed piece by piece where they stand, so that no segment is
-/// copied. Visits the headers of valid records.
+/// As [`scan_segment`], for who needs no payloads: records are summed piece by piece where they
+/// stand, so that no segment is copied. Visits the headers of valid records.
 pub fn sum_segment(
     nvm: &impl Nvm,
     layout: &Layout,
@@ -147,8 +149,8 @@ fn sum(nvm: &impl Nvm, offset: u64, bytes: u64, crc: u32) -> u32 {
     })
 }
 
-/// Visits the headers of `segment` in order, without looking at payloads or checksums: what it visits is all that a scan
-/// can find valid, and perhaps more. Returns the segment's generation.
+/// Visits the headers of `segment` in order, without looking at payloads or checksums: what it
+/// visits is all that a scan can find valid, and perhaps more. Returns the segment's generation.
 pub fn scan_headers(
     nvm: &impl Nvm,
     layout: &Layout,
@@ -158,8 +160,9 @@ pub fn scan_headers(
     let generation = segment_generation(nvm, layout, segment)?;
     let mut at = SEGMENT_HEADER_BYTES;
     let mut raw = [0; RECORD_HEADER_BYTES as usize];
-    // No cache has any of them, and where one begins only the one before it says. Most programs write records of one size or,
-    // as write-ahead logs do, of two in turn: the next ones are fetched from where they are likely to be.
+    // No cache has any of them, and where one begins only the one before it says. Most programs
+    // write records of one size or, as write-ahead logs do, of two in turn: the next ones are
+    // fetched from where they are likely to be.
     let mut last = [0; 2];
     while at + RECORD_HEADER_BYTES <= layout.segment_bytes {
         let ahead = at + HEADER_PAIRS_AHEAD * (last[0] + last[1]);
@@ -179,7 +182,8 @@ pub fn scan_headers(
     Some(generation)
 }
 
-/// Reads the record at byte `at` of `segment` if it is valid; its bytes, header included, are left in `buffer`.
+/// Reads the record at byte `at` of `segment` if it is valid; its bytes, header included, are left
+/// in `buffer`.
 pub fn read_record(
     nvm: &impl Nvm,
     layout: &Layout,
@@ -208,9 +212,9 @@ pub fn read_record(
     is_valid.then_some(header)
 }
 
-/// The members of the write (or other change) with `seq`, in order, if all of them are in `segments` and no cancel
-/// record names it; else nothing. What a dead client's operation left is told by this. `found` sees each record of it,
-/// whether whole or not.
+/// The members of the write (or other change) with `seq`, in order, if all of them are in
+/// `segments` and no cancel record names it; else nothing. What a dead client's operation left is
+/// told by this. `found` sees each record of it, whether whole or not.
 pub fn whole_write(
     nvm: &impl Nvm,
     layout: &Layout,
@@ -260,8 +264,8 @@ fn stop_at(tail: &[u8], at: u32, generation: u64, seed: u32) -> Stop {
     }
 }
 
-/// Bytes that a forged segment may claim over and over are summed once: each line of it could hold a header whose
-/// payload is all that follows.
+/// Bytes that a forged segment may claim over and over are summed once: each line of it could hold
+/// a header whose payload is all that follows.
 fn valid_after(tail: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
     let mut sums = Sums::new(tail);
     let mut lines = (RECORD_HEADER_BYTES as u32..tail.len() as u32).step_by(RECORD_HEADER_BYTES as usize);

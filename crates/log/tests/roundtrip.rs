@@ -1,4 +1,5 @@
-//! Records written to a real mapping and read back: whole ones are found, torn, moved, old and damaged ones are not.
+//! Records written to a real mapping and read back: whole ones are found, torn, moved, old and
+//! damaged ones are not.
 
 use holdfast_log::{Draft, Kind, Stop, Tail, append, record_bytes, scan_segment, sum_segment};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode, allocate};
@@ -181,8 +182,8 @@ fn a_full_segment_is_scanned_to_its_end() {
     assert_eq!((found.len(), stop), (1, Stop::Full));
 }
 
-/// A forged segment in which every line is a header that claims all the rest: looking for a valid record behind the
-/// damage must not sum the rest once for each of them (32 GiB).
+/// A forged segment in which every line is a header that claims all the rest: looking for a valid
+/// record behind the damage must not sum the rest once for each of them (32 GiB).
 #[test]
 fn a_forged_segment_is_scanned_in_linear_time() {
     let pool = pool("forged");

@@ -2,9 +2,10 @@
 //!
 //!     cargo run --release -p holdfast-media --example stream [FILE]
 //!
-//! Walks sequentially over 64 MiB of media (FILE must not exist; default: a volatile stand-in in /dev/shm) and prints
-//! ns per operation, medians of interleaved rounds. Every column but the last two ends each operation with a fence.
-//! Columns that store through the cache have their own 64 MiB: streaming to lines that are dirty in the cache is slower.
+//! Walks sequentially over 64 MiB of media (FILE must not exist; default: a volatile stand-in in
+//! /dev/shm) and prints ns per operation, medians of interleaved rounds. Every column but the last
+//! two ends each operation with a fence. Columns that store through the cache have their own 64
+//! MiB: streaming to lines that are dirty in the cache is slower.
 #![allow(unsafe_code)] // The bare loop that the library is measured against needs raw stores.
 
 use std::arch::x86_64::{__m128i, __m512i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -44,8 +45,8 @@ fn measure(path: &PathBuf) -> Result<(), Box<dyn Error>> {
     let file = File::options().read(true).write(true).open(path)?;
     // The same media through a mapping of its own, for the loops without the library.
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: reserves address space at a place of the kernel's choice and puts the file, which is whole and stays, at a
-    // huge page boundary in it.
+    // SAFETY: reserves address space at a place of the kernel's choice and puts the file, which is
+    // whole and stays, at a huge page boundary in it.
     let raw = unsafe {
         let (room, align) = (LEN + (2 << 20), 2 << 20);
         let start = mmap_anonymous(std::ptr::null_mut(), room, prot, MapFlags::PRIVATE)?.cast::<u8>();
@@ -60,7 +61,8 @@ fn measure(path: &PathBuf) -> Result<(), Box<dyn Error>> {
         (
             "bare 16",
             Box::new(move |at, src| {
-                // SAFETY: operations stay within LEN bytes, at multiples of 64; no references into the memory exist.
+                // SAFETY: operations stay within LEN bytes, at multiples of 64; no references into
+                // the memory exist.
                 unsafe { bare_16(raw.add(at), src) }
             }),
         ),

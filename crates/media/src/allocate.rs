@@ -24,9 +24,11 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Creates the file `path` (mode 0600) with `len` allocated bytes, all zero. `progress` is told bytes done and total.
+/// Creates the file `path` (mode 0600) with `len` allocated bytes, all zero. `progress` is told
+/// bytes done and total.
 ///
-/// An existing file is an error ([`MediaError::Exists`]). If anything fails the file is removed again.
+/// An existing file is an error ([`MediaError::Exists`]). If anything fails the file is removed
+/// again.
 pub fn allocate(path: impl AsRef<Path>, len: u64, progress: impl FnMut(u64, u64)) -> Result<(), MediaError> {
     let path = path.as_ref();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -42,8 +44,8 @@ pub fn allocate(path: impl AsRef<Path>, len: u64, progress: impl FnMut(u64, u64)
     filled
 }
 
-/// Gives the existing file or DAX device `path` `len` allocated bytes. Contents within `len` are left as they are; the
-/// caller overwrites them. The file is kept if this fails.
+/// Gives the existing file or DAX device `path` `len` allocated bytes. Contents within `len` are
+/// left as they are; the caller overwrites them. The file is kept if this fails.
 ///
 /// The caller must own the media: a process that has a longer file mapped gets SIGBUS behind `len`.
 pub fn allocate_over(
@@ -95,14 +97,15 @@ fn fill(
     while done < len {
         let n = HUGE_PAGE_BYTES.min(len - done);
         if let Some(window) = window.as_ref().filter(|_| n == HUGE_PAGE_BYTES) {
-            // With one page there the kernel makes the whole range one huge page, several times faster than from 512
-            // pages; a hole it refuses. Without success the range just gets small pages.
+            // With one page there the kernel makes the whole range one huge page, several times
+            // faster than from 512 pages; a hole it refuses. Without success the range just gets
+            // small pages.
             fallocate(file, FallocateFlags::empty(), done, PAGE_BYTES).map_err(full)?;
             window.collapse(file.as_fd(), done);
         }
         fallocate(file, FallocateFlags::empty(), done, n).map_err(full)?;
-        // A file system keeps fallocated blocks "unwritten" and would turn each by a journal transaction at its first
-        // store, with a chance to fail.
+        // A file system keeps fallocated blocks "unwritten" and would turn each by a journal
+        // transaction at its first store, with a chance to fail.
         let fresh = done.max(info.len);
         if !volatile && fresh < done + n {
             file.write_all_at(&zeros[..(done + n - fresh) as usize], fresh)
@@ -114,7 +117,8 @@ fn fill(
     fsync(file).map_err(full)
 }
 
-/// tmpfs promises more than the machine has: filling it up would wake the OOM killer instead of giving an error.
+/// tmpfs promises more than the machine has: filling it up would wake the OOM killer instead of
+/// giving an error.
 fn check_memory(fd: BorrowedFd<'_>, path: &Path, len: u64) -> Result<(), MediaError> {
     let allocated = fstat(fd).map_or(0, |stat| stat.st_blocks as u64 * 512);
     match memory_available() {
@@ -148,13 +152,14 @@ impl Window {
         Ok(Window { base: reserve(HUGE_PAGE_BYTES as usize)? })
     }
 
-    /// Asks the kernel to hold 2 MiB of `fd` at `offset` in one huge page. Advice: nothing depends on its success.
+    /// Asks the kernel to hold 2 MiB of `fd` at `offset` in one huge page. Advice: nothing depends
+    /// on its success.
     fn collapse(&self, fd: BorrowedFd<'_>, offset: u64) {
         const MADV_COLLAPSE: libc::c_int = 25;
         let (base, len) = (self.base.as_ptr().cast(), HUGE_PAGE_BYTES as usize);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces the window's own address range, which nobody else knows and nobody accesses. madvise is
-        // given just that range; rustix has no name for this advice.
+        // SAFETY: replaces the window's own address range, which nobody else knows and nobody
+        // accesses. madvise is given just that range; rustix has no name for this advice.
         unsafe {
             if mmap(base, len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset).is_ok() {
                 libc::madvise(base, len, MADV_COLLAPSE);
@@ -165,7 +170,8 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: the window's own range, unused from here on. A failure would only leak address space.
+        // SAFETY: the window's own range, unused from here on. A failure would only leak address
+        // space.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), HUGE_PAGE_BYTES as usize) };
     }
 }
@@ -235,7 +241,8 @@ mod tests {
         assert!(error.to_string().contains("/dev/shm/no/such/dir/pool"), "{error}");
     }
 
-    /// A file system without room gives an error that says where and how much; needs the right to mount.
+    /// A file system without room gives an error that says where and how much; needs the right to
+    /// mount.
     #[test]
     fn full_tmpfs_is_an_error_and_leaves_nothing() {
         let dir = shm();

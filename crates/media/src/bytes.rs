@@ -1,7 +1,8 @@
 //! A borrowed range of memory that others may change while it is read.
 //!
-//! It must never be turned into a `&[u8]`: the source of a write belongs to the program, and another of its threads (or
-//! a process that shares the memory) may store to it at any time. Bytes are only ever copied out.
+//! It must never be turned into a `&[u8]`: the source of a write belongs to the program, and
+//! another of its threads (or a process that shares the memory) may store to it at any time. Bytes
+//! are only ever copied out.
 #![allow(unsafe_code)] // Copies out of memory that Rust's references cannot describe.
 
 use std::arch::asm;
@@ -9,9 +10,11 @@ use std::marker::PhantomData;
 
 use crate::nvm::out_of_range;
 
-/// A borrowed range of memory that other threads or processes may change while it is read. Never a `&[u8]`.
+/// A borrowed range of memory that other threads or processes may change while it is read. Never a
+/// `&[u8]`.
 ///
-/// Laid out like the kernel's `struct iovec`, so that a program's vector of buffers can be viewed as `[Bytes]`.
+/// Laid out like the kernel's `struct iovec`, so that a program's vector of buffers can be viewed
+/// as `[Bytes]`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Bytes<'a> {
@@ -20,8 +23,8 @@ pub struct Bytes<'a> {
     life: PhantomData<&'a ()>,
 }
 
-// SAFETY: the type only allows copying out of memory that stays readable for 'a; a racing change is part of its
-// contract, so it makes no difference which thread does the copying.
+// SAFETY: the type only allows copying out of memory that stays readable for 'a; a racing change is
+// part of its contract, so it makes no difference which thread does the copying.
 unsafe impl Send for Bytes<'_> {}
 // SAFETY: as for Send: shared access only ever reads.
 unsafe impl Sync for Bytes<'_> {}
@@ -65,18 +68,19 @@ impl<'a> Bytes<'a> {
         Bytes { ptr: self.ptr.wrapping_add(from), len, life: PhantomData }
     }
 
-    /// Copies all bytes to `to`, which must have the same length. Each source byte is loaded once: what is in `to`
-    /// afterwards stays what it is, whatever happens to the source.
+    /// Copies all bytes to `to`, which must have the same length. Each source byte is loaded once:
+    /// what is in `to` afterwards stays what it is, whatever happens to the source.
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) {
         if to.len() != self.len {
             out_of_range();
         }
-        // SAFETY: the source is readable for 'a by the contract of the constructors, `to` is exclusive and has the
-        // same length. The source may change meanwhile; a byte copy then yields some mix of old and new bytes.
+        // SAFETY: the source is readable for 'a by the contract of the constructors, `to` is
+        // exclusive and has the same length. The source may change meanwhile; a byte copy then
+        // yields some mix of old and new bytes.
         unsafe { std::ptr::copy(self.ptr, to.as_mut_ptr(), self.len) };
-        // SAFETY: an empty asm block. It claims to read and write memory, so that the compiler can neither look at
-        // the source a second time in place of the copy nor drop the copy.
+        // SAFETY: an empty asm block. It claims to read and write memory, so that the compiler can
+        // neither look at the source a second time in place of the copy nor drop the copy.
         unsafe { asm!("/* {0} */", in(reg) to.as_mut_ptr(), options(nostack, preserves_flags)) };
     }
 }

@@ -1,6 +1,7 @@
 //! Which instructions this machine has for making stores durable and for copying with a checksum.
 //!
-//! Chosen once, when media is opened or first written to; nothing asks the processor again on the hot path.
+//! Chosen once, when media is opened or first written to; nothing asks the processor again on the
+//! hot path.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::fmt;
@@ -83,8 +84,8 @@ impl CopyPath {
     }
 }
 
-/// A path that is chosen when it is first needed: a program that writes nothing never asks the processor, which takes
-/// a virtual machine many microseconds.
+/// A path that is chosen when it is first needed: a program that writes nothing never asks the
+/// processor, which takes a virtual machine many microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Choice(AtomicU8);
 

@@ -1,17 +1,18 @@
 //! Folding crc32c: the multipliers, and what is left when there is nothing more to fold.
 //!
-//! The method is the one for reflected polynomials of Gopal et al., "Fast CRC Computation for Generic Polynomials
-//! Using PCLMULQDQ Instruction" (Intel, 2009). A 128-bit lane that stands `d` bits before its place is moved there by
-//! multiplying its low half with x^(d+32) and its high half with x^(d-32) modulo the polynomial; the last lane is
-//! summed by the `crc32` instruction. The multipliers are computed here at compile time.
+//! The method is the one for reflected polynomials of Gopal et al., "Fast CRC Computation for
+//! Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009). A 128-bit lane that stands `d`
+//! bits before its place is moved there by multiplying its low half with x^(d+32) and its high half
+//! with x^(d-32) modulo the polynomial; the last lane is summed by the `crc32` instruction. The
+//! multipliers are computed here at compile time.
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
 
 /// The Castagnoli polynomial without its leading term, highest power first.
 const POLYNOMIAL: u32 = 0x1EDC_6F41;
 
-/// x^`power` modulo the polynomial, bit-reflected and placed as the carry-less multiplication of reflected numbers
-/// needs it (one bit up).
+/// x^`power` modulo the polynomial, bit-reflected and placed as the carry-less multiplication of
+/// reflected numbers needs it (one bit up).
 const fn x_power(power: u32) -> u64 {
     let mut remainder: u32 = 1;
     let mut i = 0;
@@ -28,14 +29,16 @@ pub(crate) const fn fold_by(bits: u32) -> [u64; 2] {
     [x_power(bits + 32), x_power(bits - 32)]
 }
 
-/// The state after the 16 bytes of the last lane, starting from zero: what was there before has been folded in.
+/// The state after the 16 bytes of the last lane, starting from zero: what was there before has
+/// been folded in.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(crate) fn sum_lane(low: u64, high: u64) -> u32 {
     _mm_crc32_u64(_mm_crc32_u64(0, low), high) as u32
 }
 
-/// The state after the first `len` (less than 64) bytes of `line`, which are stored in memory order.
+/// The state after the first `len` (less than 64) bytes of `line`, which are stored in memory
+/// order.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(crate) fn sum_tail(state: u32, line: &[u64; 8], len: usize) -> u32 {
@@ -64,7 +67,8 @@ pub(crate) fn sum_tail(state: u32, line: &[u64; 8], len: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Pins values of the tables; that folding with them gives the checksum is shown by the tests of `stream`.
+    /// Pins values of the tables; that folding with them gives the checksum is shown by the tests
+    /// of `stream`.
     #[test]
     fn multipliers_are_powers_of_x() {
         // x^32 modulo the polynomial is the polynomial without its leading term.

@@ -12,8 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Delay {
     /// Each fence takes at least this long.
     pub write_latency_ns: u64,
-    /// Streamed and flushed bytes leave at most this fast; the fence waits for them. Counted per mapping, that is per
-    /// process.
+    /// Streamed and flushed bytes leave at most this fast; the fence waits for them. Counted per
+    /// mapping, that is per process.
     pub bandwidth_bytes_per_s: u64,
 }
 

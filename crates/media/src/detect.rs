@@ -1,7 +1,7 @@
 //! What a file or device is: real NVM, a file on it, or a volatile stand-in.
 //!
-//! It must never call media persistent unless the kernel vouches for it: a file counts as NVM only if MAP_SYNC is
-//! granted.
+//! It must never call media persistent unless the kernel vouches for it: a file counts as NVM only
+//! if MAP_SYNC is granted.
 #![allow(unsafe_code)] // A trial mapping, removed at once.
 
 use std::fmt;
@@ -85,8 +85,8 @@ pub(crate) fn detect(fd: BorrowedFd<'_>, path: &Path) -> Result<MediaInfo, Media
     Ok(MediaInfo { kind, len, flush: flush_path(kind) })
 }
 
-/// eADR is a property of the platform, so it says nothing about a volatile stand-in: that keeps the instructions (and
-/// the cost) of real NVM.
+/// eADR is a property of the platform, so it says nothing about a volatile stand-in: that keeps the
+/// instructions (and the cost) of real NVM.
 fn flush_path(kind: MediaKind) -> FlushPath {
     if kind.is_persistent() && persistence_domain().as_deref() == Some("cpu_cache") {
         FlushPath::None
@@ -120,7 +120,8 @@ pub(crate) fn device_len(sysfs: &Path) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "size is not a number"))
 }
 
-/// A device is mapped in units of its alignment only; ours are segments, and the part that clients may not store to.
+/// A device is mapped in units of its alignment only; ours are segments, and the part that clients
+/// may not store to.
 fn refuse_large_alignment(sysfs: &Path, path: &Path) -> Result<(), MediaError> {
     // Kernels that do not say it map in small units.
     let align = fs::read_to_string(sysfs.join("align")).ok().and_then(|text| text.trim().parse().ok());

@@ -87,7 +87,8 @@ pub enum MediaError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A passed descriptor cannot be mapped. Allocates nothing, since it is made inside foreign programs.
+    /// A passed descriptor cannot be mapped. Allocates nothing, since it is made inside foreign
+    /// programs.
     #[error("cannot map {len} bytes of pool media: {errno}")]
     MapDescriptor {
         /// Bytes asked for.

@@ -1,11 +1,12 @@
 //! NVM bytes and what makes them durable.
 //!
-//! This crate maps the media of a pool (a DAX device, a file on a DAX mount, or a volatile stand-in on tmpfs), picks
-//! the instructions that make stores durable on this machine, and copies bytes into the mapping while it computes
-//! their checksum. It holds nearly all unsafe code of the project.
+//! This crate maps the media of a pool (a DAX device, a file on a DAX mount, or a volatile stand-in
+//! on tmpfs), picks the instructions that make stores durable on this machine, and copies bytes
+//! into the mapping while it computes their checksum. It holds nearly all unsafe code of the
+//! project.
 //!
-//! Architecture invariant: no `&[u8]` into NVM leaves this crate. Bytes go in and out by copy, so that every store
-//! passes through [`Nvm`], where a simulator can stand in and see it.
+//! Architecture invariant: no `&[u8]` into NVM leaves this crate. Bytes go in and out by copy, so
+//! that every store passes through [`Nvm`], where a simulator can stand in and see it.
 //!
 //! Architecture invariant: this crate knows nothing of pools, records or files' contents.
 

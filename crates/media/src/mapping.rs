@@ -43,8 +43,8 @@ pub struct Mapping {
     throttle: Throttle,
 }
 
-// SAFETY: the mapping is plain memory shared with other processes anyway; all access is by raw copies, atomics and
-// flushes, none of which is bound to a thread.
+// SAFETY: the mapping is plain memory shared with other processes anyway; all access is by raw
+// copies, atomics and flushes, none of which is bound to a thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send; no method hands out a reference into the memory.
 unsafe impl Sync for Mapping {}
@@ -57,7 +57,8 @@ impl Mapping {
         Mapping::open_fd(fd.as_fd(), path, mode)
     }
 
-    /// Maps media that the caller has opened (with write access for [`OpenMode::ReadWrite`]); `path` is for messages.
+    /// Maps media that the caller has opened (with write access for [`OpenMode::ReadWrite`]);
+    /// `path` is for messages.
     pub fn open_fd(
         fd: BorrowedFd<'_>,
         path: impl AsRef<Path>,
@@ -74,8 +75,8 @@ impl Mapping {
         Ok((mapping, info))
     }
 
-    /// Maps media whose descriptor was passed by the process that opened it. The first `read_only_front` bytes (whole
-    /// pages) can only be read; a store there faults.
+    /// Maps media whose descriptor was passed by the process that opened it. The first
+    /// `read_only_front` bytes (whole pages) can only be read; a store there faults.
     ///
     /// Allocates nothing and opens nothing: it runs inside foreign programs.
     pub fn from_fd(
@@ -96,7 +97,8 @@ impl Mapping {
         self.flush
     }
 
-    /// Streams by `path` instead of the fastest one, to compare them. A path that the processor lacks is refused.
+    /// Streams by `path` instead of the fastest one, to compare them. A path that the processor
+    /// lacks is refused.
     pub fn with_copy_path(mut self, path: CopyPath) -> Option<Mapping> {
         self.copy = Choice::made(path);
         path.is_available().then_some(self)
@@ -113,7 +115,8 @@ impl Mapping {
         if offset > self.len || len > self.len - offset {
             out_of_range();
         }
-        // SAFETY: offset is at most the mapping's length, so the result lies within or one past the mapping.
+        // SAFETY: offset is at most the mapping's length, so the result lies within or one past the
+        // mapping.
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
 
@@ -122,8 +125,9 @@ impl Mapping {
         if !offset.is_multiple_of(8) {
             out_of_range();
         }
-        // SAFETY: the word lies within the mapping (checked), is aligned (checked; the base is aligned to 2 MiB), lives
-        // as long as the mapping, and is shared with other processes only through atomic or raw accesses.
+        // SAFETY: the word lies within the mapping (checked), is aligned (checked; the base is
+        // aligned to 2 MiB), lives as long as the mapping, and is shared with other processes only
+        // through atomic or raw accesses.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 }
@@ -144,8 +148,9 @@ impl Nvm for Mapping {
             unsafe { Bytes::from_raw(from, buf.len()) }.copy_to(buf);
             return;
         }
-        // SAFETY: as above; `buf` is exclusive and of that length, and the direction flag is clear by the calling
-        // convention. A source that changes meanwhile yields a mix, as a byte copy does.
+        // SAFETY: as above; `buf` is exclusive and of that length, and the direction flag is clear
+        // by the calling convention. A source that changes meanwhile yields a mix, as a byte copy
+        // does.
         unsafe {
             asm!(
                 "rep movsb",
@@ -173,7 +178,8 @@ impl Nvm for Mapping {
     #[inline]
     fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len() as u64);
-        // SAFETY: the range lies within the mapping, to which no references exist, so it cannot overlap `bytes`.
+        // SAFETY: the range lies within the mapping, to which no references exist, so it cannot
+        // overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -187,8 +193,9 @@ impl Nvm for Mapping {
         if self.throttle.is_on() {
             self.throttle.charge(lines);
         }
-        // SAFETY: the whole lines lie within the mapping (checked), `to` is aligned as offset (checked) and base are, no
-        // references into the mapping exist, and the path was chosen on this processor.
+        // SAFETY: the whole lines lie within the mapping (checked), `to` is aligned as offset
+        // (checked) and base are, no references into the mapping exist, and the path was chosen on
+        // this processor.
         unsafe { stream(self.copy.get(), to, src, crc) }
     }
 
@@ -215,9 +222,9 @@ impl Nvm for Mapping {
         let first = from.wrapping_sub(skew as usize);
         for line in 0..lines {
             let line = first.wrapping_add((line * LINE_BYTES) as usize);
-            // SAFETY: the line holds a byte of the checked range, hence lies in a page of the mapping; the instruction
-            // was found on this processor. The asm blocks count as reading and writing memory, so that earlier stores
-            // stay before them.
+            // SAFETY: the line holds a byte of the checked range, hence lies in a page of the
+            // mapping; the instruction was found on this processor. The asm blocks count as reading
+            // and writing memory, so that earlier stores stay before them.
             unsafe {
                 match self.flush {
                     FlushPath::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
@@ -244,8 +251,8 @@ impl Nvm for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: base and len are the mapping made in `map`, and nothing refers into it any more. It cannot fail on
-        // a whole mapping, and there would be nothing to do about it.
+        // SAFETY: base and len are the mapping made in `map`, and nothing refers into it any more.
+        // It cannot fail on a whole mapping, and there would be nothing to do about it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len as usize) };
     }
 }
@@ -273,8 +280,8 @@ fn map(fd: BorrowedFd<'_>, info: &MediaInfo, read_only_front: u64) -> Result<Map
     };
     let all = base.as_ptr().cast();
     let flags = kind | MapFlags::FIXED;
-    // From here on the drop of `mapping` removes what was mapped.
-    // SAFETY: replaces the address range just reserved, which nobody else knows, and then its front.
+    // From here on the drop of `mapping` removes what was mapped. SAFETY: replaces the address
+    // range just reserved, which nobody else knows, and then its front.
     unsafe {
         if read_only_front < info.len {
             mmap(all, len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0)?;
@@ -282,7 +289,8 @@ fn map(fd: BorrowedFd<'_>, info: &MediaInfo, read_only_front: u64) -> Result<Map
         if read_only_front > 0 {
             mmap(all, read_only_front as usize, ProtFlags::READ, flags, fd, 0)?;
         }
-        // A core dump of the program must not carry the pool. Refused for some devices, which are not dumped anyway.
+        // A core dump of the program must not carry the pool. Refused for some devices, which are
+        // not dumped anyway.
         let _ = madvise(all, len, Advice::LinuxDontDump);
     }
     Ok(mapping)
@@ -335,7 +343,8 @@ mod tests {
 
     /// The signal that ends a forked child which does `act`, if one does.
     fn signal_of(act: impl FnOnce()) -> Option<i32> {
-        // SAFETY: the child only does `act`, which stores to memory, and leaves without running anything else.
+        // SAFETY: the child only does `act`, which stores to memory, and leaves without running
+        // anything else.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

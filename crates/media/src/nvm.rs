@@ -9,8 +9,9 @@ pub(crate) const LINE_BYTES: u64 = 64;
 
 /// Byte-addressed durable memory.
 ///
-/// Offsets and lengths outside the media, and misaligned offsets where alignment is asked for, are programmer errors:
-/// they panic in debug builds and abort the process in release builds; they never touch foreign memory.
+/// Offsets and lengths outside the media, and misaligned offsets where alignment is asked for, are
+/// programmer errors: they panic in debug builds and abort the process in release builds; they
+/// never touch foreign memory.
 pub trait Nvm {
     /// Number of bytes.
     fn len(&self) -> u64;
@@ -20,10 +21,12 @@ pub trait Nvm {
         self.len() == 0
     }
 
-    /// Copies `buf.len()` bytes at `offset` out. Bytes that someone else stores meanwhile may be torn.
+    /// Copies `buf.len()` bytes at `offset` out. Bytes that someone else stores meanwhile may be
+    /// torn.
     fn read(&self, offset: u64, buf: &mut [u8]);
 
-    /// The `len` bytes at `offset` for a system call to read from; nothing where the media is no memory of this process.
+    /// The `len` bytes at `offset` for a system call to read from; nothing where the media is no
+    /// memory of this process.
     fn lend(&self, _offset: u64, _len: u64) -> Option<Bytes<'_>> {
         None
     }
@@ -32,16 +35,16 @@ pub trait Nvm {
     #[inline]
     fn prefetch(&self, _offset: u64) {}
 
-    /// Stores `bytes` at `offset` through the cache. Durable after [`flush`](Nvm::flush) of the range and
-    /// [`fence`](Nvm::fence).
+    /// Stores `bytes` at `offset` through the cache. Durable after [`flush`](Nvm::flush) of the
+    /// range and [`fence`](Nvm::fence).
     fn write(&self, offset: u64, bytes: &[u8]);
 
-    /// Stores `src` at `offset` (a multiple of 64) past the cache and fills the rest of the last cache line with zeros.
-    /// Durable after [`fence`](Nvm::fence).
+    /// Stores `src` at `offset` (a multiple of 64) past the cache and fills the rest of the last
+    /// cache line with zeros. Durable after [`fence`](Nvm::fence).
     ///
-    /// Returns the crc32c of the `src.len()` bytes that were stored (without the zeros), continued from `crc` as
-    /// `crc32c::crc32c_append(crc, bytes)` does. Each source byte is loaded exactly once, so that the checksum matches
-    /// the media even if the source changes meanwhile.
+    /// Returns the crc32c of the `src.len()` bytes that were stored (without the zeros), continued
+    /// from `crc` as `crc32c::crc32c_append(crc, bytes)` does. Each source byte is loaded exactly
+    /// once, so that the checksum matches the media even if the source changes meanwhile.
     fn write_streaming(&self, offset: u64, src: Bytes<'_>, crc: u32) -> u32;
 
     /// Loads the aligned word at `offset` with acquire ordering.
@@ -51,15 +54,17 @@ pub trait Nvm {
     /// [`flush`](Nvm::flush) and [`fence`](Nvm::fence).
     fn store_u64(&self, offset: u64, value: u64);
 
-    /// Starts writing the cache lines of the range back to the media. Complete after [`fence`](Nvm::fence).
+    /// Starts writing the cache lines of the range back to the media. Complete after
+    /// [`fence`](Nvm::fence).
     fn flush(&self, offset: u64, len: u64);
 
     /// Waits until everything streamed or flushed before by this thread is durable.
     fn fence(&self);
 }
 
-/// Ends the process on an access outside the media. Never returns to the caller: there is no right way to go on, and
-/// no formatting machinery is drawn into the hot path (which also runs inside foreign programs).
+/// Ends the process on an access outside the media. Never returns to the caller: there is no right
+/// way to go on, and no formatting machinery is drawn into the hot path (which also runs inside
+/// foreign programs).
 #[cold]
 #[inline(never)]
 pub(crate) fn out_of_range() -> ! {

@@ -109,8 +109,8 @@ pub(crate) fn memory_available() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What protects stores of this platform against power loss: `memory_controller` or `cpu_cache` (eADR); nothing
-/// without NVM. With several regions the weakest counts.
+/// What protects stores of this platform against power loss: `memory_controller` or `cpu_cache`
+/// (eADR); nothing without NVM. With several regions the weakest counts.
 pub fn persistence_domain() -> Option<String> {
     let regions = fs::read_dir("/sys/bus/nd/devices").ok()?;
     let domains: Vec<String> = regions

@@ -1,7 +1,7 @@
 //! Copies bytes past the cache and sums what it stored.
 //!
-//! Each source byte must be loaded exactly once: a checksum over a second look at the source would not match the media
-//! when the program changes its buffer during the call.
+//! Each source byte must be loaded exactly once: a checksum over a second look at the source would
+//! not match the media when the program changes its buffer during the call.
 #![allow(unsafe_code)] // Non-temporal stores through raw pointers.
 
 use std::arch::asm;
@@ -15,12 +15,14 @@ use crate::stream_clmul::stream_clmul;
 const LINE: usize = 64;
 const BOUNCE_BYTES: usize = 1024;
 
-/// Streams `src` to `dst`, fills the last line with zeros, and returns the crc32c of `src` continued from `crc`.
+/// Streams `src` to `dst`, fills the last line with zeros, and returns the crc32c of `src`
+/// continued from `crc`.
 ///
 /// # Safety
 ///
-/// `dst` must be 64-byte aligned and writable for `src.len()` rounded up to 64 bytes, and the memory must not be
-/// reachable through references. `path` must be one that this processor has ([`CopyPath::is_available`]).
+/// `dst` must be 64-byte aligned and writable for `src.len()` rounded up to 64 bytes, and the
+/// memory must not be reachable through references. `path` must be one that this processor has
+/// ([`CopyPath::is_available`]).
 #[inline]
 pub(crate) unsafe fn stream(path: CopyPath, dst: *mut u8, src: Bytes<'_>, crc: u32) -> u32 {
     match path {
@@ -48,8 +50,8 @@ unsafe fn stream_bounce(dst: *mut u8, src: Bytes<'_>, mut crc: u32) -> u32 {
         src.slice(done, n).copy_to(&mut bounce.0[..n]);
         bounce.0[n..lines].fill(0);
         crc = crc32c::crc32c_append(crc, &bounce.0[..n]);
-        // SAFETY: `done` is a multiple of 64 here, so that the range lies within the destination's whole lines; the
-        // bounce buffer is 64-byte aligned and has `lines` bytes.
+        // SAFETY: `done` is a multiple of 64 here, so that the range lies within the destination's
+        // whole lines; the bounce buffer is 64-byte aligned and has `lines` bytes.
         unsafe { stream_lines(dst.add(done), bounce.0.as_ptr(), lines) };
         done += n;
     }
@@ -63,14 +65,16 @@ unsafe fn stream_bounce(dst: *mut u8, src: Bytes<'_>, mut crc: u32) -> u32 {
 /// `from` must be readable and `to` writable for `len` bytes, both 64-byte aligned.
 unsafe fn stream_lines(to: *mut u8, from: *const u8, len: usize) {
     for at in (0..len).step_by(16) {
-        // SAFETY: `at` is a multiple of 16 below `len`, within both aligned ranges. SSE2 is part of x86-64.
+        // SAFETY: `at` is a multiple of 16 below `len`, within both aligned ranges. SSE2 is part of
+        // x86-64.
         unsafe {
             _mm_stream_si128(to.add(at).cast::<__m128i>(), _mm_load_si128(from.add(at).cast::<__m128i>()))
         };
     }
 }
 
-/// Waits for non-temporal stores and flushes. As asm, so that the compiler keeps all memory accesses on their side.
+/// Waits for non-temporal stores and flushes. As asm, so that the compiler keeps all memory
+/// accesses on their side.
 #[inline(always)]
 pub(crate) fn sfence() {
     // SAFETY: sfence only orders stores; it is part of x86-64.
@@ -162,7 +166,8 @@ mod tests {
         }
     }
 
-    /// The checksum must be that of the stored bytes, whatever another thread does to the source meanwhile.
+    /// The checksum must be that of the stored bytes, whatever another thread does to the source
+    /// meanwhile.
     #[test]
     fn changing_source_matches_what_was_stored() {
         use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

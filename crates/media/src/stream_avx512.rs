@@ -1,8 +1,8 @@
-//! Copy and crc32c in one pass with AVX-512: 64 bytes are loaded once, streamed out, and folded into the checksum from
-//! the same register, four lanes at a time.
+//! Copy and crc32c in one pass with AVX-512: 64 bytes are loaded once, streamed out, and folded
+//! into the checksum from the same register, four lanes at a time.
 //!
-//! It must load each source byte exactly once; loads are asm for that reason, and because the source may be changing,
-//! which Rust's own loads do not allow.
+//! It must load each source byte exactly once; loads are asm for that reason, and because the
+//! source may be changing, which Rust's own loads do not allow.
 #![allow(unsafe_code)] // Raw loads, non-temporal stores and instructions beyond the baseline.
 
 use std::arch::asm;
@@ -26,16 +26,18 @@ const fn all_by(bits: u32) -> [u64; 8] {
 
 const BY_BLOCK: [u64; 8] = all_by(8 * BLOCK as u32);
 const BY_LINE: [u64; 8] = all_by(8 * LINE as u32);
-/// The first three lanes move onto the last one, which stays (it is multiplied by nothing and added afterwards).
+/// The first three lanes move onto the last one, which stays (it is multiplied by nothing and added
+/// afterwards).
 const ONTO_LAST: [u64; 8] = lanes(fold_by(384), fold_by(256), fold_by(128), [0, 0]);
 
-/// Streams `len` bytes from `src` to `dst`, fills the last line with zeros, and returns the crc32c of the bytes
-/// continued from `crc`.
+/// Streams `len` bytes from `src` to `dst`, fills the last line with zeros, and returns the crc32c
+/// of the bytes continued from `crc`.
 ///
 /// # Safety
 ///
-/// `src` must be readable for `len` bytes (they may change meanwhile); `dst` must be 64-byte aligned and writable for
-/// `len` rounded up to 64, and must not be reachable through references. The processor must have the target features.
+/// `src` must be readable for `len` bytes (they may change meanwhile); `dst` must be 64-byte
+/// aligned and writable for `len` rounded up to 64, and must not be reachable through references.
+/// The processor must have the target features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vpclmulqdq,pclmulqdq,sse4.2")]
 pub(crate) unsafe fn stream_avx512(dst: *mut u8, src: *const u8, len: usize, crc: u32) -> u32 {
     let mut state = !crc;
@@ -157,7 +159,8 @@ unsafe fn copy_line(dst: *mut u8, src: *const u8) -> __m512i {
 unsafe fn copy_tail(dst: *mut u8, src: *const u8, len: usize) -> __m512i {
     let mask = u64::MAX >> (LINE - len);
     let line;
-    // SAFETY: reads only the bytes under the mask, the caller's; others do not fault. Executed once, as above.
+    // SAFETY: reads only the bytes under the mask, the caller's; others do not fault. Executed
+    // once, as above.
     unsafe {
         asm!(
             "vmovdqu8 {0}{{{2}}}{{z}}, [{1}]",

@@ -1,5 +1,6 @@
-//! Copy and crc32c in one pass with SSE and `pclmulqdq`, for processors without AVX-512 or its carry-less multiplication:
-//! 64 bytes are loaded once into four registers, streamed out, and folded into the checksum from the same registers.
+//! Copy and crc32c in one pass with SSE and `pclmulqdq`, for processors without AVX-512 or its
+//! carry-less multiplication: 64 bytes are loaded once into four registers, streamed out, and
+//! folded into the checksum from the same registers.
 //!
 //! It must load each source byte exactly once, as `stream_avx512`.
 #![allow(unsafe_code)] // Raw loads, non-temporal stores and instructions beyond the baseline.
@@ -16,12 +17,13 @@ const LINE: usize = 4 * LANE;
 const BY_LINE: [u64; 2] = fold_by(8 * LINE as u32);
 const BY_LANE: [u64; 2] = fold_by(8 * LANE as u32);
 
-/// Streams `src` to `dst`, fills the last line with zeros, and returns the crc32c of the bytes continued from `crc`.
+/// Streams `src` to `dst`, fills the last line with zeros, and returns the crc32c of the bytes
+/// continued from `crc`.
 ///
 /// # Safety
 ///
-/// `dst` must be 64-byte aligned and writable for `src.len()` rounded up to 64, and must not be reachable through
-/// references. The processor must have the target features.
+/// `dst` must be 64-byte aligned and writable for `src.len()` rounded up to 64, and must not be
+/// reachable through references. The processor must have the target features.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(crate) unsafe fn stream_clmul(dst: *mut u8, src: Bytes<'_>, crc: u32) -> u32 {
     let len = src.len();
@@ -82,8 +84,8 @@ fn fold(sum: __m128i, k: __m128i, next: __m128i) -> __m128i {
 #[target_feature(enable = "sse2")]
 unsafe fn copy_line(dst: *mut u8, src: *const u8) -> [__m128i; 4] {
     let (a, b, c, d);
-    // SAFETY: reads the caller's 64 bytes. Not `pure`, so it is executed once and never repeated. The stores stay in the
-    // caller's line.
+    // SAFETY: reads the caller's 64 bytes. Not `pure`, so it is executed once and never repeated.
+    // The stores stay in the caller's line.
     unsafe {
         asm!(
             "movdqu {0}, [{4}]",

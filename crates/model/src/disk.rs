@@ -1,5 +1,5 @@
-//! A file system of one file, in ordinary memory: every call on it is one step, as a kernel makes it that keeps readers out
-//! while it writes (xfs).
+//! A file system of one file, in ordinary memory: every call on it is one step, as a kernel makes
+//! it that keeps readers out while it writes (xfs).
 
 use std::io;
 use std::ops::Range;

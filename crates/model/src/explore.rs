@@ -1,5 +1,5 @@
-//! How schedules are chosen: at random, by priorities (PCT, which finds bugs of few ordering constraints with a known
-//! probability), or all of them.
+//! How schedules are chosen: at random, by priorities (PCT, which finds bugs of few ordering
+//! constraints with a known probability), or all of them.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,13 +52,15 @@ pub fn exhaust(model: impl Fn() + Send + Sync + 'static) -> usize {
     all
 }
 
-/// Says how many schedules were explored, past the test harness, which keeps what passing tests print.
+/// Says how many schedules were explored, past the test harness, which keeps what passing tests
+/// print.
 fn tell(schedules: usize, which: &str) {
     let line = format!("tally: model: schedules {schedules}; {which}\n");
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// Runs a model of a protocol that is broken on purpose: one of the schedules must fail, with `complaint`.
+/// Runs a model of a protocol that is broken on purpose: one of the schedules must fail, with
+/// `complaint`.
 pub fn caught(schedules: usize, complaint: &str, model: impl Fn() + Clone + Send + Sync + 'static) {
     let seed = seed();
     let mut config = config();

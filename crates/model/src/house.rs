@@ -1,6 +1,8 @@
-//! A board, a pool and one file, with clients that write and a keeper that syncs, expires, frees and repairs.
+//! A board, a pool and one file, with clients that write and a keeper that syncs, expires, frees
+//! and repairs.
 //!
-//! The kernel's part is played here: a page cache whose writes happen at once, and a disk that holds what was synced.
+//! The kernel's part is played here: a page cache whose writes happen at once, and a disk that
+//! holds what was synced.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};

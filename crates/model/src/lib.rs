@@ -1,9 +1,11 @@
-//! Model checking of the concurrent core: the real code of `board`, `cache` and `log` under the Shuttle scheduler,
-//! which chooses every interleaving, with media and page cache in ordinary memory.
+//! Model checking of the concurrent core: the real code of `board`, `cache` and `log` under the
+//! Shuttle scheduler, which chooses every interleaving, with media and page cache in ordinary
+//! memory.
 //!
-//! `cargo test -p holdfast-model` builds the models with `--cfg shuttle` into a directory of their own and runs them.
-//! `HOLDFAST_MODEL_FACTOR=100` explores a hundred times as many schedules, `HOLDFAST_MODEL_SEED` repeats a run.
-//! This crate must never hold a copy of a protocol: what it checks is what ships.
+//! `cargo test -p holdfast-model` builds the models with `--cfg shuttle` into a directory of their
+//! own and runs them. `HOLDFAST_MODEL_FACTOR=100` explores a hundred times as many schedules,
+//! `HOLDFAST_MODEL_SEED` repeats a run. This crate must never hold a copy of a protocol: what it
+//! checks is what ships.
 #![forbid(unsafe_code)]
 
 #[cfg(shuttle)]

@@ -1,5 +1,5 @@
-//! NVM in ordinary memory. Every store, flush and fence is a visible step: others may run before it, a thread can be
-//! killed there. It watches invariant 3 while the real code writes.
+//! NVM in ordinary memory. Every store, flush and fence is a visible step: others may run before
+//! it, a thread can be killed there. It watches invariant 3 while the real code writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -76,7 +76,8 @@ impl Media {
         Some((into / SEGMENT_BYTES) as u32)
     }
 
-    /// Invariant 3, first half: a segment gets a new generation only when every record in it is dead.
+    /// Invariant 3, first half: a segment gets a new generation only when every record in it is
+    /// dead.
     fn check_reuse(&self, segment: u32) {
         let (slots, mut live) = (self.slots(), None);
         scan_segment(self, &self.layout, &self.uuid, segment, &mut Vec::new(), |record| {

@@ -1,5 +1,5 @@
-//! One file that may be in state Behind, clients that write, cut and read it as the hooks do, and the keeper's own durable
-//! steps: drain, repair, leaving the state, requests.
+//! One file that may be in state Behind, clients that write, cut and read it as the hooks do, and
+//! the keeper's own durable steps: drain, repair, leaving the state, requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -118,7 +118,8 @@ impl Yard {
         assert!(matches!(outcome, Ok(Outcome::Absorbed { .. })), "{outcome:?}");
     }
 
-    /// A client's read at an offset, in the hooks' order: without a lock, by the kernel, under the page locks.
+    /// A client's read at an offset, in the hooks' order: without a lock, by the kernel, under the
+    /// page locks.
     pub fn read(&self, client: &Client<Media>, offset: u64, bytes: &mut [u8]) -> usize {
         for turn in 0.. {
             if bytes.len() <= GLANCE_BYTES_MAX

@@ -1,5 +1,6 @@
-//! State Behind: page rows and their frames between writers, readers and a keeper that drains; truncations; a file that enters
-//! the state under a reader; and the keeper's taking over from a client that dies at any step.
+//! State Behind: page rows and their frames between writers, readers and a keeper that drains;
+//! truncations; a file that enters the state under a reader; and the keeper's taking over from a
+//! client that dies at any step.
 #![cfg(shuttle)]
 
 use std::sync::Arc;
@@ -57,14 +58,16 @@ fn write(yard: &Yard, client: &holdfast_cache::Client<holdfast_model::Media>, at
     yard.done.store(u64::from(id), SeqCst);
 }
 
-/// A writer whose writes lie over the end of a page, a reader of them, and a keeper that drains twice.
+/// A writer whose writes lie over the end of a page, a reader of them, and a keeper that drains
+/// twice.
 fn chaining_and_draining(rules: Rules) {
     let yard = yard(rules);
     let (writer, keeper) = (yard.clone(), yard.clone());
     let writing = spawn(move || {
         let client = writer.client(2);
         for id in 1..=3 {
-            // The middle one begins earlier and ends earlier: it joins what is there, in a frame if there is one.
+            // The middle one begins earlier and ends earlier: it joins what is there, in a frame if
+            // there is one.
             write(&writer, &client, if id == 2 { FIRST - 4 } else { FIRST }, id);
         }
     });
@@ -81,25 +84,27 @@ fn chaining_and_draining(rules: Rules) {
     yard.check_drained();
 }
 
-/// History 21: a read that meets a write, a merge and a drain of its pages is whole and not older than what was
-/// acknowledged, or read, before.
+/// History 21: a read that meets a write, a merge and a drain of its pages is whole and not older
+/// than what was acknowledged, or read, before.
 #[test]
 fn a_read_is_whole_and_new_while_rows_come_change_and_go() {
     explore(schedules(2000), || chaining_and_draining(RULES));
 }
 
-/// History 20: a keeper that drains without the page locks takes a newer row away, or frees the frame that is read.
+/// History 20: a keeper that drains without the page locks takes a newer row away, or frees the
+/// frame that is read.
 #[test]
 fn draining_without_the_page_locks_is_caught() {
     let rules = Rules { mutation: Some(Mutation::DrainUnlocked), ..RULES };
     caught(schedules(20_000), "a read is", move || chaining_and_draining(rules));
 }
 
-/// Where a first write lies that a second one, over the end of its page, is not joined with: that one goes to the page cache
-/// at once.
+/// Where a first write lies that a second one, over the end of its page, is not joined with: that
+/// one goes to the page cache at once.
 const BEFORE: u64 = FIRST - 100;
 
-/// Two writes and a drain while a reader has the kernel read, who saw no row. The file may enter the state only then.
+/// Two writes and a drain while a reader has the kernel read, who saw no row. The file may enter
+/// the state only then.
 fn two_writes_under_a_reader(rules: Rules, is_behind: bool) {
     let yard = Yard::new(rules, plan(), 2 * PAGE_BYTES);
     if is_behind {
@@ -143,8 +148,8 @@ fn a_kernel_read_that_is_not_checked_is_caught() {
     caught(schedules(40_000), "a read is old", move || two_writes_under_a_reader(rules, true));
 }
 
-/// A program that writes over the end of a page and cuts the file before that, by turns; a reader; and a keeper that drains of
-/// its own accord, too.
+/// A program that writes over the end of a page and cuts the file before that, by turns; a reader;
+/// and a keeper that drains of its own accord, too.
 fn cutting_under_a_reader(rules: Rules) {
     let yard = yard(rules);
     let (writer, keeper, server) = (yard.clone(), yard.clone(), yard.clone());
@@ -181,9 +186,9 @@ fn cutting_under_a_reader(rules: Rules) {
     yard.check_drained();
 }
 
-/// History 17 for readers: a file that is cut and grows again is seen whole, in its old length or in its new one. And two drains
-/// of a file that end together leave its rows counted right: the count once went below zero, and to zero with the next row, which
-/// hid that one from readers.
+/// History 17 for readers: a file that is cut and grows again is seen whole, in its old length or
+/// in its new one. And two drains of a file that end together leave its rows counted right: the
+/// count once went below zero, and to zero with the next row, which hid that one from readers.
 #[test]
 fn a_read_is_whole_while_the_file_is_cut_and_grows() {
     explore(schedules(1000), || cutting_under_a_reader(RULES));
@@ -196,8 +201,9 @@ fn a_count_that_is_cleared_amid_a_drain_is_caught() {
     caught(schedules(20_000), "rows are left", move || cutting_under_a_reader(rules));
 }
 
-/// One client dies before its visible step number `steps`; another writes the same bytes and reads them. Returns whether the
-/// client was killed. With `opens_only` the keeper opens what the dead one held and does nothing else.
+/// One client dies before its visible step number `steps`; another writes the same bytes and reads
+/// them. Returns whether the client was killed. With `opens_only` the keeper opens what the dead
+/// one held and does nothing else.
 fn victim_and_other(steps: u64, opens_only: bool) -> bool {
     let yard = yard(DEADLY);
     let before = yard.client(4);
@@ -234,8 +240,8 @@ fn victim_and_other(steps: u64, opens_only: bool) -> bool {
     killed
 }
 
-/// History 15 in state Behind: killed at every step of a write over the end of a page, with one row entered and the other not,
-/// it is whole in both or in none.
+/// History 15 in state Behind: killed at every step of a write over the end of a page, with one row
+/// entered and the other not, it is whole in both or in none.
 #[test]
 fn a_write_of_a_dead_client_is_whole_in_all_its_pages_or_never_was() {
     for steps in 0.. {

@@ -1,4 +1,5 @@
-//! Loaded pages: readers without locks against a writer, evictions, a drain and the file leaving state Behind.
+//! Loaded pages: readers without locks against a writer, evictions, a drain and the file leaving
+//! state Behind.
 #![cfg(shuttle)]
 
 use std::sync::atomic::Ordering::SeqCst;
@@ -38,8 +39,8 @@ fn write(yard: &Yard, client: &Client<Media>, id: u8) {
     yard.done.store(u64::from(id), SeqCst);
 }
 
-/// A writer of two records, a reader of them, a reader whose pages want frames, and a keeper that drains, then takes the
-/// file out of the state, after which an outsider writes a third record.
+/// A writer of two records, a reader of them, a reader whose pages want frames, and a keeper that
+/// drains, then takes the file out of the state, after which an outsider writes a third record.
 fn readers_and_others(rules: Rules) {
     let place = yard(rules);
     let mut threads = Vec::new();
@@ -81,7 +82,8 @@ fn readers_and_others(rules: Rules) {
     assert!(read(&place, &place.client(5), AT) == [3; BYTES], "a read is old at the end");
 }
 
-/// History 21, and history 10 for readers: every read is whole, and not older than what was acknowledged, or read, before.
+/// History 21, and history 10 for readers: every read is whole, and not older than what was
+/// acknowledged, or read, before.
 #[test]
 fn a_glance_is_whole_and_new_whatever_happens_beside_it() {
     explore(schedules(3000), || readers_and_others(RULES));

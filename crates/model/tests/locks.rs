@@ -49,8 +49,8 @@ fn two_lanes_share_a_page_under_every_schedule() {
     assert!(count > 100, "only {count} schedules: nothing raced");
 }
 
-/// Overlapping ranges, locked in the order of the table, also across its end: mutual exclusion, no lost wake-up, no
-/// deadlock; with stores that others see late.
+/// Overlapping ranges, locked in the order of the table, also across its end: mutual exclusion, no
+/// lost wake-up, no deadlock; with stores that others see late.
 #[test]
 fn overlapping_ranges_exclude_each_other() {
     explore(schedules(6000), || lanes_over(BUFFERED, 2, &[(0, 2), (1, 2), (0, 3)]));
@@ -129,8 +129,8 @@ fn writers_and_holders(rules: Rules) {
     }
 }
 
-/// Announcements are shared holds: nobody is inside while a file is exclusive, writers go on afterwards, no wake-up is
-/// lost; with stores that others see late.
+/// Announcements are shared holds: nobody is inside while a file is exclusive, writers go on
+/// afterwards, no wake-up is lost; with stores that others see late.
 #[test]
 fn nobody_writes_while_a_file_is_exclusive() {
     explore(schedules(4000), || writers_and_holders(BUFFERED));
@@ -143,7 +143,8 @@ fn looking_before_announcing_is_caught() {
     caught(schedules(20_000), "inside of an exclusive file", move || writers_and_holders(rules));
 }
 
-/// A client that dies at any step of a truncation, exclusive word in hand or not: the repair lets the others in.
+/// A client that dies at any step of a truncation, exclusive word in hand or not: the repair lets
+/// the others in.
 #[test]
 fn a_dead_holder_of_a_file_is_let_go() {
     for steps in 0.. {

@@ -9,7 +9,8 @@ use holdfast_model::{House, caught, explore, schedules};
 
 const BUFFERED: Rules = Rules { memory: Memory::Buffered, early_returns: false, mutation: None };
 
-/// Three writers of one file, two of them of the same pages, and a keeper that computes S three times.
+/// Three writers of one file, two of them of the same pages, and a keeper that computes S three
+/// times.
 fn writers_and_keeper(rules: Rules) {
     let house = House::new(rules, 3, 8);
     let mut threads = Vec::new();
@@ -36,8 +37,9 @@ fn writers_and_keeper(rules: Rules) {
     house.check_recovery();
 }
 
-/// Invariant 2, history 14: no seq up to S belongs to an operation whose bytes were not written when S was computed;
-/// with stores that others see late. At the end log and page cache are alike (invariant 1, history 5).
+/// Invariant 2, history 14: no seq up to S belongs to an operation whose bytes were not written
+/// when S was computed; with stores that others see late. At the end log and page cache are alike
+/// (invariant 1, history 5).
 #[test]
 fn s_is_never_ahead_of_the_page_cache() {
     explore(schedules(4000), || writers_and_keeper(BUFFERED));
@@ -50,14 +52,16 @@ fn drawing_before_announcing_is_caught() {
     caught(schedules(20_000), "before its bytes were written", move || writers_and_keeper(rules));
 }
 
-/// History 14: a counter read after the announcements includes seqs that were announced too late to be seen.
+/// History 14: a counter read after the announcements includes seqs that were announced too late to
+/// be seen.
 #[test]
 fn reading_announcements_first_is_caught() {
     let rules = Rules { mutation: Some(Mutation::AnnouncementsBeforeCounter), ..BUFFERED };
     caught(schedules(20_000), "before its bytes were written", move || writers_and_keeper(rules));
 }
 
-/// History 11: what is acknowledged although the keeper dies is in the log that recovery reads after its death.
+/// History 11: what is acknowledged although the keeper dies is in the log that recovery reads
+/// after its death.
 #[test]
 fn nothing_acknowledged_after_the_keepers_death_is_missed_by_recovery() {
     explore(schedules(4000), || {

@@ -16,8 +16,8 @@ const FULL: usize = 3800;
 /// Spans two segments.
 const GROUP: usize = 5000;
 
-/// Writers that fill segments and, beside them, an expirer as the keeper runs it: it sleeps while nothing is dirty and
-/// is woken by the first writer, by the bell, and by whoever wants space.
+/// Writers that fill segments and, beside them, an expirer as the keeper runs it: it sleeps while
+/// nothing is dirty and is woken by the first writer, by the bell, and by whoever wants space.
 fn writers_and_expirer(rules: Rules, lanes: u32, segments: u32, sizes: &'static [&'static [usize]]) {
     let house = House::new(rules, lanes, segments);
     let left = Arc::new(AtomicU32::new(sizes.len() as u32));
@@ -62,15 +62,17 @@ fn check_idle(board: &Board) {
     assert!(board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0 && lane.announce.load(SeqCst) == 0));
 }
 
-/// Invariant 3: a segment is in one hand, and is reused only when its records are dead and its new generation is
-/// durable (the media checks it at every store). Whoever waits for space is woken (history 13).
+/// Invariant 3: a segment is in one hand, and is reused only when its records are dead and its new
+/// generation is durable (the media checks it at every store). Whoever waits for space is woken
+/// (history 13).
 #[test]
 fn segments_change_hands_only_when_they_are_dead() {
     explore(schedules(2500), || writers_and_expirer(BUFFERED, 2, 4, &[&[FULL, FULL], &[FULL, 100, FULL]]));
     explore(schedules(1500), || writers_and_expirer(BUFFERED, 2, 6, &[&[FULL, GROUP], &[GROUP, FULL]]));
 }
 
-/// Files looked at before the sealed segments are collected: a record may be written and sealed in between.
+/// Files looked at before the sealed segments are collected: a record may be written and sealed in
+/// between.
 #[test]
 fn looking_at_files_before_segments_is_caught() {
     let rules = Rules { mutation: Some(Mutation::FilesBeforeSegments), ..BUFFERED };
@@ -79,7 +81,8 @@ fn looking_at_files_before_segments_is_caught() {
     });
 }
 
-/// A record before its segment's generation is durable could be taken for one of the segment's older use, or lost.
+/// A record before its segment's generation is durable could be taken for one of the segment's
+/// older use, or lost.
 #[test]
 fn a_record_before_its_generation_is_caught() {
     let rules = Rules { mutation: Some(Mutation::RecordBeforeGeneration), ..BUFFERED };
@@ -109,15 +112,15 @@ fn whoever_waits_for_a_lane_is_woken() {
     });
 }
 
-/// Two writers want two segments each and there are three: neither sleeps on while enough are free, neither keeps the
-/// other awake.
+/// Two writers want two segments each and there are three: neither sleeps on while enough are free,
+/// neither keeps the other awake.
 #[test]
 fn whoever_waits_for_several_segments_is_woken() {
     explore(schedules(2500), || writers_and_expirer(BUFFERED, 2, 3, &[&[GROUP], &[GROUP]]));
 }
 
-/// One segment is free; who wants two takes it and must give it back. Who wants one, and looked in between, is woken:
-/// the others become free only when it is done.
+/// One segment is free; who wants two takes it and must give it back. Who wants one, and looked in
+/// between, is woken: the others become free only when it is done.
 #[test]
 fn a_segment_given_back_wakes_who_waits_for_it() {
     explore(schedules(2500), || {

@@ -10,8 +10,8 @@ use holdfast_model::{House, caught, explore, schedules};
 
 const RULES: Rules = Rules { memory: Memory::Buffered, early_returns: true, mutation: None };
 
-/// One client dies before its visible step number `steps`, two others write the same pages meanwhile, the keeper
-/// computes S and repairs. Returns whether the client was killed.
+/// One client dies before its visible step number `steps`, two others write the same pages
+/// meanwhile, the keeper computes S and repairs. Returns whether the client was killed.
 fn victim_and_others(rules: Rules, steps: u64, bytes: usize) -> bool {
     let house = House::new(rules, 3, 10);
     let doomed = house.clone();
@@ -63,9 +63,9 @@ fn at_every_step(schedules: usize, bytes: usize) {
     }
 }
 
-/// History 15, invariant 2: killed at every step of a write while others wait for its pages, the operation is rolled
-/// forward under its locks or never was; no older bytes land over newer ones, S waits for it, nothing acknowledged is
-/// lost, nobody waits for ever.
+/// History 15, invariant 2: killed at every step of a write while others wait for its pages, the
+/// operation is rolled forward under its locks or never was; no older bytes land over newer ones, S
+/// waits for it, nothing acknowledged is lost, nobody waits for ever.
 #[test]
 fn a_write_of_a_dead_client_is_whole_or_never_was() {
     at_every_step(schedules(120), 150);
@@ -77,8 +77,8 @@ fn a_group_of_a_dead_client_is_whole_or_never_was() {
     at_every_step(schedules(60), 5000);
 }
 
-/// History 15: with the locks opened before the seq is cleared, a dead client's write can be rolled forward onto what
-/// another wrote since.
+/// History 15: with the locks opened before the seq is cleared, a dead client's write can be rolled
+/// forward onto what another wrote since.
 #[test]
 fn opening_locks_before_the_seq_is_cleared_is_caught() {
     let rules = Rules { mutation: Some(Mutation::OpenBeforeSettling), ..RULES };

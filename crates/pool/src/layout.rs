@@ -3,7 +3,8 @@
 use crate::slot::SLOT_BYTES;
 use crate::spill::{FRAME_ENTRY_BYTES, HOME_BYTES};
 
-/// Size and alignment of a segment, in bytes: one huge page. (The model checker fills many: small ones.)
+/// Size and alignment of a segment, in bytes: one huge page. (The model checker fills many: small
+/// ones.)
 pub const SEGMENT_BYTES: u64 = if cfg!(shuttle) { 4096 } else { 2 << 20 };
 /// The smallest pool, in bytes: enough segments for a few lanes and for draining behind them.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
@@ -70,13 +71,14 @@ impl Layout {
         Ok(layout)
     }
 
-    /// A geometry no pool on media has: small enough that a simulator reaches every corner of it. `segment_bytes` is a
-    /// power of two of at least a page.
+    /// A geometry no pool on media has: small enough that a simulator reaches every corner of it.
+    /// `segment_bytes` is a power of two of at least a page.
     pub fn miniature(slot_count: u32, segment_count: u32, segment_bytes: u64) -> Self {
         Self { pool_bytes: 0, slot_count, segment_count, frame_count: 0, segment_bytes }.with_frames(0)
     }
 
-    /// A miniature with an index for so many frames; with none it has no room for a spill file at all.
+    /// A miniature with an index for so many frames; with none it has no room for a spill file at
+    /// all.
     pub fn with_frames(mut self, frame_count: u32) -> Self {
         self.frame_count = frame_count;
         self.pool_bytes = self.offset(Zone::Segments) + u64::from(self.segment_count) * self.segment_bytes;
@@ -116,7 +118,8 @@ impl Layout {
         self.offset(Zone::Frames) + HOME_BYTES + u64::from(frame) * FRAME_ENTRY_BYTES
     }
 
-    /// The largest write that is all there or not at all after a crash, in bytes: an eighth of the pool.
+    /// The largest write that is all there or not at all after a crash, in bytes: an eighth of the
+    /// pool.
     pub fn atomic_write_bytes_max(&self) -> u64 {
         self.pool_bytes / 8
     }

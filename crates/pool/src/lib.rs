@@ -1,8 +1,8 @@
 //! The on-media format of a pool: zones, superblock, file slots, segment headers, checksums.
 //!
-//! `docs/format.md` is the reference; a snapshot test holds both together. This crate contains no unsafe
-//! code, knows nothing of records' contents, and never decides what a crash means: it only says what is
-//! well-formed.
+//! `docs/format.md` is the reference; a snapshot test holds both together. This crate contains no
+//! unsafe code, knows nothing of records' contents, and never decides what a crash means: it only
+//! says what is well-formed.
 #![forbid(unsafe_code)]
 
 mod layout;

@@ -23,7 +23,8 @@ pub fn set_segment_generation(nvm: &impl Nvm, layout: &Layout, segment: u32, gen
     nvm.fence();
 }
 
-/// Where the checksums of a segment's records start: no record is valid in another pool, segment or generation.
+/// Where the checksums of a segment's records start: no record is valid in another pool, segment or
+/// generation.
 pub fn segment_seed(uuid: &[u8; 16], segment: u32, generation: u64) -> u32 {
     let crc = crc32c::crc32c(uuid);
     let crc = crc32c::crc32c_append(crc, &segment.to_le_bytes());

@@ -1,9 +1,10 @@
 //! File slots: who a file is, where it was last seen, and up to which seq its records are void.
 //!
-//! A slot's identity is written once per use and never changed; paths, and stamps of what the disk has of the file,
-//! live in two alternating checksummed copies each, so that a crash while one is written leaves the other;
-//! `expired_seq`, the in-use mark, the marks and the time at which the keeper left the file are self-checking words
-//! outside of them. Only the keeper writes here (clients map this zone read-only).
+//! A slot's identity is written once per use and never changed; paths, and stamps of what the disk
+//! has of the file, live in two alternating checksummed copies each, so that a crash while one is
+//! written leaves the other; `expired_seq`, the in-use mark, the marks and the time at which the
+//! keeper left the file are self-checking words outside of them. Only the keeper writes here
+//! (clients map this zone read-only).
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -23,19 +24,21 @@ pub const PATH_BYTES_MAX: usize = 1504;
 pub const MARK_CONFLICT: u64 = 1;
 /// Recovery set the file's records aside; a person decides.
 pub const MARK_SET_ASIDE: u64 = 2;
-/// The last link is gone for good: all records are void and a name that comes back is removed again.
+/// The last link is gone for good: all records are void and a name that comes back is removed
+/// again.
 pub const MARK_VOID: u64 = 4;
 /// The program created the file under the keeper's eyes and its name may not be on disk yet.
 pub const MARK_CREATED: u64 = 8;
 /// See [`Slots::mark_rebuilt`].
 const MARK_REBUILT: u64 = 16;
-/// Bytes of the file may be in the log and not in the page cache: it is in state Behind, its disk refused a sync, or a
-/// recovery is writing its records to it.
+/// Bytes of the file may be in the log and not in the page cache: it is in state Behind, its disk
+/// refused a sync, or a recovery is writing its records to it.
 pub const MARK_AHEAD: u64 = 32;
-/// The file of a slot that recovery set aside was given a newer slot: its old records would go over newer bytes.
+/// The file of a slot that recovery set aside was given a newer slot: its old records would go over
+/// newer bytes.
 pub const MARK_SUPERSEDED: u64 = 64;
-/// Its last name was removed by nobody under Holdfast. Where the crash has brought it back it is the file that it was, with its
-/// records; where it has not, nothing is built anew.
+/// Its last name was removed by nobody under Holdfast. Where the crash has brought it back it is
+/// the file that it was, with its records; where it has not, nothing is built anew.
 pub const MARK_REMOVED: u64 = 128;
 
 const IN_USE: u64 = 256;
@@ -100,7 +103,8 @@ struct RawStamp {
 const _: () = assert!(size_of::<RawStamp>() == 128 && STAMPS[0] + 128 <= STAMPS[1]);
 const _: () = assert!(STAMPS[1] + 128 <= HINTS[0]);
 
-/// Who a file is, for the file system: the UUID and the kernel's handle (never only an inode number).
+/// Who a file is, for the file system: the UUID and the kernel's handle (never only an inode
+/// number).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// UUID of the file system.
@@ -120,7 +124,8 @@ impl Identity {
     }
 }
 
-/// Mode and owner a file had when it became managed: what recovery gives one that it has to build anew.
+/// Mode and owner a file had when it became managed: what recovery gives one that it has to build
+/// anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
     /// Permission bits, as in `st_mode`.
@@ -140,7 +145,8 @@ pub struct Parent {
     pub handle: Vec<u8>,
 }
 
-/// Where a file was mounted: a boot of the machine, and the mount's number, which is never given out twice in it.
+/// Where a file was mounted: a boot of the machine, and the mount's number, which is never given
+/// out twice in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
     /// The boot's id.
@@ -149,7 +155,8 @@ pub struct Mount {
     pub id: u64,
 }
 
-/// What the file system said of a file at a moment at which the keeper knew what the disk has of it.
+/// What the file system said of a file at a moment at which the keeper knew what the disk has of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Whether a sync that began afterwards succeeded: the disk is never older than this.
@@ -184,8 +191,8 @@ pub enum HintKind {
     Name,
     /// The name is about to be removed, or was.
     Unlink,
-    /// The file, whose only name the older copy says, is about to get this one instead, or did: until its names are on disk
-    /// recovery renames it again.
+    /// The file, whose only name the older copy says, is about to get this one instead, or did:
+    /// until its names are on disk recovery renames it again.
     Rename,
 }
 
@@ -249,7 +256,8 @@ impl<N: Nvm> Slots<'_, N> {
         self.nvm.load_u64(self.layout.slot_offset(slot) + IN_USE) != 0 && self.word(slot, IN_USE).is_none()
     }
 
-    /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a fence.
+    /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a
+    /// fence.
     ///
     /// `expired_seq` starts at `generation`: nothing older than the slot's use can be live in it.
     pub fn take(&self, slot: u32, generation: u64, taken: &Taken<'_>) {
@@ -410,7 +418,8 @@ impl<N: Nvm> Slots<'_, N> {
         self.set_word(slot, EXPIRED, encode(seq));
     }
 
-    /// The `MARK_*` bits of a slot; a damaged word reads as a conflict, so that nothing is replayed blindly.
+    /// The `MARK_*` bits of a slot; a damaged word reads as a conflict, so that nothing is replayed
+    /// blindly.
     pub fn marks(&self, slot: u32) -> u64 {
         self.word(slot, MARKS).unwrap_or(MARK_CONFLICT)
     }
@@ -420,8 +429,9 @@ impl<N: Nvm> Slots<'_, N> {
         self.set_word(slot, MARKS, encode(marks));
     }
 
-    /// Adds a mark: recovery holds all of the lost file, synced, under a temporary name beside its newest path hint,
-    /// and has only to give it that name. Cleared by [`Slots::set_marks`] with the other marks.
+    /// Adds a mark: recovery holds all of the lost file, synced, under a temporary name beside its
+    /// newest path hint, and has only to give it that name. Cleared by [`Slots::set_marks`] with
+    /// the other marks.
     pub fn mark_rebuilt(&self, slot: u32) {
         self.set_marks(slot, self.marks(slot) | MARK_REBUILT);
     }
@@ -448,8 +458,8 @@ impl<N: Nvm> Slots<'_, N> {
         self.write_hint(slot, copy, generation, &Hint { kind, version, path: path.to_vec(), parent });
     }
 
-    /// Makes `path` the newest name, durably. A copy that says so already is not touched: should the other one be torn by
-    /// a crash, the name still stands in it.
+    /// Makes `path` the newest name, durably. A copy that says so already is not touched: should
+    /// the other one be torn by a crash, the name still stands in it.
     pub fn restore_hint(&self, slot: u32, path: &[u8]) {
         let copies = [0, 1].map(|copy| self.hint(slot, copy));
         let says = |hint: &Option<Hint>| {

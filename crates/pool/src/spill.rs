@@ -1,8 +1,10 @@
-//! The pool's account of its spill file: where the file is, and which segment each of its frames holds.
+//! The pool's account of its spill file: where the file is, and which segment each of its frames
+//! holds.
 //!
-//! A frame is a segment's bytes, copied one by one; its entry says which segment and generation it was, so that its records
-//! are checked as they were there. An entry counts from the store of its generation word on: whatever it needs is durable
-//! before. The spill file's own header is here, too. Nothing here touches the file.
+//! A frame is a segment's bytes, copied one by one; its entry says which segment and generation it
+//! was, so that its records are checked as they were there. An entry counts from the store of its
+//! generation word on: whatever it needs is durable before. The spill file's own header is here,
+//! too. Nothing here touches the file.
 
 use holdfast_media::Nvm;
 use zerocopy::little_endian::{U32, U64};
@@ -82,7 +84,8 @@ pub struct Frames<'a, N> {
 }
 
 impl<N: Nvm> Frames<'_, N> {
-    /// Where the spill file is; `None` when there never was one, or what stands there was never finished.
+    /// Where the spill file is; `None` when there never was one, or what stands there was never
+    /// finished.
     pub fn home(&self) -> Option<Home> {
         if self.layout.frame_count == 0 {
             return None;
@@ -100,7 +103,8 @@ impl<N: Nvm> Frames<'_, N> {
         is_sound.then(|| Home { path: path.to_vec(), id: raw.id, frame_count })
     }
 
-    /// Persists where the spill file is. No frame may be in use: a crash in between leaves no home at all.
+    /// Persists where the spill file is. No frame may be in use: a crash in between leaves no home
+    /// at all.
     pub fn set_home(&self, home: &Home) -> Result<(), HomeError> {
         let frames_max = self.layout.frame_count;
         if home.path.len() > PATH_BYTES_MAX || home.frame_count > frames_max {
@@ -140,8 +144,8 @@ impl<N: Nvm> Frames<'_, N> {
         if is_possible { Ok(Some(Frame { segment, generation, end })) } else { Err(DamagedEntry) }
     }
 
-    /// Persists what frames hold, whose bytes are durable in the file: first all that is needed, then the words that
-    /// make it count.
+    /// Persists what frames hold, whose bytes are durable in the file: first all that is needed,
+    /// then the words that make it count.
     pub fn put(&self, frames: &[(u32, Frame)]) {
         for (frame, held) in frames {
             let at = self.layout.frame_offset(*frame) + 8;

@@ -69,7 +69,8 @@ pub enum FormatError {
     },
 }
 
-/// Writes an empty pool. Segments are given no generation, so nothing in them is valid; the superblock goes last.
+/// Writes an empty pool. Segments are given no generation, so nothing in them is valid; the
+/// superblock goes last.
 pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u64) -> Superblock {
     nvm.write(layout.offset(Zone::Superblock), &[0; 128]);
     nvm.flush(layout.offset(Zone::Superblock), 128);
@@ -172,8 +173,8 @@ impl<N: Nvm> Words<'_, N> {
         self.set(0, encode(unix_us));
     }
 
-    /// When the machine of that keeper was booted, in microseconds since 1970 by its clock at the last heartbeat: it moves
-    /// only when that clock is set.
+    /// When the machine of that keeper was booted, in microseconds since 1970 by its clock at the
+    /// last heartbeat: it moves only when that clock is set.
     pub fn booted_unix_us(&self) -> Option<u64> {
         decode(self.nvm.load_u64(self.at(3)))
     }
@@ -183,7 +184,8 @@ impl<N: Nvm> Words<'_, N> {
         self.set(3, encode(unix_us));
     }
 
-    /// The counter's value if the pool was closed cleanly: nothing is live and every number used is below it.
+    /// The counter's value if the pool was closed cleanly: nothing is live and every number used is
+    /// below it.
     pub fn counter_clean(&self) -> Option<u64> {
         decode(self.nvm.load_u64(self.at(1)))
     }

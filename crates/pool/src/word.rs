@@ -1,7 +1,8 @@
-//! Self-checking words: 52 bits of value and 12 of check in eight bytes that one store replaces at once.
+//! Self-checking words: 52 bits of value and 12 of check in eight bytes that one store replaces at
+//! once.
 //!
-//! They hold what must change without a second fence: generations, `expired_seq`, marks, the heartbeat.
-//! An all-zero word is never valid, so unwritten media is told from a stored zero.
+//! They hold what must change without a second fence: generations, `expired_seq`, marks, the
+//! heartbeat. An all-zero word is never valid, so unwritten media is told from a stored zero.
 
 /// The largest value a checked word can hold: at 1.4 million numbers a second, a century of them.
 pub const CHECKED_MAX: u64 = (1 << 52) - 1;

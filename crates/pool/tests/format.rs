@@ -1,4 +1,5 @@
-//! Holds the code and `docs/format.md` together: the bytes of a small pool, as the document prints them.
+//! Holds the code and `docs/format.md` together: the bytes of a small pool, as the document prints
+//! them.
 //!
 //! When this fails the format has changed: that needs a new version number, not a new listing.
 

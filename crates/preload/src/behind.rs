@@ -1,6 +1,8 @@
-//! Files of which the kernel does not have the newest bytes (state Behind), as calls that read or look find them.
+//! Files of which the kernel does not have the newest bytes (state Behind), as calls that read or
+//! look find them.
 //!
-//! While no file is in that state, a call pays for one load. It registers nothing, and never turns a call away.
+//! While no file is in that state, a call pays for one load. It registers nothing, and never turns
+//! a call away.
 #![allow(unsafe_code)] // Paths of the program.
 
 use core::ffi::{c_char, c_int};
@@ -77,11 +79,13 @@ fn absorbed(client: &Client, fd: c_int) -> Option<FileRef> {
     }
 }
 
-/// Brings the newest bytes of the file behind `fd` to the page cache, for a call of the kernel's that reads it once.
+/// Brings the newest bytes of the file behind `fd` to the page cache, for a call of the kernel's
+/// that reads it once.
 #[inline]
 pub fn bring(fd: c_int) {
     if let Some((client, file)) = of_reading(fd) {
-        // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+        // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
+        // too.
         let _ = critical::section(|| client.bring_to_kernel(file));
     }
 }
@@ -93,7 +97,8 @@ pub fn bring_all() -> Result<(), Errno> {
         .map_or(Ok(()), |client| critical::section(|| client.bring_all_to_kernel()))
 }
 
-/// As `bring`, and keeps the file out of state Behind for good: somebody goes on reading it where we do not see it.
+/// As `bring`, and keeps the file out of state Behind for good: somebody goes on reading it where
+/// we do not see it.
 pub fn show(fd: c_int) {
     // What was leased for the state stays so when no file may enter it any more.
     if let Some(client) = process::client().filter(|client| client.writes_behind() || client.leases_files())
@@ -126,7 +131,8 @@ pub unsafe fn show_path(dirfd: c_int, path: *const c_char, flags: c_int) {
     }
 }
 
-/// Whether some file's newest bytes may be hidden from the kernel: to be asked before the kernel is.
+/// Whether some file's newest bytes may be hidden from the kernel: to be asked before the kernel
+/// is.
 #[inline]
 pub fn may_hide() -> bool {
     process::client().is_some_and(Client::may_hide_bytes)
@@ -142,7 +148,8 @@ pub enum Known {
     More(Look),
 }
 
-/// What is known of a file of which the kernel has just said `times`; `before`: what was found here before it was asked.
+/// What is known of a file of which the kernel has just said `times`; `before`: what was found here
+/// before it was asked.
 #[inline]
 pub fn look(dev: u64, ino: u64, times: Times, before: Option<&Look>) -> Known {
     let Some(client) = process::client().filter(|client| client.knows_better()) else {

@@ -1,13 +1,14 @@
 //! The short section in which a thread holds locks: no signal handler may run in it (history 23).
 //!
-//! A handler that writes to a file would wait for the page lock its own thread holds. Nothing in the section may
-//! wait for the program.
+//! A handler that writes to a file would wait for the page lock its own thread holds. Nothing in
+//! the section may wait for the program.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
 use crate::{raw, signals, tls};
 
-/// Runs `work` with the program's signal handlers put off until its end. Sections may lie in one another.
+/// Runs `work` with the program's signal handlers put off until its end. Sections may lie in one
+/// another.
 #[inline]
 pub fn section<R>(work: impl FnOnce() -> R) -> R {
     if !signals::wait_for_sections() {

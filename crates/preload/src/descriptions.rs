@@ -1,7 +1,8 @@
-//! Open file descriptions that the program may write through: one row each, shared by duplicated descriptors.
+//! Open file descriptions that the program may write through: one row each, shared by duplicated
+//! descriptors.
 //!
-//! The rows are a static pool: no allocation, and a forked child has its copy. A description never keeps a
-//! descriptor of its own open.
+//! The rows are a static pool: no allocation, and a forked child has its copy. A description never
+//! keeps a descriptor of its own open.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -60,7 +61,8 @@ pub struct Description {
     device: AtomicU64,
     ino: AtomicU64,
     path_changes: AtomicU32,
-    /// When the file's creation was noted in the ledger ([`Epoch::to_raw`]), until its slot is told; else 0.
+    /// When the file's creation was noted in the ledger ([`Epoch::to_raw`]), until its slot is
+    /// told; else 0.
     noted: AtomicU64,
 }
 
@@ -132,8 +134,8 @@ pub fn share_all() {
     }
 }
 
-/// In a forked child: other threads' locks went away with them, and what was noted in the ledger once is the parent's to take
-/// back.
+/// In a forked child: other threads' locks went away with them, and what was noted in the ledger
+/// once is the parent's to take back.
 pub fn reset_for_child() {
     for row in POOL.iter().take(USED.load(Ordering::Relaxed) as usize) {
         row.lock.store(0, Ordering::Relaxed);
@@ -210,7 +212,8 @@ impl Description {
         (ino != 0).then(|| (self.device.load(Ordering::Relaxed), ino))
     }
 
-    /// Remembers when the file's creation was noted in the ledger. Until a slot holds it, it is pending.
+    /// Remembers when the file's creation was noted in the ledger. Until a slot holds it, it is
+    /// pending.
     pub fn remember_noted(&self, noted: Option<Epoch>) {
         self.noted.store(noted.map_or(0, Epoch::to_raw), Ordering::SeqCst);
     }
@@ -220,8 +223,8 @@ impl Description {
         Epoch::from_raw(self.noted.swap(0, Ordering::SeqCst))
     }
 
-    /// Whether the file is as it was created. Another process' change within the same tick of a coarse clock is
-    /// missed if it left the size alone.
+    /// Whether the file is as it was created. Another process' change within the same tick of a
+    /// coarse clock is missed if it left the size alone.
     pub fn is_as_born(&self, stat: &Stat) -> bool {
         stat.size == 0
             && stat.changed_ns == self.born_ns.load(Ordering::Relaxed)
@@ -244,7 +247,8 @@ impl Description {
         self.flags.fetch_and(!flags, Ordering::Relaxed);
     }
 
-    /// Whether the cursor can be remembered: only we can move it, and only by calls that have hooks.
+    /// Whether the cursor can be remembered: only we can move it, and only by calls that have
+    /// hooks.
     #[inline]
     pub fn remembers_cursor(&self) -> bool {
         self.flags() & (WRITE_ONLY | SHARED | APPEND) == WRITE_ONLY
@@ -257,13 +261,15 @@ impl Description {
         (cursor != CURSOR_UNKNOWN).then_some(cursor)
     }
 
-    /// Remembers the cursor, or forgets it. The caller holds the lock to remember; anybody may forget.
+    /// Remembers the cursor, or forgets it. The caller holds the lock to remember; anybody may
+    /// forget.
     #[inline]
     pub fn set_cursor(&self, cursor: Option<u64>) {
         self.cursor.store(cursor.unwrap_or(CURSOR_UNKNOWN), Ordering::Relaxed);
     }
 
-    /// Runs `work` with the row locked. Only inside a critical section; never in a child that runs in our memory.
+    /// Runs `work` with the row locked. Only inside a critical section; never in a child that runs
+    /// in our memory.
     #[inline]
     pub fn locked<R>(&self, work: impl FnOnce() -> R) -> R {
         if self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {

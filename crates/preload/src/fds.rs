@@ -1,10 +1,11 @@
 //! What each descriptor number of the program stands for: one word per number.
 //!
-//! Numbers from 65536 on are not tracked: they are looked at each time. The table is written only by hooks that
-//! open, duplicate or close; a child that runs in its parent's memory never writes it.
+//! Numbers from 65536 on are not tracked: they are looked at each time. The table is written only
+//! by hooks that open, duplicate or close; a child that runs in its parent's memory never writes
+//! it.
 //!
-//! A word counts its changes and says while one is under way, so that a writer can tell whether the number stood for the
-//! same file from before its call until after it.
+//! A word counts its changes and says while one is under way, so that a writer can tell whether the
+//! number stood for the same file from before its call until after it.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -57,7 +58,8 @@ fn decode(word: u64) -> Row {
         IGNORED => Row::Ignored,
         READABLE => Row::Readable,
         DESCRIBED => match descriptions::get((word >> 2) as u32 & 0xf_ffff) {
-            // The row was freed and taken again since the word was read: whoever did it closed the number.
+            // The row was freed and taken again since the word was read: whoever did it closed the
+            // number.
             Some(description) if description.turn() == (word >> 32) as u32 => Row::Described(description),
             _ => Row::Unknown,
         },
@@ -91,7 +93,8 @@ impl Moment {
         decode(self.0)
     }
 
-    /// Whether the number stood for one thing from this moment until now. A call made in between went there.
+    /// Whether the number stood for one thing from this moment until now. A call made in between
+    /// went there.
     #[inline]
     pub fn lasts(self, fd: c_int) -> bool {
         self.0 & CHANGING == 0 && row(fd).is_none_or(|row| row.load(Ordering::SeqCst) == self.0)
@@ -115,7 +118,8 @@ fn replace(fd: c_int, word: u64) {
     }
 }
 
-/// Replaces the word only if the number's moment still lasts: what was found out about it is then still true.
+/// Replaces the word only if the number's moment still lasts: what was found out about it is then
+/// still true.
 fn replace_at(fd: c_int, moment: Moment, word: u64) -> bool {
     let Some(row) = row(fd) else { return false };
     let replaced = moment.0 & CHANGING == 0
@@ -151,7 +155,8 @@ pub fn closed(fd: c_int) {
     settle(fd, UNKNOWN);
 }
 
-/// The kernel is about to put another file in the place of `fd`. To be followed by [`copy`] or [`kept`].
+/// The kernel is about to put another file in the place of `fd`. To be followed by [`copy`] or
+/// [`kept`].
 pub fn replacing(fd: c_int) {
     if let Some(row) = row(fd) {
         let _ =
@@ -164,7 +169,8 @@ pub fn kept(fd: c_int) {
     settle(fd, MEANING);
 }
 
-/// Ends a change, unless somebody else has put an end to it; keeps what `mask` leaves of the word's meaning.
+/// Ends a change, unless somebody else has put an end to it; keeps what `mask` leaves of the word's
+/// meaning.
 fn settle(fd: c_int, mask: u64) {
     if let Some(row) = row(fd) {
         let word = row.load(Ordering::SeqCst);
@@ -175,7 +181,8 @@ fn settle(fd: c_int, mask: u64) {
     }
 }
 
-/// In a forked child: changes that other threads of the parent were about to make will not be followed to their end.
+/// In a forked child: changes that other threads of the parent were about to make will not be
+/// followed to their end.
 pub fn reset_changes() {
     for fd in 0..USED.load(Ordering::Relaxed) as c_int {
         if moment(fd).0 & CHANGING != 0 {
@@ -213,8 +220,8 @@ fn described_as(index: u32, description: &'static Description) -> u64 {
     DESCRIBED | u64::from(index) << 2 | u64::from(description.turn()) << 32
 }
 
-/// Notes that `fd` stands for the description just allocated at `index`; takes over its first reference.
-/// False, and nothing noted, when the number is not tracked.
+/// Notes that `fd` stands for the description just allocated at `index`; takes over its first
+/// reference. False, and nothing noted, when the number is not tracked.
 pub fn describe(fd: c_int, index: u32, description: &'static Description) -> bool {
     if row(fd).is_none() {
         return false;
@@ -223,7 +230,8 @@ pub fn describe(fd: c_int, index: u32, description: &'static Description) -> boo
     true
 }
 
-/// As [`describe`], of a number that was looked at in that moment; false too when it is another file's by now.
+/// As [`describe`], of a number that was looked at in that moment; false too when it is another
+/// file's by now.
 pub fn describe_at(fd: c_int, moment: Moment, index: u32, description: &'static Description) -> bool {
     replace_at(fd, moment, described_as(index, description))
 }

@@ -1,9 +1,10 @@
-//! What a new program is told about the descriptors it inherits: those that its predecessor opened with `O_SYNC` or
-//! `O_DSYNC`, which the kernel does not know.
+//! What a new program is told about the descriptors it inherits: those that its predecessor opened
+//! with `O_SYNC` or `O_DSYNC`, which the kernel does not know.
 //!
-//! They are named in one environment variable, which the library takes out again before the program runs. An entry is a
-//! number, the kind of synchrony, device and inode: one that went astray by way of a program without the library fits no
-//! file. Must never allocate: the caller may be a child that runs in its parent's memory.
+//! They are named in one environment variable, which the library takes out again before the program
+//! runs. An entry is a number, the kind of synchrony, device and inode: one that went astray by way
+//! of a program without the library fits no file. Must never allocate: the caller may be a child
+//! that runs in its parent's memory.
 #![allow(unsafe_code)] // Arrays of C strings.
 
 use core::ffi::{c_char, c_int};
@@ -123,8 +124,8 @@ pub unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option
     }
 }
 
-/// `holdfast run` puts the runtime of a program built with a sanitizer in front of the library, where alone it works. The
-/// program's children shall not have it.
+/// `holdfast run` puts the runtime of a program built with a sanitizer in front of the library,
+/// where alone it works. The program's children shall not have it.
 ///
 /// # Safety
 /// As for [`take`].
@@ -139,7 +140,8 @@ pub unsafe fn forget_sanitizer(environment: *mut *const c_char) {
     let is_ours =
         value[end + 1..].split(|byte| *byte == b':').next().is_some_and(|second| second.ends_with(LIBRARY));
     if value.starts_with(SANITIZER) && !value[..end].contains(&b'/') && is_ours {
-        // SAFETY: the variable is the program's own writable memory, as the loader left it, and becomes shorter.
+        // SAFETY: the variable is the program's own writable memory, as the loader left it, and
+        // becomes shorter.
         unsafe {
             let first = (*environment.add(at)).cast_mut().cast::<u8>().add(PRELOAD.len());
             core::ptr::copy(first.add(end + 1), first, value.len() - end);

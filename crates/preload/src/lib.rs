@@ -1,8 +1,10 @@
-//! `libholdfast.so`: stands between an unmodified program and libc, and translates its file calls into cache calls.
+//! `libholdfast.so`: stands between an unmodified program and libc, and translates its file calls
+//! into cache calls.
 //!
-//! Every libc function that changes a file, its size, its names or its descriptors has a hook here. A hook either
-//! hands the call to the cache or passes it on as a raw system call; with no keeper it always passes it on.
-//! A hook must never allocate, use std I/O, panic, call `dlsym`, or call the libc function it stands for.
+//! Every libc function that changes a file, its size, its names or its descriptors has a hook here.
+//! A hook either hands the call to the cache or passes it on as a raw system call; with no keeper
+//! it always passes it on. A hook must never allocate, use std I/O, panic, call `dlsym`, or call
+//! the libc function it stands for.
 
 #![allow(unsafe_code)] // A symbol for the linker.
 
@@ -24,8 +26,8 @@ mod tls;
 mod unseen;
 mod unsynced;
 
-/// What the unwinder, linked in for panics alone, gets when it asks where the tables of an object lie: glibc alone could
-/// tell (build.rs).
+/// What the unwinder, linked in for panics alone, gets when it asks where the tables of an object
+/// lie: glibc alone could tell (build.rs).
 #[unsafe(no_mangle)]
 extern "C" fn holdfast_find_no_object(
     _address: *const core::ffi::c_void,

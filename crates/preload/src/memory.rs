@@ -1,8 +1,8 @@
-//! Whether the program's memory can be read, or written: a bad address must end as `EFAULT`, as in the kernel, and not as
-//! our fault.
+//! Whether the program's memory can be read, or written: a bad address must end as `EFAULT`, as in
+//! the kernel, and not as our fault.
 //!
-//! One load, or one store that changes nothing, per page, or a copy; where it faults, [`crate::signals`] lets it answer no.
-//! Must touch nothing else.
+//! One load, or one store that changes nothing, per page, or a copy; where it faults,
+//! [`crate::signals`] lets it answer no. Must touch nothing else.
 #![allow(unsafe_code)] // Accesses to addresses that may be bad.
 
 use core::arch::global_asm;
@@ -106,16 +106,16 @@ pub fn may_look() -> bool {
     signals::wait_for_sections()
 }
 
-/// Whether all of these bytes, which the program gives to be filled, can be written. Always true where faults do not come
-/// to us.
+/// Whether all of these bytes, which the program gives to be filled, can be written. Always true
+/// where faults do not come to us.
 #[inline]
 pub fn is_range_writable(first: usize, bytes: usize) -> bool {
     // SAFETY: the stores change no byte, and one that faults ends the probe.
     probe(first, bytes, |first, last| unsafe { holdfast_probe_writing(first, last) })
 }
 
-/// Copies out of the program's memory, each byte once; `false` where it cannot be read. Where faults do not come to us it must be
-/// readable.
+/// Copies out of the program's memory, each byte once; `false` where it cannot be read. Where
+/// faults do not come to us it must be readable.
 ///
 /// # Safety
 /// There is room for `bytes` at `to`.

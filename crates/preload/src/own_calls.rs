@@ -1,8 +1,8 @@
-//! Whether the program, or a library that it was started with, is one of Go's, whose runtime calls the kernel by itself even
-//! where it is linked with libc: no hook sees what it does to files.
+//! Whether the program, or a library that it was started with, is one of Go's, whose runtime calls
+//! the kernel by itself even where it is linked with libc: no hook sees what it does to files.
 //!
-//! Told by the note that Go's linker leaves, which no other tool chain writes, or by the mark at the head of what it says of
-//! its build. It only reads what the loader has mapped.
+//! Told by the note that Go's linker leaves, which no other tool chain writes, or by the mark at
+//! the head of what it says of its build. It only reads what the loader has mapped.
 #![allow(unsafe_code)] // Walks structures that the loader mapped.
 
 use core::ffi::{c_int, c_void};
@@ -13,7 +13,8 @@ const WRITABLE: u32 = 2;
 /// Owner and kind of the note with Go's build id.
 const GO_OWNER: &[u8] = b"Go\0\0";
 const GO_BUILD_ID: u32 = 4;
-/// Begins what a Go program says of its build, at the start of a segment with data, at an address that is a multiple of 16.
+/// Begins what a Go program says of its build, at the start of a segment with data, at an address
+/// that is a multiple of 16.
 const BUILD_INFO: &[u8; 14] = b"\xff Go buildinf:";
 const BUILD_INFO_STEP: usize = 16;
 const BUILD_INFO_WITHIN: usize = 64 << 10;
@@ -43,8 +44,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
             _ => continue,
         };
         let start = info.dlpi_addr.wrapping_add(header.p_vaddr) as *const u8;
-        // SAFETY: the loader has mapped the object's segments, readable. Nothing is kept, and what its program may write to
-        // meanwhile is not there yet: this is its constructors' thread.
+        // SAFETY: the loader has mapped the object's segments, readable. Nothing is kept, and what
+        // its program may write to meanwhile is not there yet: this is its constructors' thread.
         let bytes = unsafe { core::slice::from_raw_parts(start, bytes) };
         *found |= if header.p_type == PT_NOTE { is_go_note(bytes) } else { is_go_data(start.addr(), bytes) };
     }

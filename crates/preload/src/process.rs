@@ -1,8 +1,10 @@
-//! This process as a client: connecting in the constructor, again in every forked child, and knowing what we are.
+//! This process as a client: connecting in the constructor, again in every forked child, and
+//! knowing what we are.
 //!
-//! Who we are lies in a page that the kernel wipes in forked children, so that a child made by any means can never
-//! act under its parent's number. No descriptor and no thread stays behind. A child that runs in its parent's
-//! memory (vfork, posix_spawn) is no client at all and must never take a lock or change the tables.
+//! Who we are lies in a page that the kernel wipes in forked children, so that a child made by any
+//! means can never act under its parent's number. No descriptor and no thread stays behind. A child
+//! that runs in its parent's memory (vfork, posix_spawn) is no client at all and must never take a
+//! lock or change the tables.
 #![allow(unsafe_code)] // A static that is written once per process, a wiped page, messages with descriptors.
 
 use core::cell::UnsafeCell;
@@ -23,11 +25,12 @@ use crate::{critical, descriptions, fds, hooks, inherit, own_calls, patch, signa
 const WIPED: u32 = 0;
 const ATTACHING: u32 = 1;
 const ATTACHED: u32 = 2;
-/// The keeper did not take us although our parent was its client: what is managed is left to the kernel before it is
-/// changed, and cannot be changed when the keeper is dead.
+/// The keeper did not take us although our parent was its client: what is managed is left to the
+/// kernel before it is changed, and cannot be changed when the keeper is dead.
 const CUT_OFF: u32 = 3;
 
-/// Exit status of a program that could not be started because the keeper has died or ended; `holdfast run` has the same.
+/// Exit status of a program that could not be started because the keeper has died or ended;
+/// `holdfast run` has the same.
 const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_PATH_BYTES: usize = 108;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
@@ -38,8 +41,8 @@ static OWN_PID: AtomicI32 = AtomicI32::new(0);
 static ALL_BYPASSED: AtomicBool = AtomicBool::new(false);
 
 struct Shared<T>(UnsafeCell<T>);
-// SAFETY: written only by the constructor and by `attach_child`, both of which exclude each other and all readers
-// by the page's word (or by being the only thread).
+// SAFETY: written only by the constructor and by `attach_child`, both of which exclude each other
+// and all readers by the page's word (or by being the only thread).
 unsafe impl<T> Sync for Shared<T> {}
 
 static CLIENT: Shared<MaybeUninit<Client>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
@@ -52,13 +55,13 @@ fn page_word() -> Option<&'static AtomicU32> {
 }
 
 fn attached() -> &'static Client {
-    // SAFETY: callers have seen `ATTACHED`, which is stored after the client was written; it is replaced only in a
-    // forked child, where the kernel has wiped the word.
+    // SAFETY: callers have seen `ATTACHED`, which is stored after the client was written; it is
+    // replaced only in a forked child, where the kernel has wiped the word.
     unsafe { (*CLIENT.0.get()).assume_init_ref() }
 }
 
-/// This process as a client; `None` when calls go to the kernel: never attached, cut off, or a child that runs in
-/// its parent's memory.
+/// This process as a client; `None` when calls go to the kernel: never attached, cut off, or a
+/// child that runs in its parent's memory.
 #[inline]
 pub fn client() -> Option<&'static Client> {
     let word = page_word()?;
@@ -71,9 +74,9 @@ pub fn client() -> Option<&'static Client> {
     Some(attached())
 }
 
-/// The parent's client, in a child that runs in its memory or that the keeper could not take (no descriptor left,
-/// another user by now). Only requests about files may be made through it: such a child leaves every file it touches
-/// to the kernel.
+/// The parent's client, in a child that runs in its memory or that the keeper could not take (no
+/// descriptor left, another user by now). Only requests about files may be made through it: such a
+/// child leaves every file it touches to the kernel.
 #[inline]
 pub fn parents_client() -> Option<&'static Client> {
     let word = page_word()?;
@@ -87,7 +90,8 @@ pub fn parents_client() -> Option<&'static Client> {
 /// Whether this is a child that runs in its parent's memory.
 #[inline]
 pub fn runs_in_parents_memory() -> bool {
-    // The flag alone does not tell parent from child: `system` waits with it set and may take signals meanwhile.
+    // The flag alone does not tell parent from child: `system` waits with it set and may take
+    // signals meanwhile.
     tls::with(|thread| thread.spawning.get() != 0) && raw::getpid() != OWN_PID.load(Ordering::Relaxed)
 }
 
@@ -128,8 +132,9 @@ fn attach_child(word: &AtomicU32) -> bool {
         let path = unsafe { &*SOCKET_PATH.0.get() };
         match connect(path, announced) {
             Ok(client) => {
-                // SAFETY: the word says `ATTACHING`, so nobody else looks at the client; the old one was written by
-                // the parent and holds nothing but mappings, which are ours by inheritance.
+                // SAFETY: the word says `ATTACHING`, so nobody else looks at the client; the old
+                // one was written by the parent and holds nothing but mappings, which are ours by
+                // inheritance.
                 unsafe {
                     let place = CLIENT.0.get();
                     (*place).assume_init_drop();
@@ -351,7 +356,8 @@ fn say_out_of_reach(shown: &[u8]) {
 
 unsafe extern "C" fn construct() {
     patch::find_originals();
-    // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other thread exists.
+    // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other
+    // thread exists.
     let environment = unsafe { environ };
     #[cfg(feature = "canaries")]
     // SAFETY: libc's own array.
@@ -366,15 +372,16 @@ unsafe extern "C" fn construct() {
     }
     let is_musl = patch::is_musl();
     if !is_musl && !patch::is_glibc() {
-        // Who knows what it does by itself. As a client it would be trusted to hide nothing; so it stays an outsider, against
-        // whom the fences stand.
+        // Who knows what it does by itself. As a client it would be trusted to hide nothing; so it
+        // stays an outsider, against whom the fences stand.
         raw::say(&[
             b"holdfast: this program's C library is neither glibc nor musl: its writes go to the disk as usual\n",
         ]);
         return;
     }
     if raw::is_emulated() {
-        // It translates code once, before it is patched or after, and has not all the instructions of the processor.
+        // It translates code once, before it is patched or after, and has not all the instructions
+        // of the processor.
         raw::say(&[b"holdfast: this program runs under valgrind: its writes go to the disk as usual\n"]);
         return;
     }
@@ -390,14 +397,15 @@ unsafe extern "C" fn construct() {
             ]);
             return;
         }
-        // Another root directory, without the keeper's (its parent has told the keeper): an outsider, as where the library is out
-        // of sight, too. What it inherits was left to the kernel.
+        // Another root directory, without the keeper's (its parent has told the keeper): an
+        // outsider, as where the library is out of sight, too. What it inherits was left to the
+        // kernel.
         Err(Errno(libc::ENOENT)) if is_out_of_sight(&path) => {
             say_out_of_reach(shown);
             return;
         }
-        // A keeper that ended well takes its socket with it: no record of any file is live, but nobody would make durable
-        // what this program writes, which was started to have just that.
+        // A keeper that ended well takes its socket with it: no record of any file is live, but
+        // nobody would make durable what this program writes, which was started to have just that.
         Err(Errno(libc::ENOENT)) => {
             raw::say(&[
                 b"holdfast: no keeper at ",
@@ -407,7 +415,8 @@ unsafe extern "C" fn construct() {
             ]);
             raw::exit(KEEPER_DIED_STATUS);
         }
-        // One that died left records that recovery will write over whatever this program did (history 11).
+        // One that died left records that recovery will write over whatever this program did
+        // (history 11).
         Err(Errno(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::EAGAIN)) => {
             raw::say(&[
                 b"holdfast: the keeper at ",
@@ -416,7 +425,8 @@ unsafe extern "C" fn construct() {
             ]);
             raw::exit(KEEPER_DIED_STATUS);
         }
-        // Another user's program, or one without a free descriptor: an outsider, against whom the fences stand.
+        // Another user's program, or one without a free descriptor: an outsider, against whom the
+        // fences stand.
         Err(_) => {
             say_out_of_reach(shown);
             return;

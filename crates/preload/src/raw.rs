@@ -17,7 +17,8 @@ use holdfast_cache::Errno;
 #[inline(always)]
 pub unsafe fn call6(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
     let result: isize;
-    // SAFETY: the kernel preserves all registers but rax, rcx and r11; memory is clobbered as the caller allows.
+    // SAFETY: the kernel preserves all registers but rax, rcx and r11; memory is clobbered as the
+    // caller allows.
     unsafe {
         asm!(
             "syscall",
@@ -36,7 +37,8 @@ pub unsafe fn call6(number: i64, a: usize, b: usize, c: usize, d: usize, e: usiz
     result
 }
 
-/// Makes a system call of up to six arguments: `call!(SYS_close, fd)`. Needs `unsafe`, as [`call6`] does.
+/// Makes a system call of up to six arguments: `call!(SYS_close, fd)`. Needs `unsafe`, as [`call6`]
+/// does.
 macro_rules! call {
     ($number:expr) => { $crate::raw::call6($number, 0, 0, 0, 0, 0, 0) };
     ($number:expr, $a:expr) => { $crate::raw::call6($number, $a as usize, 0, 0, 0, 0, 0) };
@@ -72,7 +74,8 @@ pub fn errno() -> i32 {
     unsafe { *__errno_location() }
 }
 
-/// A system call's result as libc returns it: -1 and `errno` on failure, `errno` untouched on success.
+/// A system call's result as libc returns it: -1 and `errno` on failure, `errno` untouched on
+/// success.
 #[inline]
 pub fn give(result: isize) -> isize {
     if (-4095..0).contains(&result) {
@@ -103,20 +106,22 @@ pub fn encode(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// Cancellation unwinds through this call. It is declared as one that does not unwind, because for one that does, the
-/// compiler adds code to our frames that ends the process; frames without such code are simply passed over.
+/// Cancellation unwinds through this call. It is declared as one that does not unwind, because for
+/// one that does, the compiler adds code to our frames that ends the process; frames without such
+/// code are simply passed over.
 type SetCancelType = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 
 /// Stands for `__libc_single_threaded` in a libc that has none: there may be threads.
 static MAY_HAVE_THREADS: AtomicU8 = AtomicU8::new(0);
 
-/// libc's `__libc_single_threaded`, `pthread_setcanceltype` and `pthread_testcancel`, if it has them.
+/// libc's `__libc_single_threaded`, `pthread_setcanceltype` and `pthread_testcancel`, if it has
+/// them.
 static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static SET_CANCEL_TYPE: AtomicUsize = AtomicUsize::new(0);
 static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells where libc keeps what cancellation points need. Without it they are none. A null `single_threaded`: libc does not tell
-/// whether there is one thread alone.
+/// Tells where libc keeps what cancellation points need. Without it they are none. A null
+/// `single_threaded`: libc does not tell whether there is one thread alone.
 pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize, test_cancel: usize) {
     TEST_CANCEL.store(test_cancel, Ordering::Relaxed);
     let Some(mut single_threaded) = single_threaded else { return };
@@ -129,19 +134,21 @@ pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize
     }
 }
 
-/// Acts upon a `pthread_cancel` that has come already, as libc's functions do when they begin: for calls that the cache
-/// answers, which may never reach the kernel in a cancellable way.
+/// Acts upon a `pthread_cancel` that has come already, as libc's functions do when they begin: for
+/// calls that the cache answers, which may never reach the kernel in a cancellable way.
 #[inline]
 pub fn cancellation_point() {
     let flag = SINGLE_THREADED.load(Ordering::Acquire);
-    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence the atomic.
+    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence
+    // the atomic.
     if flag.is_null() || unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0 {
         return;
     }
     let address = TEST_CANCEL.load(Ordering::Relaxed);
     if address != 0 {
-        // SAFETY: the address of libc's `pthread_testcancel`; the frames it may unwind have no destructors, and the type
-        // is one that does not unwind for the reason given at `SetCancelType`.
+        // SAFETY: the address of libc's `pthread_testcancel`; the frames it may unwind have no
+        // destructors, and the type is one that does not unwind for the reason given at
+        // `SetCancelType`.
         unsafe {
             let test: unsafe extern "C" fn() = core::mem::transmute(address);
             test();
@@ -149,14 +156,16 @@ pub fn cancellation_point() {
     }
 }
 
-/// Makes a system call in which `pthread_cancel` may end the thread, as it may in libc's own functions.
+/// Makes a system call in which `pthread_cancel` may end the thread, as it may in libc's own
+/// functions.
 ///
 /// # Safety
 /// As [`call6`]; nothing with a destructor may be alive in the callers' frames.
 pub unsafe fn cancellable(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     let flag = SINGLE_THREADED.load(Ordering::Acquire);
-    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence the atomic.
+    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence
+    // the atomic.
     if flag.is_null() || unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0 {
         // SAFETY: the caller's promise.
         return unsafe { call6(number, a, b, c, d, e, f) };
@@ -165,8 +174,8 @@ pub unsafe fn cancellable(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the address of libc's `pthread_setcanceltype`, stored before `flag` was.
     let set: SetCancelType = unsafe { core::mem::transmute(address) };
     let mut before = 0;
-    // PTHREAD_CANCEL_ASYNCHRONOUS
-    // SAFETY: a plain libc call; cancellation unwinds frames without destructors (the caller's promise).
+    // PTHREAD_CANCEL_ASYNCHRONOUS SAFETY: a plain libc call; cancellation unwinds frames without
+    // destructors (the caller's promise).
     unsafe { set(1, &mut before) };
     // SAFETY: the caller's promise.
     let result = unsafe { call6(number, a, b, c, d, e, f) };
@@ -192,13 +201,14 @@ pub fn restore_signals(mask: u64) {
     unsafe { call!(libc::SYS_rt_sigprocmask, 2, &raw const mask, 0, 8) };
 }
 
-/// Whether valgrind runs this program: it answers where the processor turns a register round and round.
+/// Whether valgrind runs this program: it answers where the processor turns a register round and
+/// round.
 pub fn is_emulated() -> bool {
     const RUNNING_ON_VALGRIND: usize = 0x1001;
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let answer: usize;
-    // SAFETY: on the processor itself rdi is turned by 128 bits and rbx exchanged with itself, so nothing changes; valgrind
-    // reads the request and sets rdx.
+    // SAFETY: on the processor itself rdi is turned by 128 bits and rbx exchanged with itself, so
+    // nothing changes; valgrind reads the request and sets rdx.
     unsafe {
         asm!(
             "rol rdi, 3",
@@ -267,9 +277,10 @@ pub fn fdatasync(fd: c_int) -> isize {
     synced(fd, result)
 }
 
-/// What a sync of `fd` is worth that returned `result`. When the commit of a journal fails, xfs tells whoever waits for it; what others
-/// changed is given up with it, and a later sync of theirs finds nothing to wait for and succeeds (of a directory always, of a file in
-/// a race). So we look at the file: a file system that was shut down shows none.
+/// What a sync of `fd` is worth that returned `result`. When the commit of a journal fails, xfs
+/// tells whoever waits for it; what others changed is given up with it, and a later sync of theirs
+/// finds nothing to wait for and succeeds (of a directory always, of a file in a race). So we look
+/// at the file: a file system that was shut down shows none.
 pub fn synced(fd: c_int, result: isize) -> isize {
     let failed = result >= 0 && fstat(fd).is_err_and(|errno| errno == Errno::EIO);
     if failed { encode(Err(Errno::EIO)) } else { result }
@@ -356,8 +367,8 @@ pub fn fstat(fd: c_int) -> Result<Stat, Errno> {
     stat_from(result, &stat)
 }
 
-/// Size and links of a file, and nothing of its times: once those were asked for, the next write has to note a finer one, which
-/// costs as much as the write.
+/// Size and links of a file, and nothing of its times: once those were asked for, the next write
+/// has to note a finer one, which costs as much as the write.
 pub fn size_and_links(fd: c_int) -> Result<(u64, u64), Errno> {
     const WANTED: u32 = libc::STATX_SIZE | libc::STATX_NLINK;
     const HOW: c_int = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
@@ -372,7 +383,8 @@ pub fn size_and_links(fd: c_int) -> Result<(u64, u64), Errno> {
 /// `newfstatat`.
 ///
 /// # Safety
-/// `path` may be any address (the kernel checks it), but what it points to must not be unmapped meanwhile.
+/// `path` may be any address (the kernel checks it), but what it points to must not be unmapped
+/// meanwhile.
 pub unsafe fn fstatat(dirfd: c_int, path: *const libc::c_char, flags: c_int) -> Result<Stat, Errno> {
     let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: as for `fstat`; the kernel checks `path`.

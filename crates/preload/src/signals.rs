@@ -1,10 +1,12 @@
-//! The program's signal handlers, which must not run while their thread is inside a critical section (history 23).
+//! The program's signal handlers, which must not run while their thread is inside a critical
+//! section (history 23).
 //!
-//! Blocking signals would cost two system calls for every write. Instead the kernel is given [`deliver`] in the place
-//! of every handler: outside a section it calls the program's; inside, it sends the signal to its own thread
-//! again, with everything known about it, and blocks all signals until the section's end. Real-time signals, which would
-//! lose their place in the queue that way, are kept and handed to their handlers there. Faults are delivered at once: they
-//! are the program's own, or those of [`crate::memory`].
+//! Blocking signals would cost two system calls for every write. Instead the kernel is given
+//! [`deliver`] in the place of every handler: outside a section it calls the program's; inside, it
+//! sends the signal to its own thread again, with everything known about it, and blocks all signals
+//! until the section's end. Real-time signals, which would lose their place in the queue that way,
+//! are kept and handed to their handlers there. Faults are delivered at once: they are the
+//! program's own, or those of [`crate::memory`].
 //!
 //! Must never show: `sigaction` tells the program its own handlers and flags.
 #![allow(unsafe_code)] // C entry points, the kernel's signal frames.
@@ -73,7 +75,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Held while an action is exchanged: table and kernel change together.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
-// Byte for byte what libc gives the kernel, and without unwind tables: unwinders know it by its bytes.
+// Byte for byte what libc gives the kernel, and without unwind tables: unwinders know it by its
+// bytes.
 global_asm!(
     ".hidden holdfast_signal_return",
     ".globl holdfast_signal_return",
@@ -94,7 +97,8 @@ pub fn wait_for_sections() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
-/// Puts [`deliver`] in front of all handlers. Only the constructor calls it, once `sigaction` is patched.
+/// Puts [`deliver`] in front of all handlers. Only the constructor calls it, once `sigaction` is
+/// patched.
 pub fn take_over() {
     for signal in 1..SIGNALS as c_int {
         let Some(action) = exchange(signal, None) else { continue };
@@ -114,8 +118,9 @@ fn is_fault(signal: c_int) -> bool {
     matches!(signal, libc::SIGSEGV | libc::SIGBUS)
 }
 
-/// Signals that come of what a section does, and whose default would end the program in it. A write beyond the limit of
-/// its file's size must be cancelled first, or the keeper would complete what the kernel has refused.
+/// Signals that come of what a section does, and whose default would end the program in it. A write
+/// beyond the limit of its file's size must be cancelled first, or the keeper would complete what
+/// the kernel has refused.
 fn never_default(signal: c_int) -> bool {
     is_fault(signal) || signal == libc::SIGXFSZ
 }
@@ -133,13 +138,14 @@ fn exchange(signal: c_int, new: Option<&Action>) -> Option<Action> {
     }
     let mut old = Action::default();
     let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: both are null or of the kernel's shape; a handler that it gets is `deliver` or the program's own.
+    // SAFETY: both are null or of the kernel's shape; a handler that it gets is `deliver` or the
+    // program's own.
     let result = unsafe { call!(libc::SYS_rt_sigaction, signal, new, &raw mut old, MASK_BYTES) };
     (result == 0).then_some(old)
 }
 
-/// musl must know of handlers: it lets no semaphore be interrupted before there is one, and takes them out of the children that
-/// `posix_spawn` makes.
+/// musl must know of handlers: it lets no semaphore be interrupted before there is one, and takes
+/// them out of the children that `posix_spawn` makes.
 fn exchange_through_libc(signal: c_int, new: &Action) -> Option<Action> {
     let address = patch::MUSL_SIGACTION.address();
     if address == 0 {
@@ -149,7 +155,8 @@ fn exchange_through_libc(signal: c_int, new: &Action) -> Option<Action> {
     let (mut action, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
     action.sa_sigaction = new.handler;
     action.sa_flags = new.flags as c_int;
-    // SAFETY: the first word of libc's set is the kernel's whole set; musl's function of this name has this shape.
+    // SAFETY: the first word of libc's set is the kernel's whole set; musl's function of this name
+    // has this shape.
     let result = unsafe {
         (&raw mut action.sa_mask).cast::<u64>().write(new.mask);
         let original: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int =
@@ -274,7 +281,8 @@ unsafe fn run(wanted: &Action, signal: c_int, info: *mut siginfo_t, context: *mu
 unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     raw::block_signals();
     tls::with(|thread| {
-        // SAFETY: the kernel's own words; it takes 8 bytes of mask and leaves the rest of libc's type alone.
+        // SAFETY: the kernel's own words; it takes 8 bytes of mask and leaves the rest of libc's
+        // type alone.
         unsafe {
             let place = thread.queued.get(thread.queued_count.get() as usize);
             match place {
@@ -285,7 +293,8 @@ unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                 _ => send_again(signal, info),
             }
             let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
-            // Of several frames on top of each other the lowest comes last: its mask is the one from before.
+            // Of several frames on top of each other the lowest comes last: its mask is the one
+            // from before.
             thread.mask_before.set(*mask);
             *mask = u64::MAX;
         }
@@ -299,7 +308,8 @@ pub fn deliver_put_off(thread: &tls::Thread) {
     thread.put_off.set(0);
     let mut mask = thread.mask_before.get();
     let count = thread.queued_count.replace(0);
-    // Handlers may enter sections of their own and put signals off again: what waits is taken out first.
+    // Handlers may enter sections of their own and put signals off again: what waits is taken out
+    // first.
     let queued: [tls::Info; tls::QUEUED_MAX] =
         core::array::from_fn(|at| thread.queued.get(at).map_or(tls::Info([0; 16]), core::cell::Cell::get));
     for mut info in queued.into_iter().take(count as usize) {

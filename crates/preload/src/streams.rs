@@ -1,8 +1,9 @@
-//! What musl writes by system calls of its own, in front of which nothing can be put: streams of stdio, `dprintf`, POSIX AIO.
+//! What musl writes by system calls of its own, in front of which nothing can be put: streams of
+//! stdio, `dprintf`, POSIX AIO.
 //!
-//! The file behind each descriptor that is used so is left to the kernel before that can happen, for as long as any such
-//! descriptor of it is open, and is never managed through another descriptor of this process meanwhile. Must do nothing
-//! where libc's entries are patched.
+//! The file behind each descriptor that is used so is left to the kernel before that can happen,
+//! for as long as any such descriptor of it is open, and is never managed through another
+//! descriptor of this process meanwhile. Must do nothing where libc's entries are patched.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
@@ -20,7 +21,8 @@ const STANDARD: [c_int; 2] = [1, 2];
 const OTHERS: u16 = 1 << 15;
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
-/// Per number: how many streams write to it, whether or not it is still the descriptor they were made for, and [`OTHERS`].
+/// Per number: how many streams write to it, whether or not it is still the descriptor they were
+/// made for, and [`OTHERS`].
 static MARKS: [AtomicU16; TRACKED] = [const { AtomicU16::new(0) }; TRACKED];
 /// One more than the highest number that was ever marked.
 static USED: AtomicU32 = AtomicU32::new(3);
@@ -111,7 +113,8 @@ fn leave(client: &Client, fd: c_int) {
     for _ in 0..target::TRIES {
         match target::of_change(fd) {
             Target::Managed(handle) if client.is_current(handle.file) => {
-                // Fails only when the keeper is dead or the disk refuses the data; then every write to the file fails, too.
+                // Fails only when the keeper is dead or the disk refuses the data; then every write
+                // to the file fails, too.
                 let _ = critical::section(|| client.bypass(handle.file, Reason::Libc));
                 return;
             }
@@ -121,7 +124,8 @@ fn leave(client: &Client, fd: c_int) {
     }
 }
 
-/// Whether libc may write to a file by itself: through `fd`, or through another descriptor of this process.
+/// Whether libc may write to a file by itself: through `fd`, or through another descriptor of this
+/// process.
 pub fn hold(fd: c_int, stat: &raw::Stat) -> bool {
     has(fd)
         || active()

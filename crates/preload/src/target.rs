@@ -1,7 +1,7 @@
 //! What a call on a descriptor is about: a managed file, or the kernel's business.
 //!
-//! Asks the keeper at the first change of a file, not when it is opened, unless the open created it. It never
-//! turns a file away because of an error of ours: then the change fails with EIO.
+//! Asks the keeper at the first change of a file, not when it is opened, unless the open created
+//! it. It never turns a file away because of an error of ours: then the change fails with EIO.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -79,8 +79,8 @@ pub fn of_change(fd: c_int) -> Target {
     }
 }
 
-/// What a call on `fd` is about that changes nothing a log could hold. Never registers a file that nobody has
-/// changed through us.
+/// What a call on `fd` is about that changes nothing a log could hold. Never registers a file that
+/// nobody has changed through us.
 #[inline]
 pub fn of_other(fd: c_int) -> Target {
     let Some(client) = process::client() else { return without_client(fd) };
@@ -182,7 +182,8 @@ fn settle_pending(
                 if !register {
                     return Ok(None);
                 }
-                // What it holds by now is read back before the log stands for it, and what else was done to it is looked at.
+                // What it holds by now is read back before the log stands for it, and what else was
+                // done to it is looked at.
                 let changed = !client.logs_on_sync() && !stat.is_ok_and(|stat| description.is_as_born(&stat));
                 let is_held = origin == Origin::Created && !changed;
                 let noted = description.take_noted().filter(|_| is_held);
@@ -206,8 +207,9 @@ fn settle_pending(
     target(client, file, Some(description), description.flags())
 }
 
-/// The program may have other descriptions of a file that is the cache's from now on, which were left to the kernel when
-/// nobody could vouch for them: what they write is now to be logged too, or a replay would cover it with older bytes.
+/// The program may have other descriptions of a file that is the cache's from now on, which were
+/// left to the kernel when nobody could vouch for them: what they write is now to be logged too, or
+/// a replay would cover it with older bytes.
 fn adopt_others(file: FileRef, stat: &raw::Stat) {
     for (fd, description) in fds::described(0, c_int::MAX) {
         if description.state() == State::Plain
@@ -228,8 +230,8 @@ pub fn adopt(client: &Client, description: &Description, seen: Seen) {
     description.set_state(State::Managed(seen.file));
 }
 
-/// Before a sync through `fd` is absorbed: whether somebody outside cut the file by its path or removed it, which no fence sees. It
-/// is durable when this returns, or the sync is real.
+/// Before a sync through `fd` is absorbed: whether somebody outside cut the file by its path or
+/// removed it, which no fence sees. It is durable when this returns, or the sync is real.
 pub fn look_at(handle: &Handle, fd: c_int) -> Result<(), Errno> {
     if !handle.client.is_watched(handle.file) {
         return Ok(());
@@ -244,8 +246,8 @@ fn known(client: &Client, fd: c_int) -> Option<Seen> {
     client.find(stat.dev, stat.ino)
 }
 
-/// Tells the keeper's fence that the open which has just been made was a client's. Only of files that were the
-/// cache's when they were opened: of others the fence had no notice.
+/// Tells the keeper's fence that the open which has just been made was a client's. Only of files
+/// that were the cache's when they were opened: of others the fence had no notice.
 pub fn note_open(client: &Client, stat: &raw::Stat) -> Option<Seen> {
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
     if let Some(seen) = &seen {
@@ -272,12 +274,14 @@ pub struct Announced {
     in_row: bool,
 }
 
-/// Has the keeper give back a lease on what `stat` describes, which is about to be opened once more.
+/// Has the keeper give back a lease on what `stat` describes, which is about to be opened once
+/// more.
 pub fn end_lease(client: &Client, stat: &raw::Stat) {
     if stat.regular
         && let Some(seen) = client.find(stat.dev, stat.ino)
     {
-        // Fails only when the keeper is dead or the disk refuses; then the open waits for the lease to be broken.
+        // Fails only when the keeper is dead or the disk refuses; then the open waits for the lease
+        // to be broken.
         let _ = critical::section(|| client.leave_behind(seen.file, true));
     }
 }
@@ -369,8 +373,9 @@ pub fn may_read(flags: c_int) -> bool {
     flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }
 
-/// Brings the file behind `fd` to the disk and leaves it to the kernel for good, for a change that cannot be
-/// followed. Also called by children that run in their parent's memory, with their parent's number.
+/// Brings the file behind `fd` to the disk and leaves it to the kernel for good, for a change that
+/// cannot be followed. Also called by children that run in their parent's memory, with their
+/// parent's number.
 #[cold]
 pub fn leave_to_kernel(fd: c_int, reason: Reason) {
     let Some(client) = process::client().or_else(process::parents_client) else { return };
@@ -392,8 +397,9 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) {
     });
 }
 
-/// Leaves the file behind `fd` to the kernel and has the keeper let go of it, for a call that no other description of the file
-/// may stand in the way of. All descriptions of this process are the kernel's afterwards.
+/// Leaves the file behind `fd` to the kernel and has the keeper let go of it, for a call that no
+/// other description of the file may stand in the way of. All descriptions of this process are the
+/// kernel's afterwards.
 #[cold]
 pub fn let_go(fd: c_int) {
     leave_to_kernel(fd, Reason::Uncovered);
@@ -420,7 +426,8 @@ fn give_up(client: &Client, fd: c_int, description: &Description, reason: Reason
     }
 }
 
-/// Leaves the file behind `fd` to the kernel, of which it is not known whether it has a place. Returns that.
+/// Leaves the file behind `fd` to the kernel, of which it is not known whether it has a place.
+/// Returns that.
 fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<FileRef>, Errno> {
     let file = match known(client, fd) {
         Some(seen) => Some(seen.file),
@@ -442,7 +449,8 @@ fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<Fi
 }
 
 fn drop_file(client: &Client, file: FileRef, reason: Reason) {
-    // Fails only when the keeper is dead or the disk refuses the data; then every write to the file fails too.
+    // Fails only when the keeper is dead or the disk refuses the data; then every write to the file
+    // fails too.
     let _ = client.bypass(file, reason);
 }
 
@@ -455,8 +463,8 @@ pub fn leave_file_to_kernel(client: &Client, stat: &raw::Stat, reason: Reason) {
     }
 }
 
-/// Whether no other description of the file exists: the kernel grants a write lease only then. Called with signals
-/// blocked.
+/// Whether no other description of the file exists: the kernel grants a write lease only then.
+/// Called with signals blocked.
 fn is_sole(fd: c_int) -> bool {
     const F_SETLEASE: c_int = 1024;
     const F_GETLEASE: c_int = 1025;
@@ -466,13 +474,14 @@ fn is_sole(fd: c_int) -> bool {
     if raw::fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize {
         return false;
     }
-    // Giving a lease back takes the description's owner, signal and `O_ASYNC` with it: the program's own stay.
+    // Giving a lease back takes the description's owner, signal and `O_ASYNC` with it: the
+    // program's own stay.
     let is_async = raw::fcntl(fd, libc::F_GETFL, 0) & libc::O_ASYNC as isize != 0;
     if is_async || raw::fcntl(fd, F_GETSIG, 0) != 0 || raw::fcntl(fd, F_GETOWN, 0) != 0 {
         return false;
     }
-    // Somebody may open the file in the moment the lease stands. The signal for that would be SIGIO, which ends a
-    // program that does not expect it; this one is ignored by default.
+    // Somebody may open the file in the moment the lease stands. The signal for that would be
+    // SIGIO, which ends a program that does not expect it; this one is ignored by default.
     if raw::check(raw::fcntl(fd, F_SETSIG, libc::SIGURG as usize)).is_err() {
         return false;
     }
@@ -484,8 +493,8 @@ fn is_sole(fd: c_int) -> bool {
     granted
 }
 
-/// Opens the file behind `fd` again with the sync flags that were left out, and puts it in its place: for a descriptor
-/// whose writes we shall not see. False when that failed.
+/// Opens the file behind `fd` again with the sync flags that were left out, and puts it in its
+/// place: for a descriptor whose writes we shall not see. False when that failed.
 pub fn restore_sync(fd: c_int, sync_flags: c_int) -> bool {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = 1;

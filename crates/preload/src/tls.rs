@@ -1,8 +1,8 @@
 //! The few bytes each thread owns.
 //!
-//! Initial-exec thread-local storage, written by hand: `std::thread_local!` may allocate and may run destructors,
-//! and both are forbidden in a hook. A child made by vfork or posix_spawn shares this block with the thread that
-//! made it, which is how hooks in the child learn what they are.
+//! Initial-exec thread-local storage, written by hand: `std::thread_local!` may allocate and may
+//! run destructors, and both are forbidden in a hook. A child made by vfork or posix_spawn shares
+//! this block with the thread that made it, which is how hooks in the child learn what they are.
 #![allow(unsafe_code)] // Thread-local storage without std needs its address from the thread pointer.
 
 use core::arch::{asm, global_asm};
@@ -23,7 +23,8 @@ global_asm!(
 /// One thread's block; all zero when the thread starts.
 #[repr(C)]
 pub struct Thread {
-    /// Above 0 while this thread is inside a call that runs a child in our memory (vfork, posix_spawn, popen, system).
+    /// Above 0 while this thread is inside a call that runs a child in our memory (vfork,
+    /// posix_spawn, popen, system).
     pub spawning: Cell<u32>,
     /// 1 while this thread forks with the keeper's knowledge; the child inherits it.
     pub forking: Cell<u32>,
@@ -55,8 +56,9 @@ const _: () = assert!(size_of::<Thread>() == 544);
 #[inline]
 pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
     let address: *const Thread;
-    // SAFETY: reads the thread pointer and the block's offset from it; the block is 544 zeroed bytes in the static
-    // TLS of this library, which the loader sets up for every thread before it runs.
+    // SAFETY: reads the thread pointer and the block's offset from it; the block is 544 zeroed
+    // bytes in the static TLS of this library, which the loader sets up for every thread before it
+    // runs.
     unsafe {
         asm!(
             "mov {address}, qword ptr [rip + holdfast_thread@GOTTPOFF]",
@@ -65,8 +67,9 @@ pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
             options(pure, readonly, nostack),
         );
     }
-    // SAFETY: the block lives as long as the thread; only this thread, or a child that runs while this thread is
-    // suspended, touches it; `Thread` holds only `Cell`s of integers, for which any bytes are valid.
+    // SAFETY: the block lives as long as the thread; only this thread, or a child that runs while
+    // this thread is suspended, touches it; `Thread` holds only `Cell`s of integers, for which any
+    // bytes are valid.
     work(unsafe { &*address })
 }
 

@@ -1,8 +1,8 @@
-//! Programs that are started where the library cannot follow: the keeper is told before they start, so that the summary and
-//! `doctor -- PROGRAM` can name them.
+//! Programs that are started where the library cannot follow: the keeper is told before they start,
+//! so that the summary and `doctor -- PROGRAM` can name them.
 //!
-//! Must never change the call: what cannot be looked at is left to the kernel's judgement. The caller may be a child that
-//! runs in its parent's memory.
+//! Must never change the call: what cannot be looked at is left to the kernel's judgement. The
+//! caller may be a child that runs in its parent's memory.
 #![allow(unsafe_code)] // Arrays of C strings and buffers for the kernel.
 
 use core::ffi::{c_char, c_int};
@@ -146,7 +146,8 @@ fn is_static(head: &[u8]) -> bool {
     if !head.starts_with(b"\x7fELF\x02") {
         return false;
     }
-    // The table of program headers follows the file's header; one that lies elsewhere is not judged.
+    // The table of program headers follows the file's header; one that lies elsewhere is not
+    // judged.
     let (Some(64), Some(count)) = (half(32), half(56)) else { return false };
     let mut kinds = (0..usize::from(count)).map(|index| half(64 + index * HEADER_BYTES));
     count > 0 && !kinds.any(|kind| kind.is_none_or(|kind| kind == PT_INTERP))

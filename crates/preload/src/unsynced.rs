@@ -1,6 +1,8 @@
-//! Files whose durability nobody has asked for yet (durability = sync): the first to ask has them logged from then on.
+//! Files whose durability nobody has asked for yet (durability = sync): the first to ask has them
+//! logged from then on.
 //!
-//! What a new file holds is read back for that, by a description of its own where the program's cannot be read.
+//! What a new file holds is read back for that, by a description of its own where the program's
+//! cannot be read.
 #![allow(unsafe_code)] // System calls, and memory for what they read.
 
 use core::cell::Cell;
@@ -18,7 +20,8 @@ use crate::{critical, process, streams};
 /// The file behind a descriptor, as the page cache has it.
 struct Descriptor(c_int);
 
-/// Has the file behind `fd` logged from now on, if it is not yet. True when a sync of it is answered by that.
+/// Has the file behind `fd` logged from now on, if it is not yet. True when a sync of it is
+/// answered by that.
 #[inline]
 pub fn log_from_now(handle: Handle, fd: c_int) -> Result<bool, Errno> {
     if !handle.client.is_unsynced(handle.file) {
@@ -27,8 +30,8 @@ pub fn log_from_now(handle: Handle, fd: c_int) -> Result<bool, Errno> {
     critical::section(|| handle.client.log_from_now(handle.file, &Descriptor(fd)))
 }
 
-/// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the file's durability yet and it has
-/// no row. `None`: it must be made otherwise.
+/// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the
+/// file's durability yet and it has no row. `None`: it must be made otherwise.
 #[inline]
 pub fn pass(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
     let client = process::client().filter(|client| client.logs_on_sync())?;
@@ -43,7 +46,8 @@ pub fn pass(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
     result
 }
 
-/// Something was done to the file behind `fd` that no slot will hold, a new file's creation neither: it is pending.
+/// Something was done to the file behind `fd` that no slot will hold, a new file's creation
+/// neither: it is pending.
 pub fn note_change(fd: c_int) {
     if let Row::Described(description) = fds::look(fd)
         && description.state() == State::Pending(Origin::Created)
@@ -90,8 +94,8 @@ impl Content for Descriptor {
     }
 
     fn check(&self) -> Result<(), Errno> {
-        // Nothing is there that it would have to wait for; what it looks at besides is whether this description has something to tell
-        // of the whole file (`file_check_and_advance_wb_err`).
+        // Nothing is there that it would have to wait for; what it looks at besides is whether this
+        // description has something to tell of the whole file (`file_check_and_advance_wb_err`).
         const NOWHERE: i64 = i64::MAX - 1;
         // SAFETY: touches no memory.
         let told = check(unsafe {

@@ -1,7 +1,8 @@
 //! With no keeper in reach, every program must behave exactly as it does without the library.
 //!
-//! Each C program prints what it sees of the world; it is run with and without the library and both transcripts must
-//! be the same. The library's entries are patched in these runs, only the keeper is missing.
+//! Each C program prints what it sees of the world; it is run with and without the library and both
+//! transcripts must be the same. The library's entries are patched in these runs, only the keeper
+//! is missing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -154,7 +155,8 @@ fn refused_patches_are_told_and_change_nothing() {
         let supported = !complaints(&output).contains("not supported");
         (String::from_utf8_lossy(&output.stdout).into_owned(), supported)
     };
-    // Memory may not be made executable (the kernel refuses by itself from Linux 6.3 on): a patched copy takes its place.
+    // Memory may not be made executable (the kernel refuses by itself from Linux 6.3 on): a patched
+    // copy takes its place.
     for how in ["mdwe", "filter"] {
         let (said, _) = seen(how);
         assert!(said.starts_with("89 writes of 89 seen"), "{how}: {said}");

@@ -1,7 +1,9 @@
-//! The whole surface of libc: every function that glibc or musl exports has a hook, or stands in `symbols/others.txt` with
-//! the reason why it needs none; every hook is reached under all its names, and is called by some test.
+//! The whole surface of libc: every function that glibc or musl exports has a hook, or stands in
+//! `symbols/others.txt` with the reason why it needs none; every hook is reached under all its
+//! names, and is called by some test.
 //!
-//! `docs/symbols.md` is made of these lists. `HOLDFAST_BLESS=1 cargo test -p holdfast-preload --test symbols` writes it anew.
+//! `docs/symbols.md` is made of these lists. `HOLDFAST_BLESS=1 cargo test -p holdfast-preload
+//! --test symbols` writes it anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

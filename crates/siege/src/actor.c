@@ -1,12 +1,13 @@
-// One process of a case: makes its steps of a script through the C library, where a preloaded library sees them, when its
-// turn comes, and notes what came of each in memory that the machine reads. It must do nothing else: no call of its own on the
-// file system that will be cut.
+// One process of a case: makes its steps of a script through the C library, where a preloaded
+// library sees them, when its turn comes, and notes what came of each in memory that the machine
+// reads. It must do nothing else: no call of its own on the file system that will be cut.
 //
 //     actor WHO SCRIPT BOARD ROOT [PAUSE_MS]
 //
 // With a pause it lets so much time go by after each of its steps.
 //
-// A line of the script: who, tag, verb, up to two paths. The tag is the step's own letter: what it writes consists of it.
+// A line of the script: who, tag, verb, up to two paths. The tag is the step's own letter: what it
+// writes consists of it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

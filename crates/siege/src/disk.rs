@@ -1,5 +1,6 @@
-//! The file systems that cases run on: an image made once, copied for each run, mounted, and copied again at the instant of the
-//! cut. What the kernel had in memory alone is not in the copy. Nothing here knows Holdfast.
+//! The file systems that cases run on: an image made once, copied for each run, mounted, and copied
+//! again at the instant of the cut. What the kernel had in memory alone is not in the copy. Nothing
+//! here knows Holdfast.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -45,7 +46,8 @@ impl Kind {
         }
     }
 
-    /// Whether unsynced changes of names, modes and sizes survive in the order in which they were made.
+    /// Whether unsynced changes of names, modes and sizes survive in the order in which they were
+    /// made.
     pub fn commits_a_prefix(self) -> bool {
         self != Self::Btrfs
     }
@@ -81,7 +83,8 @@ impl Kind {
     }
 }
 
-/// A worker's file system: the image that all its runs start from, and the place where it is mounted.
+/// A worker's file system: the image that all its runs start from, and the place where it is
+/// mounted.
 pub struct Disk {
     kind: Kind,
     home: PathBuf,
@@ -143,8 +146,8 @@ impl Disk {
 }
 
 impl Mounted<'_> {
-    /// What the device holds at this instant. Everybody who could change it must stand still; the kernel's own threads seldom
-    /// write, and then the copy is made anew.
+    /// What the device holds at this instant. Everybody who could change it must stand still; the
+    /// kernel's own threads seldom write, and then the copy is made anew.
     pub fn cut(&self) -> anyhow::Result<()> {
         let name = self.device.file_name().expect("a device has a name").to_string_lossy().into_owned();
         // Requests that came and went, and those under way.

@@ -56,7 +56,8 @@ pub struct Found {
     pub native_runs: u64,
     /// Cases whose recovery found records.
     pub with_records: u64,
-    /// Cases that perhaps differ, as it is known of them: what explains others at once does not explain them.
+    /// Cases that perhaps differ, as it is known of them: what explains others at once does not
+    /// explain them.
     pub open: u64,
     /// Cases that could not be judged because the kernel could not mount what it left natively.
     pub unjudged: BTreeMap<String, String>,

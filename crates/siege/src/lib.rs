@@ -1,5 +1,6 @@
-//! Bounded exhaustive tests of what a power cut leaves: every short sequence of operations is played under Holdfast on a real file
-//! system, cut, recovered, and compared with what native runs of the same sequence left (docs/testing.md). For development only.
+//! Bounded exhaustive tests of what a power cut leaves: every short sequence of operations is
+//! played under Holdfast on a real file system, cut, recovered, and compared with what native runs
+//! of the same sequence left (docs/testing.md). For development only.
 
 pub mod disk;
 pub mod explore;

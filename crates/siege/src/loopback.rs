@@ -1,4 +1,5 @@
-//! Loop devices over files, by the kernel's own calls: a case needs two, and a process for each would cost more than the case.
+//! Loop devices over files, by the kernel's own calls: a case needs two, and a process for each
+//! would cost more than the case.
 #![allow(unsafe_code)] // ioctls whose arguments rustix does not know.
 
 use std::fs::File;
@@ -118,7 +119,7 @@ pub fn forget_btrfs(device: &Path) {
     let mut volume = Volume { fd: 0, name: [0; 4088] };
     let bytes = device.as_os_str().as_bytes();
     volume.name[..bytes.len()].copy_from_slice(bytes);
-    // SAFETY: BTRFS_IOC_FORGET_DEV reads a `struct btrfs_ioctl_vol_args`, which Volume is laid out as. It fails when the kernel
-    // never saw btrfs there, which is as well.
+    // SAFETY: BTRFS_IOC_FORGET_DEV reads a `struct btrfs_ioctl_vol_args`, which Volume is laid out
+    // as. It fails when the kernel never saw btrfs there, which is as well.
     let _ = unsafe { ioctl(&control, Setter::<FORGET, Volume>::new(volume)) };
 }

@@ -1,5 +1,6 @@
-//! The command: plays cases within a time budget, prints each difference with the command that repeats it, and a summary. All of it
-//! happens in namespaces of its own, so that nothing is left mounted and nobody running however it ends.
+//! The command: plays cases within a time budget, prints each difference with the command that
+//! repeats it, and a summary. All of it happens in namespaces of its own, so that nothing is left
+//! mounted and nobody running however it ends.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use holdfast_siege::play::Tools;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::getpid;
 
-/// Plays short sequences of operations under Holdfast and natively, each with a power cut, and compares what is left.
+/// Plays short sequences of operations under Holdfast and natively, each with a power cut, and
+/// compares what is left.
 #[derive(Parser)]
 #[command(
     name = "holdfast-siege",
@@ -84,8 +86,8 @@ struct Args {
     /// Cases with such a step (`o:*`, `utimens`) may differ: they are counted, and nothing else.
     #[arg(long, value_name = "WHO:VERB")]
     open: Vec<Pattern>,
-    /// Let so many milliseconds go by after each step of an outsider: what is then still different was not noticed at all, and
-    /// what no longer is was noticed too late.
+    /// Let so many milliseconds go by after each step of an outsider: what is then still different
+    /// was not noticed at all, and what no longer is was noticed too late.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     outsider_pause: u64,
     /// An option for every `holdfast run`.
@@ -107,7 +109,8 @@ fn slice(text: &str) -> Result<(usize, usize), String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // In a namespace of its own the first process is number 1, and waits for what the killed leave behind.
+    // In a namespace of its own the first process is number 1, and waits for what the killed leave
+    // behind.
     let ran = if getpid().is_init() { run(&args) } else { Err(enter_namespaces()) };
     match ran {
         Ok(true) => ExitCode::SUCCESS,
@@ -119,7 +122,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs this program again, alone with its processes and mounts: whoever kills it kills all. Returns only if that fails.
+/// Runs this program again, alone with its processes and mounts: whoever kills it kills all.
+/// Returns only if that fails.
 fn enter_namespaces() -> anyhow::Error {
     need::root();
     let this = match std::env::current_exe() {

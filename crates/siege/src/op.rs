@@ -1,5 +1,5 @@
-//! The operations of a case and their spelling: `who:verb path [path]`, steps parted by semicolons. This module knows what a step
-//! is, not what comes of it.
+//! The operations of a case and their spelling: `who:verb path [path]`, steps parted by semicolons.
+//! This module knows what a step is, not what comes of it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,6 +1,7 @@
-//! What a native kernel may leave of a case: of the case as it is, and of the case with syncs that come by themselves, in every
-//! place and of every kind that makes a difference. A state is allowed if it was seen natively; bytes may be those of any native
-//! run that left the same names, sizes and attributes, page by page, since pages are written back in any order.
+//! What a native kernel may leave of a case: of the case as it is, and of the case with syncs that
+//! come by themselves, in every place and of every kind that makes a difference. A state is allowed
+//! if it was seen natively; bytes may be those of any native run that left the same names, sizes
+//! and attributes, page by page, since pages are written back in any order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -45,8 +46,8 @@ impl Oracle {
         self.runs.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Whether a native kernel could have left the tree. Runs the case natively in one way after the other until one shows it, or
-    /// so many were tried.
+    /// Whether a native kernel could have left the tree. Runs the case natively in one way after
+    /// the other until one shows it, or so many were tried.
     pub fn allows(&self, stage: &Stage, case: &Case, tree: &Tree, plans_max: usize) -> anyhow::Result<bool> {
         let case = &native(case);
         let seen = self.seen(stage, case)?;
@@ -58,7 +59,8 @@ impl Oracle {
         while let Some(plan) = plans.get(seen.tried).filter(|_| seen.tried < plans_max) {
             let played = self.play(stage, case, plan)?;
             seen.tried += 1;
-            // A kernel that cannot mount what it left itself says nothing. ext4's fast commits bring that about.
+            // A kernel that cannot mount what it left itself says nothing. ext4's fast commits
+            // bring that about.
             if played.trouble.is_none() && seen.note(played.tree) && seen.allow(tree) {
                 return Ok(true);
             }
@@ -129,7 +131,8 @@ impl Seen {
     }
 }
 
-/// The case as the oracle plays it. Who makes a step is the same to a kernel, unless it matters who has which file open.
+/// The case as the oracle plays it. Who makes a step is the same to a kernel, unless it matters who
+/// has which file open.
 fn native(case: &Case) -> Case {
     let mut case = case.clone();
     let told_apart = ["close", "mmap", "msync", "rename", "exchange", "unlink"];
@@ -152,7 +155,8 @@ fn plans(case: &Case) -> Vec<Plan> {
         singles.extend(case.paths().iter().map(|path| sync(*at, &format!("fsync {path}"))));
     }
     plans.extend(singles.iter().map(|single| vec![single.clone()]));
-    // What was synced before the case may have been committed as well: then btrfs need not take it along.
+    // What was synced before the case may have been committed as well: then btrfs need not take it
+    // along.
     let committed = Spontaneous { after: 0, call: "syncfs".to_owned() };
     plans.push(vec![committed.clone()]);
     plans.extend(singles.iter().map(|single| vec![committed.clone(), single.clone()]));

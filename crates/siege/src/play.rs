@@ -1,5 +1,5 @@
-//! Plays one case to its cut: processes that take turns, a copy of the device at the end, all killed, the copy mounted, recovered
-//! if Holdfast was there, and read. It judges nothing.
+//! Plays one case to its cut: processes that take turns, a copy of the device at the end, all
+//! killed, the copy mounted, recovered if Holdfast was there, and read. It judges nothing.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -271,8 +271,8 @@ impl Script {
     }
 }
 
-/// Files that a case names and that have to be brought to their state first, by the program itself: one that it has synced, and
-/// one that it has made and synced.
+/// Files that a case names and that have to be brought to their state first, by the program itself:
+/// one that it has synced, and one that it has made and synced.
 const BEFORE: &[(&str, &[&str])] = &[
     ("a/live", &["over a/live", "fsync a/live", "append a/live", "fsync a/live"]),
     ("a/made", &["create a/made", "fill a/made", "fsync a/made", "fsync a"]),
@@ -345,7 +345,8 @@ impl Cast {
         for pid in self.family()?.into_iter().rev() {
             let _gone = kill_process(pid, Signal::STOP);
             let started = Instant::now();
-            // Who is in the kernel for longer waits for somebody that stands still: a keeper's thread for the fence's.
+            // Who is in the kernel for longer waits for somebody that stands still: a keeper's
+            // thread for the fence's.
             while !holdfast_e2e::proc::at_rest(pid.as_raw_nonzero().get() as u32)
                 && started.elapsed() < STILL_MAX
             {

@@ -1,6 +1,6 @@
-//! Which cases there are. Of one operation all, of two all of the core vocabulary, of three and four as many as there is time
-//! for, drawn by a seed. No two that differ in names alone. What an operation needs is there: the files that every case starts
-//! from, and what an earlier step made.
+//! Which cases there are. Of one operation all, of two all of the core vocabulary, of three and
+//! four as many as there is time for, drawn by a seed. No two that differ in names alone. What an
+//! operation needs is there: the files that every case starts from, and what an earlier step made.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +12,8 @@ use crate::op::{Case, Step, Theme, VERBS, Verb, Who};
 
 /// Existing and not yet seen by Holdfast, synced under it, made under it.
 const FILES: [&str; 3] = ["a/old", "a/live", "a/made"];
-/// Another file, which only ever is written to: syncs of it, clean or not, are syncs of something else.
+/// Another file, which only ever is written to: syncs of it, clean or not, are syncs of something
+/// else.
 const OTHER: &str = "b/clean";
 
 /// Who makes the first operation, who the second.
@@ -49,7 +50,8 @@ fn instances(verb: &'static Verb, who: Who, files: &[&str], nth: usize) -> Vec<S
     }
 }
 
-/// What may end a case, or part two operations: syncs of what was changed, of where it is, of everything, of something else.
+/// What may end a case, or part two operations: syncs of what was changed, of where it is, of
+/// everything, of something else.
 fn syncs(who: Who, step: &Step) -> Vec<Option<Step>> {
     let target = step.target();
     let parent = target.rsplit_once('/').map_or("a", |(parent, _)| parent);
@@ -90,7 +92,8 @@ fn ones(kind: Kind) -> Vec<(u64, Case)> {
     cases
 }
 
-/// All cases of two operations of the core vocabulary: on one file or on two, with nothing or a sync between and at the end.
+/// All cases of two operations of the core vocabulary: on one file or on two, with nothing or a
+/// sync between and at the end.
 fn twos(kind: Kind) -> Vec<(u64, Case)> {
     let mut cases = Vec::new();
     for (first_who, second_who) in PAIRS {
@@ -115,7 +118,8 @@ fn twos(kind: Kind) -> Vec<(u64, Case)> {
     cases
 }
 
-/// Second operations behind a first one: on the file as it is called now, on what the first one made, on another file.
+/// Second operations behind a first one: on the file as it is called now, on what the first one
+/// made, on another file.
 fn seconds(first: &Step, verb: &'static Verb, who: Who) -> Vec<Step> {
     let mut files = vec![first.target()];
     let others = FILES.iter().filter(|file| !first.paths.iter().any(|path| path == *file));
@@ -132,7 +136,8 @@ fn seconds(first: &Step, verb: &'static Verb, who: Who) -> Vec<Step> {
     steps
 }
 
-/// Whether a step can succeed behind another one, as far as names tell: errors are compared by few cases only.
+/// Whether a step can succeed behind another one, as far as names tell: errors are compared by few
+/// cases only.
 fn fits(first: &Step, step: &Step) -> bool {
     let gone = match first.verb.name {
         "unlink" | "rmdir" | "rename" => Some(first.paths[0].as_str()),
@@ -166,7 +171,8 @@ fn stratum(steps: &[&Step]) -> u64 {
     hasher.finish()
 }
 
-/// All cases of a length, each once, in an order drawn by the seed that brings every kind of sequence before it brings any again.
+/// All cases of a length, each once, in an order drawn by the seed that brings every kind of
+/// sequence before it brings any again.
 pub fn all(kind: Kind, length: usize, seed: u64) -> Vec<Case> {
     let cases = match length {
         1 => ones(kind),

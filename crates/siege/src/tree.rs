@@ -1,5 +1,6 @@
-//! What a file system holds, as far as cases are compared: names and which of them are one file, kinds, modes, owners, sizes,
-//! bytes, targets, extended attributes, and times where somebody asked for one. It reads; it never judges.
+//! What a file system holds, as far as cases are compared: names and which of them are one file,
+//! kinds, modes, owners, sizes, bytes, targets, extended attributes, and times where somebody asked
+//! for one. It reads; it never judges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

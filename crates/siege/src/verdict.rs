@@ -18,7 +18,8 @@ pub enum Kind {
     Trouble,
     /// Recovery failed or did not end.
     Recovery,
-    /// A file was set aside although no outsider took part, or was set aside and is not what it was before.
+    /// A file was set aside although no outsider took part, or was set aside and is not what it was
+    /// before.
     Aside,
     /// Something is there natively in all runs, and is not.
     Lost,
@@ -62,8 +63,9 @@ pub struct Verdict {
     pub set_aside: bool,
 }
 
-/// Plays a case under Holdfast and judges it. `known` tells of a differing case that this one contains: then what is not
-/// explained at once is taken for the same, without the many native runs that would show it.
+/// Plays a case under Holdfast and judges it. `known` tells of a differing case that this one
+/// contains: then what is not explained at once is taken for the same, without the many native runs
+/// that would show it.
 pub fn judge(
     stage: &Stage,
     oracle: &Oracle,
@@ -159,7 +161,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A simpler case that differs as well: steps are left out, and made by the program itself, as long as there is a difference.
+/// A simpler case that differs as well: steps are left out, and made by the program itself, as long
+/// as there is a difference.
 pub fn shortened(stage: &Stage, oracle: &Oracle, first: Difference) -> anyhow::Result<Difference> {
     let mut shortest = first;
     'again: loop {

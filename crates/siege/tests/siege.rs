@@ -1,6 +1,6 @@
-//! A sample of all short sequences, in which nothing may differ, and the controls without which that would prove nothing: syncs
-//! that do nothing, and deliberate bugs, must be found. `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_E2E_ROUNDS` multiplies
-//! the time.
+//! A sample of all short sequences, in which nothing may differ, and the controls without which
+//! that would prove nothing: syncs that do nothing, and deliberate bugs, must be found.
+//! `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_E2E_ROUNDS` multiplies the time.
 
 use std::path::{Path, PathBuf};
 
@@ -21,15 +21,16 @@ fn found(output: &Output) -> Value {
     serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}\n{}", output.told()))
 }
 
-/// What is known to differ, and open: the file systems, the steps that bring it about, a case that shows it. Whoever mends one
-/// takes it from the list; the last test says so.
+/// What is known to differ, and open: the file systems, the steps that bring it about, a case that
+/// shows it. Whoever mends one takes it from the list; the last test says so.
 const OPEN: &[(&[&str], &str, &str)] = &[
     // An outsider's changes are noticed later than the next sync, and its attributes not at all.
     (&["ext4", "xfs", "btrfs"], "o:*", "o:chmod a/live; fsync a/live"),
 ];
 
 fn sample(fs: &str) {
-    // The same cases each time, so that a difference shows where it came in. New ones are searched for by the command.
+    // The same cases each time, so that a difference shows where it came in. New ones are searched
+    // for by the command.
     let seed = std::env::var("HOLDFAST_E2E_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
     let seconds = (SAMPLE_S * rounds()).to_string();
     let output = siege()

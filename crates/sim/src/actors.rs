@@ -1,5 +1,5 @@
-//! Threads of the simulated machine, as coroutines of one real thread: what runs when is decided here alone, so a
-//! history plays the same way every time.
+//! Threads of the simulated machine, as coroutines of one real thread: what runs when is decided
+//! here alone, so a history plays the same way every time.
 #![allow(unsafe_code)] // A killed thread's stack is left as it is: no destructor runs, as none would in reality.
 
 use std::cell::RefCell;
@@ -15,8 +15,8 @@ pub type Task = Box<dyn FnOnce()>;
 const STACK_BYTES: usize = 256 << 10;
 /// Rounds in which nobody gets on before the history counts as hanging.
 const IDLE_ROUNDS_MAX: usize = 20;
-/// Turns that actors take in a history's step at most: a thousand times what the longest ones take. More never end, though
-/// somebody may be at work all the time.
+/// Turns that actors take in a history's step at most: a thousand times what the longest ones take.
+/// More never end, though somebody may be at work all the time.
 const TURNS_MAX: usize = 1 << 16;
 
 thread_local! {
@@ -42,8 +42,8 @@ impl Actor {
     }
 
     fn kill(mut self) {
-        // SAFETY: what lies on the stack is leaked, not freed: nobody outside points into it but the board, by
-        // offsets, and the boards' owner words, which the keeper's repair opens.
+        // SAFETY: what lies on the stack is leaked, not freed: nobody outside points into it but
+        // the board, by offsets, and the boards' owner words, which the keeper's repair opens.
         unsafe { self.0.force_reset() };
         self.give_back();
     }
@@ -72,8 +72,9 @@ pub struct Ending {
     pub hangs: bool,
 }
 
-/// Plays `main` with whoever it takes. `serve` gives the next request for the keeper; `help` is asked, with the number
-/// of earlier calls and whether the main actor was interrupted, when everybody waits.
+/// Plays `main` with whoever it takes. `serve` gives the next request for the keeper; `help` is
+/// asked, with the number of earlier calls and whether the main actor was interrupted, when
+/// everybody waits.
 pub fn play(
     role: Role,
     main: Task,

@@ -1,5 +1,5 @@
-//! From a snapshot to verdicts: images of NVM and disk are drawn, recovery runs on them, and the oracle looks at what it
-//! made of the files.
+//! From a snapshot to verdicts: images of NVM and disk are drawn, recovery runs on them, and the
+//! oracle looks at what it made of the files.
 
 use std::fmt;
 
@@ -36,7 +36,8 @@ pub struct Counts {
     pub images: u64,
     /// Of them, those that a crash inside recovery left.
     pub images_inside_recovery: u64,
-    /// Of the images, those that had come up before, and were judged by what recovery made of them then.
+    /// Of the images, those that had come up before, and were judged by what recovery made of them
+    /// then.
     pub images_known: u64,
     /// Runs of recovery.
     pub recoveries: u64,
@@ -145,7 +146,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Draws one image of a snapshot and checks it. Gives what recovery left, unless that was known before and not `needed`.
+    /// Draws one image of a snapshot and checks it. Gives what recovery left, unless that was known
+    /// before and not `needed`.
     pub fn check(
         &mut self,
         snapshot: &Snapshot,
@@ -195,8 +197,9 @@ impl Checker<'_> {
         Ok(Some(result))
     }
 
-    /// Whether it is known what recovery makes of an image, and that is right: of the first one, which a second follows; or of
-    /// the second, which must leave the files that the first has left.
+    /// Whether it is known what recovery makes of an image, and that is right: of the first one,
+    /// which a second follows; or of the second, which must leave the files that the first has
+    /// left.
     fn knows(&mut self, image: &Image, model: &Model, first: Option<&Tree>) -> bool {
         // What the kernel has beside the disk is in no digest.
         let Some(known) = self.known.as_ref().filter(|_| !image.runs) else { return false };
@@ -359,8 +362,8 @@ impl Service {
     }
 }
 
-/// Whether a person is asked to decide without need. What was renamed over while it got its first records is kept too:
-/// nothing is lost or changed by that.
+/// Whether a person is asked to decide without need. What was renamed over while it got its first
+/// records is kept too: nothing is lost or changed by that.
 fn is_wrongly_kept(row: &FileReport) -> bool {
     matches!(&row.outcome[..], "set aside" | "failed")
         && !row.reason.starts_with("another file stands")
@@ -418,7 +421,8 @@ fn violation(trail: &[String], what: String) -> Violation {
     Violation { what, trail: trail.to_vec() }
 }
 
-/// The first images of a crash point are the extremes, then all combinations of a few pieces, then random ones.
+/// The first images of a crash point are the extremes, then all combinations of a few pieces, then
+/// random ones.
 fn choose(pending: usize, image: usize, random: &mut Random) -> (Keep, Left) {
     const KEEPS: [Keep; 5] = [Keep::None, Keep::All, Keep::AllButOne, Keep::One, Keep::Any];
     const LEFTS: [Left; 6] = [Left::Synced, Left::Everything, Left::Names, Left::Bytes, Left::Any, Left::Any];

@@ -1,11 +1,14 @@
-//! A simulated file system: what programs see, what is durable, and everything in between that a power cut may leave.
+//! A simulated file system: what programs see, what is durable, and everything in between that a
+//! power cut may leave.
 //!
-//! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its versions since the last
-//! sync, sizes lag independently of blocks, and changes of names are durable in the order of a journal that every sync
-//! commits ([`Journal::Ordered`]), or each by itself as its directory is synced ([`Journal::Lagging`]). A sync may fail
-//! once, and so may the kernel's own writing back, of which nobody hears before the next sync: either drops the dirty pages, of
-//! which no later sync writes what is not written again. Every description of the file hears of it once; one that was opened
-//! afterwards only if nobody had heard of it before (`errseq_sample`). Inode numbers are reused at once.
+//! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its
+//! versions since the last sync, sizes lag independently of blocks, and changes of names are
+//! durable in the order of a journal that every sync commits ([`Journal::Ordered`]), or each by
+//! itself as its directory is synced ([`Journal::Lagging`]). A sync may fail once, and so may the
+//! kernel's own writing back, of which nobody hears before the next sync: either drops the dirty
+//! pages, of which no later sync writes what is not written again. Every description of the file
+//! hears of it once; one that was opened afterwards only if nobody had heard of it before
+//! (`errseq_sample`). Inode numbers are reused at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -69,15 +72,16 @@ struct Inode {
     /// Entries of a directory.
     entries: BTreeMap<Vec<u8>, u32>,
     durable_entries: BTreeMap<Vec<u8>, u32>,
-    /// Failures so far, those that nobody heard of between them as one; every description tells each once.
+    /// Failures so far, those that nobody heard of between them as one; every description tells
+    /// each once.
     errors: u64,
     /// Nobody has heard of the last one yet.
     is_error_news: bool,
     fails_next: bool,
     /// The next write of the keeper fails.
     refuses_next: bool,
-    /// The journal has something of it that is not committed: it was made, or cut, or its names changed. The size of what was
-    /// written comes to the journal only with the bytes.
+    /// The journal has something of it that is not committed: it was made, or cut, or its names
+    /// changed. The size of what was written comes to the journal only with the bytes.
     in_journal: bool,
 }
 
@@ -91,8 +95,8 @@ impl Inode {
         self.errors - u64::from(self.is_error_news)
     }
 
-    /// Makes durable what is dirty, and nothing else: a page that a failed sync left in the cache is clean there, and
-    /// no later sync writes it.
+    /// Makes durable what is dirty, and nothing else: a page that a failed sync left in the cache
+    /// is clean there, and no later sync writes it.
     fn write_dirty(&mut self) {
         self.commit_sizes();
         for (block, _) in std::mem::take(&mut self.versions) {
@@ -102,7 +106,8 @@ impl Inode {
         self.durable.trim();
     }
 
-    /// Sizes are metadata, and the journal has them in order: what was once cut off does not come back.
+    /// Sizes are metadata, and the journal has them in order: what was once cut off does not come
+    /// back.
     fn commit_sizes(&mut self) {
         if let Some(&least) = std::mem::take(&mut self.sizes).iter().min() {
             self.durable.size = self.durable.size.min(least);
@@ -324,8 +329,9 @@ impl DiskState {
         self.version += 1;
     }
 
-    /// Whether a sync of an inode makes all changes of names durable: a journal commits everything for an inode that it has
-    /// something of, and nothing for any other. Bytes that were overwritten are none of its business.
+    /// Whether a sync of an inode makes all changes of names durable: a journal commits everything
+    /// for an inode that it has something of, and nothing for any other. Bytes that were
+    /// overwritten are none of its business.
     pub(crate) fn commits_with(&self, id: u32) -> bool {
         let inode = self.inode(id);
         self.ordering == Journal::Ordered && (inode.in_journal || !inode.sizes.is_empty())
@@ -347,8 +353,8 @@ impl DiskState {
         Ok(())
     }
 
-    /// What the kernel does when it cannot write dirty pages: some got to the disk, none stays dirty, and those that
-    /// are evicted read as the disk has them.
+    /// What the kernel does when it cannot write dirty pages: some got to the disk, none stays
+    /// dirty, and those that are evicted read as the disk has them.
     fn drop_dirty(&mut self, id: u32) {
         let mut random = self.random.clone();
         let inode = self.inode_mut(id);

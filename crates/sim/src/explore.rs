@@ -1,35 +1,42 @@
 //! Which histories are played: all short ones of four sets, and seeded long ones.
 //!
-//! Sets (every one on both orderings of the file system's journal; only crash points of the last step are checked,
-//! because those of earlier steps are the last ones of a shorter history in the set):
+//! Sets (every one on both orderings of the file system's journal; only crash points of the last
+//! step are checked, because those of earlier steps are the last ones of a shorter history in the
+//! set):
 //!
-//! - *sequences*: all sequences of the [`CORE`] operations on two files, up to the given length, one after the other.
-//!   The first file that is named is `a`; thread 0 works on `a`, thread 1 on `b`.
+//! - *sequences*: all sequences of the [`CORE`] operations on two files, up to the given length,
+//!   one after the other. The first file that is named is `a`; thread 0 works on `a`, thread 1 on
+//!   `b`.
 //! - *all operations*: all sequences of all operations ([`ALL`]), up to three.
-//! - *pairs*: two operations at once, after up to two core operations: each client operation, and the keeper's round,
-//!   interrupted at each of its points by each operation of the other thread.
-//! - *kills*: each client operation, after up to two core operations, killed at each of its points; then nothing,
-//!   another write, or the keeper's round; and killed with another write waiting for what it held.
+//! - *pairs*: two operations at once, after up to two core operations: each client operation, and
+//!   the keeper's round, interrupted at each of its points by each operation of the other thread.
+//! - *kills*: each client operation, after up to two core operations, killed at each of its points;
+//!   then nothing, another write, or the keeper's round; and killed with another write waiting for
+//!   what it held.
 //! - *directed*: a few longer ones, each for a bug that short ones do not show ([`DIRECTED`]).
 //!
 //! What stands for more than itself:
 //!
-//! - *Symmetry*. Names are opaque to the product, processes differ by a number alone, and a blank machine knows neither. So a
-//!   history and the one with `a` and `b`, and threads 0 and 1, exchanged are one, and only those are played whose first file
-//!   is `a`. A thread follows from its file; which process does a step matters only in what it has cached of a file, and renames
+//! - *Symmetry*. Names are opaque to the product, processes differ by a number alone, and a blank
+//!   machine knows neither. So a history and the one with `a` and `b`, and threads 0 and 1,
+//!   exchanged are one, and only those are played whose first file is `a`. A thread follows from
+//!   its file; which process does a step matters only in what it has cached of a file, and renames
 //!   have each come to files that the other had.
-//! - *Prefixes*. A crash inside a prefix is the same crash for all that begin with it: it is checked once, as the last step of a
-//!   shorter history. No step looks ahead, so the prefix plays the same way in all of them.
-//! - *Steps that change nothing* ([`changes_nothing`]). Behind a round without a new record, a directory's sync without a new
-//!   name and a drain without a row, NVM, disk and model are what they were, and so is what the keeper decides by. What goes on
-//!   from there goes on without them as well. `tests/reductions.rs` compares both, store by store.
+//! - *Prefixes*. A crash inside a prefix is the same crash for all that begin with it: it is
+//!   checked once, as the last step of a shorter history. No step looks ahead, so the prefix plays
+//!   the same way in all of them.
+//! - *Steps that change nothing* ([`changes_nothing`]). Behind a round without a new record, a
+//!   directory's sync without a new name and a drain without a row, NVM, disk and model are what
+//!   they were, and so is what the keeper decides by. What goes on from there goes on without them
+//!   as well. `tests/reductions.rs` compares both, store by store.
 //! - *Images*. The same image is recovered once (`crate::known`) and judged each time.
 //!
 //! `--whole` leaves out nothing but symmetry and prefixes.
 //!
-//! All of it twice: in state Through, and with files in state Behind, as soon as they are made or after their first round
-//! of expiry ([`BEHIND`]); then with what only that state has, beside the rest ([`CORE_BEHIND`], [`ALL_BEHIND`]). And a third time with
-//! files that are logged from their first sync on ([`CORE_ON_SYNC`]), in state Through.
+//! All of it twice: in state Through, and with files in state Behind, as soon as they are made or
+//! after their first round of expiry ([`BEHIND`]); then with what only that state has, beside the
+//! rest ([`CORE_BEHIND`], [`ALL_BEHIND`]). And a third time with files that are logged from their
+//! first sync on ([`CORE_ON_SYNC`]), in state Through.
 
 use crate::disk::Journal;
 use crate::history::{Behind, History, TINY};
@@ -119,8 +126,8 @@ pub const ALL: [Op; 30] = [
     Op::Release,
 ];
 
-/// What else happens to files in state Behind: writes that join, cover and pass by what only the log has, over the end of a
-/// page, and everything that brings them to the page cache.
+/// What else happens to files in state Behind: writes that join, cover and pass by what only the
+/// log has, over the end of a page, and everything that brings them to the page cache.
 pub const ALL_BEHIND: [Op; 20] = [
     Op::Clean(u32::MAX),
     Op::Put(A, 30, 20),
@@ -154,7 +161,8 @@ const BEHIND: [(Journal, Behind); 2] = [
 const DIRECTED: [(&[Op], Spread); 18] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
-    // An outsider's sync, or a client's by another description, takes the kernel's only notice of lost pages.
+    // An outsider's sync, or a client's by another description, takes the kernel's only notice of
+    // lost pages.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Peek(A), Op::Expire], Spread::None),
     (&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Peek(A), Op::Expire], Spread::None),
     (&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Sync(A), Op::Expire], Spread::None),
@@ -168,7 +176,8 @@ const DIRECTED: [(&[Op], Spread); 18] = [
     (&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)], Spread::None),
     // Names that no slot holds, and a sync that could be absorbed.
     (&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Rename(B, A), Op::Put(A, 0, 40), Op::Sync(A)], Spread::None),
-    // A file that is logged as a whole, which the disk has longer, and whose name another file's sync brings there.
+    // A file that is logged as a whole, which the disk has longer, and whose name another file's
+    // sync brings there.
     (&[Op::Put(A, 0, 40), Op::Truncate(A, 20), Op::Sync(A), Op::Put(B, 0, 1200), Op::Sync(B)], Spread::None),
     // A removal of a name that its slot does not know.
     (
@@ -182,7 +191,8 @@ const DIRECTED: [(&[Op], Spread); 18] = [
         ],
         Spread::None,
     ),
-    // A client's sync, which the rename of an old file makes real, takes the kernel's only notice of lost pages.
+    // A client's sync, which the rename of an old file makes real, takes the kernel's only notice
+    // of lost pages.
     (
         &[
             Op::Put(B, 0, 40),
@@ -195,7 +205,8 @@ const DIRECTED: [(&[Op], Spread); 18] = [
         ],
         Spread::None,
     ),
-    // The same on a description that both have: the keeper's sync succeeds beside the client's that failed.
+    // The same on a description that both have: the keeper's sync succeeds beside the client's that
+    // failed.
     (
         &[
             Op::Put(B, 0, 40),
@@ -274,8 +285,8 @@ pub fn step(op: Op) -> Step {
     Step::alone(u8::from(op.name() == Some(B)), op)
 }
 
-/// Visits all possible sequences of `length` operations, up to exchanging the files; those that go on behind a step that
-/// changes nothing only if the `whole` is asked for.
+/// Visits all possible sequences of `length` operations, up to exchanging the files; those that go
+/// on behind a step that changes nothing only if the `whole` is asked for.
 pub fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn FnMut(&[Op])) {
     fn grow(alphabet: &[Op], length: usize, whole: bool, so_far: &mut Vec<Op>, visit: &mut dyn FnMut(&[Op])) {
         if so_far.len() == length {
@@ -300,8 +311,9 @@ pub fn sequences(alphabet: &[Op], length: usize, whole: bool, visit: &mut dyn Fn
     grow(alphabet, length, whole, &mut Vec::new(), visit);
 }
 
-/// Whether `op` right behind `last` leaves everything as it was: two rounds of the keeper, or syncs of the directory, in a row
-/// are one; and after a round, a drain or a truncation a file has no page row that a drain would take out.
+/// Whether `op` right behind `last` leaves everything as it was: two rounds of the keeper, or syncs
+/// of the directory, in a row are one; and after a round, a drain or a truncation a file has no
+/// page row that a drain would take out.
 pub fn changes_nothing(last: Op, op: Op) -> bool {
     match op {
         Op::Expire | Op::Clean(_) | Op::SyncDirectory => last == op,
@@ -387,8 +399,8 @@ impl Setting<'_> {
     }
 }
 
-/// Visits all histories of the sets in which sequences have up to `operations` operations; those that go on behind a step that
-/// changes nothing only if the `whole` is asked for.
+/// Visits all histories of the sets in which sequences have up to `operations` operations; those
+/// that go on behind a step that changes nothing only if the `whole` is asked for.
 pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
     let through = [(Journal::Ordered, None, false), (Journal::Lagging, None, false)];
     Setting { machines: &through, core: &CORE, all: &ALL, whole, spill: None }.visit(operations, visit);
@@ -402,7 +414,8 @@ pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling
         .visit(operations, visit);
 }
 
-/// Histories of the sets that are not played, because they only have steps more that change nothing.
+/// Histories of the sets that are not played, because they only have steps more that change
+/// nothing.
 pub fn left_out(operations: usize) -> u64 {
     let count = |whole| {
         let mut count = 0;
@@ -417,8 +430,9 @@ fn rounds(op: &Op) -> bool {
     matches!(op, Op::Expire | Op::Part)
 }
 
-/// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which request threads make
-/// beside its rounds), and not two changes of names of which one is a removal, whose order only the kernel knows.
+/// Whether two operations are tried at once: not two of the keeper's own (but for a drain, which
+/// request threads make beside its rounds), and not two changes of names of which one is a removal,
+/// whose order only the kernel knows.
 fn pairs(op: &Op, other: &Op) -> bool {
     let names = |op: &Op| {
         matches!(

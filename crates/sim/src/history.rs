@@ -1,4 +1,5 @@
-//! A history: a machine of a given shape, and the steps it makes. The same history always plays the same way.
+//! A history: a machine of a given shape, and the steps it makes. The same history always plays the
+//! same way.
 
 use std::fmt;
 
@@ -13,11 +14,13 @@ use crate::op::{Op, Step};
 use crate::random::Random;
 use crate::stage::{self, Snapshot};
 
-/// Slots, segments and bytes of a segment of the pool that short histories play on: three small records fill a segment.
+/// Slots, segments and bytes of a segment of the pool that short histories play on: three small
+/// records fill a segment.
 pub const TINY: (u32, u32, u64) = (4, 8, 512);
 
-/// What a disk that fails does to the first pages it cannot write follows from it: one reads as before, one is in the cache alone,
-/// the third got there. With a seed of which the first four get there, short histories with failing syncs lose nothing.
+/// What a disk that fails does to the first pages it cannot write follows from it: one reads as
+/// before, one is in the cache alone, the third got there. With a seed of which the first four get
+/// there, short histories with failing syncs lose nothing.
 const DISK_SEED: u64 = 2;
 
 /// How files get into state Behind.

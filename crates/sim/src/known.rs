@@ -1,19 +1,23 @@
 //! Images whose recovery is known already.
 //!
-//! Many crash points leave the same image: two beside each other between which nothing durable changed, an image that keeps all
-//! pending stores and one behind their fence, a disk without anything unsynced however much of it is left. Recovery is a pure
-//! function of NVM, disk and superblock, so what it makes of an image need be worked out once: the tree of files it leaves,
-//! whether a second recovery leaves the same, and whether it calls anything damaged or keeps anything back. All of that is
-//! noted under a hash of the image, and an image that comes up again is judged by it. **Judged, not passed over**: the oracle
-//! compares the tree with what *this* crash point's history promised, so a promise that is broken is found whoever recovered the
-//! image first. Whatever does not pass that way is recovered once more as if nothing were known, and fails as it always did.
+//! Many crash points leave the same image: two beside each other between which nothing durable
+//! changed, an image that keeps all pending stores and one behind their fence, a disk without
+//! anything unsynced however much of it is left. Recovery is a pure function of NVM, disk and
+//! superblock, so what it makes of an image need be worked out once: the tree of files it leaves,
+//! whether a second recovery leaves the same, and whether it calls anything damaged or keeps
+//! anything back. All of that is noted under a hash of the image, and an image that comes up again
+//! is judged by it. **Judged, not passed over**: the oracle compares the tree with what *this*
+//! crash point's history promised, so a promise that is broken is found whoever recovered the image
+//! first. Whatever does not pass that way is recovered once more as if nothing were known, and
+//! fails as it always did.
 //!
-//! Only images are noted on which everything went well twice. Whether an image is crashed again inside recovery, or serves
-//! programs afterwards, is drawn when it comes up first: every image that there is has the same chance of it, however many crash
-//! points leave it. The hash has 128 bits of everything recovery can see: the words of the
-//! media that differ from zero, and of the disk every name with its inode, bytes and times, the numbers that new inodes would
-//! get, and the clock. What it leaves out are names for one thing that recovery never learns (the index of an inode in the
-//! simulator's table).
+//! Only images are noted on which everything went well twice. Whether an image is crashed again
+//! inside recovery, or serves programs afterwards, is drawn when it comes up first: every image
+//! that there is has the same chance of it, however many crash points leave it. The hash has 128
+//! bits of everything recovery can see: the words of the media that differ from zero, and of the
+//! disk every name with its inode, bytes and times, the numbers that new inodes would get, and the
+//! clock. What it leaves out are names for one thing that recovery never learns (the index of an
+//! inode in the simulator's table).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -53,8 +57,8 @@ impl Digest {
         }
     }
 
-    /// Puts another word in the place of one: of words at numbered places the order in which they came does not matter, and
-    /// zeros count for nothing.
+    /// Puts another word in the place of one: of words at numbered places the order in which they
+    /// came does not matter, and zeros count for nothing.
     pub fn replace(&mut self, place: u64, old: u64, new: u64) {
         let part = |word: u64| {
             let low = mix(mix(place.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed) ^ word);

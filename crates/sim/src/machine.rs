@@ -1,5 +1,6 @@
-//! One machine: NVM and disk on one power cord, two processes with the real client code, and the keeper's real durable
-//! steps. It does what histories say; what must be true afterwards it tells the model.
+//! One machine: NVM and disk on one power cord, two processes with the real client code, and the
+//! keeper's real durable steps. It does what histories say; what must be true afterwards it tells
+//! the model.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -94,8 +95,9 @@ impl Events<SimFile> for Listener {
     }
 }
 
-/// Seconds since 1970, which is what the simulated clock of a history begins with: records carry real times, and what somebody
-/// changes between a crash and recovery must be newer than they are, however long the simulator has been running.
+/// Seconds since 1970, which is what the simulated clock of a history begins with: records carry
+/// real times, and what somebody changes between a crash and recovery must be newer than they are,
+/// however long the simulator has been running.
 pub fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
@@ -106,7 +108,8 @@ fn rig_of(layout: Layout, frames: u32) -> &'static Rig {
             return *rig;
         }
         holdfast_board::simulate_sleep(stage::sleep);
-        // Where there are frames, there is room for loaded pages, too; else all that no row has is read from the kernel.
+        // Where there are frames, there is room for loaded pages, too; else all that no row has is
+        // read from the kernel.
         let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(frames);
         let plan = plan.with_loaded(if frames > 0 { LOADED_PAGES } else { 0 });
         let (board, fd) = Board::create(plan).expect("memory for a board");
@@ -184,7 +187,8 @@ pub struct Service {
 }
 
 impl Machine {
-    /// Starts the keeper on a recovered pool; nothing of the model but the files' contents is known.
+    /// Starts the keeper on a recovered pool; nothing of the model but the files' contents is
+    /// known.
     pub fn start(nvm: NvmState, disk: DiskState, superblock: Superblock, service: Service) -> Self {
         let rig = rig_of(superblock.layout, service.behind.map_or(0, |behind| behind.frames));
         RIG.set(Some(rig));

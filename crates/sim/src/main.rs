@@ -1,4 +1,5 @@
-//! The command: explores histories, prints a summary, and for each failure the command that plays it again.
+//! The command: explores histories, prints a summary, and for each failure the command that plays
+//! it again.
 
 #[cfg(feature = "canaries")]
 mod canaries;
@@ -26,7 +27,8 @@ const LOOKS_MAX: u32 = 300;
 /// Sequences with a spill file are this long at most: longer ones are the seeds'.
 const SPILLED_OPERATIONS_MAX: usize = 4;
 
-/// Simulates crashes of NVM and disk on one power cord under the real code of clients, keeper and recovery.
+/// Simulates crashes of NVM and disk on one power cord under the real code of clients, keeper and
+/// recovery.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   holdfast-sim                                   the exhaustive set of 4 operations, then seeds for one minute
@@ -34,14 +36,15 @@ const SPILLED_OPERATIONS_MAX: usize = 4;
   holdfast-sim --exhaustive 0 --seeds 1000       a thousand seeded long histories
   holdfast-sim --seed 123 --crash 45 --image 6   one image of one crash point again, as a failure prints it")]
 struct Args {
-    /// Explore all histories of the exhaustive sets whose sequences have up to this many operations.
+    /// Explore all histories of the exhaustive sets whose sequences have up to this many
+    /// operations.
     #[arg(long, value_name = "OPS", default_value_t = 4)]
     exhaustive: usize,
     /// Of the exhaustive sets only the part with this number (from 0 on) of so many.
     #[arg(long, value_name = "I/N", value_parser = slice, default_value = "0/1")]
     slice: (u64, u64),
-    /// Leave nothing out: recover every image wherever it comes up, and go on behind steps that change nothing. Ten times as
-    /// long, for nothing new.
+    /// Leave nothing out: recover every image wherever it comes up, and go on behind steps that
+    /// change nothing. Ten times as long, for nothing new.
     #[arg(long)]
     whole: bool,
     /// Then play this many seeded long histories.
@@ -113,7 +116,8 @@ fn slice(text: &str) -> Result<(u64, u64), String> {
 struct Summary {
     #[serde(flatten)]
     counts: Counts,
-    /// Operations of the longest sequences that were all explored; `None` when the run stopped before.
+    /// Operations of the longest sequences that were all explored; `None` when the run stopped
+    /// before.
     exhaustive_operations: Option<usize>,
     seeds: u64,
     seconds: f64,
@@ -181,7 +185,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What this build is for; `None`: an ordinary run, with the chosen bug if a history is played again.
+/// What this build is for; `None`: an ordinary run, with the chosen bug if a history is played
+/// again.
 #[cfg(feature = "canaries")]
 fn with_canaries(args: &Args) -> Option<anyhow::Result<ExitCode>> {
     let limit = Duration::from_secs_f64(args.canary_seconds);

@@ -1,10 +1,12 @@
-//! The oracle: what files and names may be after a crash, worked out from what programs did and were told, without any
-//! of the product's code.
+//! The oracle: what files and names may be after a crash, worked out from what programs did and
+//! were told, without any of the product's code.
 //!
-//! A file is the list of states that may be found since its last real sync: a call that no record holds adds one, and a
-//! crash leaves any of them, byte by byte; a call that a record holds is on top of each. So where writes are durable when
-//! they return there is one state, and it must be found as it is. Calls under way may have happened or not. Names are a list of changes, of which those that
-//! must be durable are marked; the others may be there or not, but none without the earlier ones it builds on.
+//! A file is the list of states that may be found since its last real sync: a call that no record
+//! holds adds one, and a crash leaves any of them, byte by byte; a call that a record holds is on
+//! top of each. So where writes are durable when they return there is one state, and it must be
+//! found as it is. Calls under way may have happened or not. Names are a list of changes, of which
+//! those that must be durable are marked; the others may be there or not, but none without the
+//! earlier ones it builds on.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,7 +36,8 @@ struct File {
     conflict: bool,
     /// Something of it was ever made durable by a record.
     has_bytes: bool,
-    /// A sync or a write of the keeper failed: what no record holds may be lost for good, and no later sync brings it back.
+    /// A sync or a write of the keeper failed: what no record holds may be lost for good, and no
+    /// later sync brings it back.
     broken: bool,
 }
 
@@ -121,8 +124,8 @@ impl Model {
         id
     }
 
-    /// What `done` describes is in the page cache now. With `durable` it must survive from here on; `partial` says that
-    /// all of the call may still be found as well, until it returns.
+    /// What `done` describes is in the page cache now. With `durable` it must survive from here on;
+    /// `partial` says that all of the call may still be found as well, until it returns.
     pub fn took_effect(
         &mut self,
         file: FileIndex,
@@ -162,7 +165,8 @@ impl Model {
         }
     }
 
-    /// What is wrong when programs see part of a write that was under way when its process died: `cached` is what they see.
+    /// What is wrong when programs see part of a write that was under way when its process died:
+    /// `cached` is what they see.
     pub fn partial(&self, file: FileIndex, id: u64, cached: &[u8]) -> Option<String> {
         let (_, effect) = self.files[file].under_way.iter().find(|(other, _)| *other == id)?;
         let is_write = matches!(effect, Effect::Write { .. } | Effect::Append(_));
@@ -171,8 +175,9 @@ impl Model {
         (is_write && !self.is_exempt(file) && !is_whole).then(|| difference(&after, cached))
     }
 
-    /// A process died in a call that did not return; what programs see after the repair tells whether it took effect. With
-    /// `refused` the disk kept the keeper from finishing it: it may still come, beneath whatever follows.
+    /// A process died in a call that did not return; what programs see after the repair tells
+    /// whether it took effect. With `refused` the disk kept the keeper from finishing it: it may
+    /// still come, beneath whatever follows.
     pub fn resolve(&mut self, file: FileIndex, id: u64, cached: &[u8], refused: bool) {
         let Some((_, effect)) = self.files[file].under_way.iter().find(|(other, _)| *other == id).cloned()
         else {
@@ -213,8 +218,9 @@ impl Model {
         }
     }
 
-    /// A process died in a call of which nobody can tell whether it took effect, or will: it may have, on top of each state that a crash
-    /// may leave, and nothing has to be there because of it. What programs see is as before.
+    /// A process died in a call of which nobody can tell whether it took effect, or will: it may
+    /// have, on top of each state that a crash may leave, and nothing has to be there because of
+    /// it. What programs see is as before.
     fn untold(&mut self, file: FileIndex, id: u64, effect: &Effect) {
         let file_model = &mut self.files[file];
         let (floor, last) = (file_model.floor, file_model.states.len() - 1);

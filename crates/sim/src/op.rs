@@ -28,7 +28,8 @@ pub enum Op {
     Punch(Name, u32, u32),
     /// A program changes a file in a way that no record can hold.
     Around(Name, u32, u32),
-    /// A program has the kernel fill in bytes from elsewhere (`copy_file_range`): durable at the next sync.
+    /// A program has the kernel fill in bytes from elsewhere (`copy_file_range`): durable at the
+    /// next sync.
     Fill(Name, u32, u32),
     /// A program syncs a file.
     Sync(Name),
@@ -52,7 +53,8 @@ pub enum Op {
     Fail(Name),
     /// The kernel fails to write back what is dirty of the file; nobody has heard of it yet.
     Lose(Name),
-    /// An outsider opens the file, writes and syncs it, and leaves. With the flag it did not wait for the keeper.
+    /// An outsider opens the file, writes and syncs it, and leaves. With the flag it did not wait
+    /// for the keeper.
     Outsider(Name, bool),
     /// A program reads bytes at an offset.
     Read(Name, u32, u32),
@@ -66,22 +68,25 @@ pub enum Op {
     Drain(Name),
     /// The keeper empties the frames of page rows, if half of them are in use.
     Frames,
-    /// The keeper tells the kernel of the file's size and that it was written, by a drain of a page or two.
+    /// The keeper tells the kernel of the file's size and that it was written, by a drain of a page
+    /// or two.
     Tell(Name),
     /// The keeper's round at the gentle pace, of all records but the newest one.
     Part,
     /// The keeper gives back what removed files hold, and syncs no file.
     Release,
-    /// A program creates a file, if there is none, and lends the keeper its description, the only one.
+    /// A program creates a file, if there is none, and lends the keeper its description, the only
+    /// one.
     Lend(Name),
     /// Somebody waits to open a file whose description is lent, with the flag to write.
     Break(Name, bool),
     /// The next write of the keeper to the file fails.
     Refuse(Name),
-    /// The keeper gives back segments whose records are covered by newer ones, and copies live records of up to so many bytes
-    /// out of others.
+    /// The keeper gives back segments whose records are covered by newer ones, and copies live
+    /// records of up to so many bytes out of others.
     Clean(u32),
-    /// The keeper copies up to so many of the oldest full segments to the spill file and gives them back.
+    /// The keeper copies up to so many of the oldest full segments to the spill file and gives them
+    /// back.
     Spill(u32),
     /// The next write to the spill file fails, or with the flag the next sync of it.
     SpillFails(bool),

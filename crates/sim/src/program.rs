@@ -1,5 +1,5 @@
-//! What programs, keeper and outsiders do: each operation as the preloaded library would make it, with the system calls
-//! on the simulated disk, and what the model is told of it.
+//! What programs, keeper and outsiders do: each operation as the preloaded library would make it,
+//! with the system calls on the simulated disk, and what the model is told of it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -172,7 +172,8 @@ fn with_handle<T>(index: FileIndex, with: impl FnOnce(&mut Handle) -> T) -> T {
     parts(|parts| with(parts.handles.get_mut(&index).expect("a handle")))
 }
 
-/// The file's place in the board, as the library finds it before every change; `None` leaves it to the kernel.
+/// The file's place in the board, as the library finds it before every change; `None` leaves it to
+/// the kernel.
 fn managed(thread: u8, index: FileIndex) -> Result<Option<FileRef>, Errno> {
     let logs = client(thread).logs_on_sync();
     let (inode, key, known, is_as_born) = with_handle(index, |handle| {
@@ -206,7 +207,8 @@ fn known(thread: u8, name: Name) -> Option<FileRef> {
     client(thread).find(key.0, key.1).map(|seen| seen.file)
 }
 
-/// What a file holds for programs: the page cache, and over it what only the log has. Takes no lock.
+/// What a file holds for programs: the page cache, and over it what only the log has. Takes no
+/// lock.
 fn visible(index: FileIndex) -> Vec<u8> {
     let (mut bytes, key) = with_handle(index, |handle| (handle.file.bytes(), handle.file.key()));
     let client = client(0);

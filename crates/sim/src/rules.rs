@@ -1,5 +1,6 @@
-//! The rules that the known histories gave rise to (`holdfast_sim::stories`), taken out one after the other: each story must
-//! then fail. Every rule is taken out in a process of its own, as in [`crate::canaries`].
+//! The rules that the known histories gave rise to (`holdfast_sim::stories`), taken out one after
+//! the other: each story must then fail. Every rule is taken out in a process of its own, as in
+//! [`crate::canaries`].
 
 use std::process::ExitCode;
 use std::sync::Mutex;

@@ -68,7 +68,8 @@ pub struct Shared {
     pub histories: AtomicU64,
     /// Images checked, for progress.
     pub images: AtomicU64,
-    /// What each thread is playing: the number of the history, and the arguments that play it again.
+    /// What each thread is playing: the number of the history, and the arguments that play it
+    /// again.
     playing: Mutex<HashMap<ThreadId, (u64, String)>>,
 }
 
@@ -90,8 +91,9 @@ impl Shared {
     }
 }
 
-/// Who sees that no history takes for ever. Steps and recoveries are bounded by what they do (`crate::stage::begin`); a thread
-/// that does nothing at all, because it waits for a lock of its own, is seen from outside alone.
+/// Who sees that no history takes for ever. Steps and recoveries are bounded by what they do
+/// (`crate::stage::begin`); a thread that does nothing at all, because it waits for a lock of its
+/// own, is seen from outside alone.
 #[derive(Default)]
 pub struct Watchman {
     /// How often each history was seen.
@@ -99,8 +101,8 @@ pub struct Watchman {
 }
 
 impl Watchman {
-    /// The arguments that play a history again which was under way at each of the last `looks_max` looks. Looks are counted, not
-    /// seconds: the machine may have stopped us.
+    /// The arguments that play a history again which was under way at each of the last `looks_max`
+    /// looks. Looks are counted, not seconds: the machine may have stopped us.
     pub fn look(&mut self, shared: &Shared, looks_max: u32) -> Option<String> {
         let playing = shared.all_playing();
         self.looks.retain(|number, _| playing.values().any(|(other, _)| other == number));
@@ -128,7 +130,8 @@ pub struct Worker<'a> {
     pub counts: Counts,
     /// What recovery makes of images, by what else matters for them.
     pub known: BTreeMap<Shape, Known>,
-    /// Nothing is left out: every image is recovered wherever it comes up, and histories go on behind steps that change nothing.
+    /// Nothing is left out: every image is recovered wherever it comes up, and histories go on
+    /// behind steps that change nothing.
     pub whole: bool,
     /// What is known of an image is compared with what recovery makes of it this time.
     pub doubts: bool,
@@ -174,7 +177,8 @@ impl Worker<'_> {
         self.sets(|visit| exhaustive(operations, whole, visit))
     }
 
-    /// Plays this thread's part of the sets in which the log goes on in a file; returns whether it is complete.
+    /// Plays this thread's part of the sets in which the log goes on in a file; returns whether it
+    /// is complete.
     pub fn spilled(&mut self, operations: usize) -> bool {
         self.sets(|visit| spilled(operations, visit))
     }
@@ -257,7 +261,8 @@ impl Worker<'_> {
         self.known.extend(known.map(|known| (shape(history), known)));
     }
 
-    /// What is known of images of a history. What was printed is played again as it was, with everything that is drawn for it.
+    /// What is known of images of a history. What was printed is played again as it was, with
+    /// everything that is drawn for it.
     fn take_known(&mut self, history: &History, only: Only) -> Option<Known> {
         let shares = only == Only::ALL && !self.whole;
         shares.then(|| self.known.remove(&shape(history)).unwrap_or_default())
@@ -268,7 +273,8 @@ impl Worker<'_> {
         self.shared.images.fetch_add(counts.images, Ordering::Relaxed);
     }
 
-    /// Plays the lives of a seed: a long history, a crash, recovery, another long history on what is left, and so on.
+    /// Plays the lives of a seed: a long history, a crash, recovery, another long history on what
+    /// is left, and so on.
     pub fn seed(&mut self, seed: u64, only: Only) {
         let mut random = Random::of(&[seed, 2]);
         let lives = 1 + random.below(3);
@@ -347,7 +353,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Plays this thread's seeds from `first` on: `count` of them, or until the time is over. Returns how many.
+    /// Plays this thread's seeds from `first` on: `count` of them, or until the time is over.
+    /// Returns how many.
     pub fn seeds(&mut self, first: u64, count: u64, until: Option<Instant>) -> u64 {
         let mut played = 0;
         let mut seed = first + self.index;

@@ -1,5 +1,5 @@
-//! The stage on which a history plays: points at which the power may fail or another thread may go on, and the
-//! recorder that keeps what the machine was at each of them.
+//! The stage on which a history plays: points at which the power may fail or another thread may go
+//! on, and the recorder that keeps what the machine was at each of them.
 //!
 //! Everything here belongs to one thread of the simulator, which plays one history at a time.
 #![allow(unsafe_code)] // Coroutines find the way back to their scheduler through a pointer.
@@ -70,7 +70,8 @@ struct Recorder {
     taken: Vec<Snapshot>,
 }
 
-/// Points that a step of a history, or a recovery, passes at most: a thousand times what the longest ones pass. More never end.
+/// Points that a step of a history, or a recovery, passes at most: a thousand times what the
+/// longest ones pass. More never end.
 const POINTS_MAX: u64 = 1 << 16;
 
 thread_local! {
@@ -92,8 +93,8 @@ thread_local! {
 pub enum Role {
     /// A client that may be interrupted anywhere.
     Client,
-    /// The keeper: it holds locks of its own process and gives way only around syncs of files, and before it writes to
-    /// one.
+    /// The keeper: it holds locks of its own process and gives way only around syncs of files, and
+    /// before it writes to one.
     Keeper,
     /// Somebody who is not interrupted.
     Extra,
@@ -127,7 +128,8 @@ pub fn recorded() -> Vec<Snapshot> {
     RECORDER.take().map_or_else(Vec::new, |recorder| recorder.taken)
 }
 
-/// Whether a process is interrupted also where only the board changes between its stores and its reads (state Behind).
+/// Whether a process is interrupted also where only the board changes between its stores and its
+/// reads (state Behind).
 pub fn set_fine(fine: bool) {
     FINE.set(fine);
 }
@@ -196,8 +198,8 @@ pub fn pause(why: Pause) -> bool {
         return false;
     }
     let role = ROLE.get();
-    // SAFETY: `enter` was called by the coroutine that runs now, with its own yielder, which lives as long as the
-    // coroutine does; the scheduler clears the pointer whenever no coroutine runs.
+    // SAFETY: `enter` was called by the coroutine that runs now, with its own yielder, which lives
+    // as long as the coroutine does; the scheduler clears the pointer whenever no coroutine runs.
     unsafe { (*yielder).suspend(why) };
     YIELDER.set(yielder);
     ROLE.set(role);
@@ -226,7 +228,8 @@ pub fn begin() {
     EVENTS_MAX.set(EVENTS.get() + POINTS_MAX);
 }
 
-/// From now on the points of client or keeper are counted, and it is interrupted at the given one (from 1 on).
+/// From now on the points of client or keeper are counted, and it is interrupted at the given one
+/// (from 1 on).
 pub fn interrupt_at(point: usize) {
     POINTS.set(0);
     INTERRUPT_AT.set(point);

@@ -1,8 +1,10 @@
-//! The histories that broke the design once, as scripts: each loses, tears, rolls back or blocks when the rule that
-//! stands against it is taken out. docs/crash.md, section 13, has them in words, under the same numbers.
+//! The histories that broke the design once, as scripts: each loses, tears, rolls back or blocks
+//! when the rule that stands against it is taken out. docs/crash.md, section 13, has them in words,
+//! under the same numbers.
 //!
-//! With its rules a story must pass; with any one of them taken out (`holdfast-sim --stories`, in the build that can
-//! have deliberate bugs) it must fail. What only real kernels and processes can tell is in `crates/e2e/tests/histories.rs`.
+//! With its rules a story must pass; with any one of them taken out (`holdfast-sim --stories`, in
+//! the build that can have deliberate bugs) it must fail. What only real kernels and processes can
+//! tell is in `crates/e2e/tests/histories.rs`.
 
 mod plays;
 
@@ -17,8 +19,8 @@ use crate::run::{Failure, Only, Shared, Worker};
 /// A step is interrupted at each of its points up to this one.
 const POINTS: usize = 24;
 
-/// Images of each crash point, and how often something else happens to one: more than in long runs, as there is little to
-/// play.
+/// Images of each crash point, and how often something else happens to one: more than in long runs,
+/// as there is little to play.
 const EFFORT: Effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 4, tamper_one_in: 6 };
 
 /// The machines that files in state Through are played on, and those for files in state Behind.
@@ -239,7 +241,8 @@ impl Story {
     }
 }
 
-/// The step that is interrupted, since those before it are played without interruption, too; `None` when it has fewer points.
+/// The step that is interrupted, since those before it are played without interruption, too; `None`
+/// when it has fewer points.
 fn first_of_interest(history: &History) -> Option<usize> {
     let Some(at) = history.steps.iter().position(|step| step.amid != Amid::Nothing) else { return Some(0) };
     let begun = History { steps: history.steps[..=at].to_vec(), ..history.clone() };

@@ -1,5 +1,6 @@
-//! The histories that broke the design once, each under the name of what now holds: with all rules in place, none loses,
-//! tears, rolls back or blocks. `holdfast-sim --stories` takes the rules out, one at a time, and sees them fail.
+//! The histories that broke the design once, each under the name of what now holds: with all rules
+//! in place, none loses, tears, rolls back or blocks. `holdfast-sim --stories` takes the rules out,
+//! one at a time, and sees them fail.
 
 use holdfast_sim::stories::{STORIES, Story};
 

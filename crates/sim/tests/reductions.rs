@@ -1,5 +1,5 @@
-//! What the exhaustive sets leave out leaves out nothing: each reduction of `holdfast_sim::explore` and
-//! `holdfast_sim::known` against the whole.
+//! What the exhaustive sets leave out leaves out nothing: each reduction of `holdfast_sim::explore`
+//! and `holdfast_sim::known` against the whole.
 
 use std::sync::mpsc::channel;
 
@@ -29,8 +29,8 @@ fn explore(whole: bool, doubts: bool) -> Counts {
     counts
 }
 
-/// An image that comes up again is recovered again, in doubt, and becomes what it became before; without sharing, the crash
-/// points and the images drawn of them are as many.
+/// An image that comes up again is recovered again, in doubt, and becomes what it became before;
+/// without sharing, the crash points and the images drawn of them are as many.
 #[test]
 fn what_is_known_of_an_image_is_what_recovery_makes_of_it() {
     let doubtful = explore(false, true);
@@ -42,7 +42,8 @@ fn what_is_known_of_an_image_is_what_recovery_makes_of_it() {
     assert_eq!(drawn(&doubtful), drawn(&whole));
 }
 
-/// Everything that a crash may leave at each crash point of the last step of a history, as far as it is not drawn.
+/// Everything that a crash may leave at each crash point of the last step of a history, as far as
+/// it is not drawn.
 fn images(steps: &[Op], journal: Journal, behind: Option<Behind>) -> Vec<(usize, [Digest; 4])> {
     let steps: Vec<_> = steps.iter().copied().map(step).collect();
     let last = steps.len() - 1;
@@ -57,8 +58,8 @@ fn images(steps: &[Op], journal: Journal, behind: Option<Behind>) -> Vec<(usize,
     played.snapshots.iter().map(of).collect()
 }
 
-/// A step that changes nothing has no crash point that the step before does not have; and whatever comes after it does the
-/// same, store by store, as without it.
+/// A step that changes nothing has no crash point that the step before does not have; and whatever
+/// comes after it does the same, store by store, as without it.
 #[test]
 fn histories_go_on_behind_a_step_that_changes_nothing_as_without_it() {
     let behind = |at_once, frames| Some(Behind { at_once, frames });

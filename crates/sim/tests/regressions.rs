@@ -1,4 +1,5 @@
-//! Histories that once lost data or hung, each under the name of what it did, and a short run of everything.
+//! Histories that once lost data or hung, each under the name of what it did, and a short run of
+//! everything.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -77,8 +78,9 @@ fn alone(op: Op) -> Step {
     Step::alone(0, op)
 }
 
-/// An append took the end of the file from the board while another writer was moving it. Its record named a place that
-/// the other one's bytes had by then; a crash before it was cancelled put it on top of them.
+/// An append took the end of the file from the board while another writer was moving it. Its record
+/// named a place that the other one's bytes had by then; a crash before it was cancelled put it on
+/// top of them.
 #[test]
 fn an_append_that_meets_a_growing_file_is_never_replayed_onto_acknowledged_bytes() {
     check_amid(&[alone(Op::Put(A, 0, 40))], |at| Amid::Other(at, 1, Op::Append(A, 30)));
@@ -90,7 +92,8 @@ fn an_append_after_a_call_around_the_log_is_never_replayed_at_the_start() {
     check(&[alone(Op::Put(A, 0, 40)), alone(Op::Around(A, 10, 60)), alone(Op::Append(A, 30))]);
 }
 
-/// Touched by one process, written by another: no slot said that the file was new, and no directory had its name.
+/// Touched by one process, written by another: no slot said that the file was new, and no directory
+/// had its name.
 #[test]
 fn a_file_that_somebody_made_and_let_go_survives_its_first_write() {
     check(&[alone(Op::Create(A)), alone(Op::Retire(A)), Step::alone(1, Op::Write(A, 0, 40))]);
@@ -100,22 +103,24 @@ fn a_file_that_somebody_made_and_let_go_survives_its_first_write() {
     }
 }
 
-/// A writer was killed between its stores and its fence. The keeper wrote the record to the file, where everybody saw
-/// it; then the power failed, and the record was not there. The same with a cancel record.
+/// A writer was killed between its stores and its fence. The keeper wrote the record to the file,
+/// where everybody saw it; then the power failed, and the record was not there. The same with a
+/// cancel record.
 #[test]
 fn what_is_rolled_forward_for_a_dead_writer_is_durable_before_it_is_seen() {
     check_amid(&[alone(Op::Put(A, 0, 40))], Amid::Killed);
     check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Short(A, 10, 60, 25))], Amid::Killed);
 }
 
-/// A refused rename left the name it had announced in the slot; a file that the crash took was built anew there.
+/// A refused rename left the name it had announced in the slot; a file that the crash took was
+/// built anew there.
 #[test]
 fn no_file_is_built_at_a_name_it_never_got() {
     check_amid(&[alone(Op::Put(A, 0, 40))], |at| Amid::Other(at, 1, Op::RenameRefused(A, B)));
 }
 
-/// A process died before the rename it had announced. The slot kept two names, and the removal of the one that stood was
-/// not taken for the removal of the last: recovery asked a person.
+/// A process died before the rename it had announced. The slot kept two names, and the removal of
+/// the one that stood was not taken for the removal of the last: recovery asked a person.
 #[test]
 fn a_rename_that_its_process_did_not_live_to_make_is_withdrawn() {
     for at in 1..=3 {
@@ -125,8 +130,8 @@ fn a_rename_that_its_process_did_not_live_to_make_is_withdrawn() {
     }
 }
 
-/// A name was given away and taken by a new file before the change was counted: the crash brought the old file back to
-/// where the new one's records belonged.
+/// A name was given away and taken by a new file before the change was counted: the crash brought
+/// the old file back to where the new one's records belonged.
 #[test]
 fn a_new_file_at_a_name_that_was_just_given_away_survives() {
     check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Rename(A, B))], |at| {
@@ -134,9 +139,10 @@ fn a_new_file_at_a_name_that_was_just_given_away_survives() {
     });
 }
 
-/// Put a, sync the directory, rename it to b, sync the directory, put another a; the crash takes the rename and the new file,
-/// and then somebody puts a file of their own in the place of b. Recovery built the renamed file anew at a, the name that it had
-/// given up and that another file was to have.
+/// Put a, sync the directory, rename it to b, sync the directory, put another a; the crash takes
+/// the rename and the new file, and then somebody puts a file of their own in the place of b.
+/// Recovery built the renamed file anew at a, the name that it had given up and that another file
+/// was to have.
 #[test]
 fn a_file_that_was_renamed_is_not_built_at_the_name_it_gave_up() {
     let renamed = [Op::Put(A, 0, 40), Op::SyncDirectory, Op::Rename(A, B), Op::SyncDirectory].map(alone);
@@ -146,8 +152,8 @@ fn a_file_that_was_renamed_is_not_built_at_the_name_it_gave_up() {
     }
 }
 
-/// Before a rename was made, somebody created a file at its free name. The slot still held the rename; recovery made it, and
-/// the file that had the name was set aside.
+/// Before a rename was made, somebody created a file at its free name. The slot still held the
+/// rename; recovery made it, and the file that had the name was set aside.
 #[test]
 fn a_file_created_where_another_is_about_to_go_keeps_its_name() {
     check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Rename(A, B))], |at| {
@@ -158,8 +164,9 @@ fn a_file_created_where_another_is_about_to_go_keeps_its_name() {
     });
 }
 
-/// A round of the keeper between the announcement of a rename and its call brought the old name to disk and let the records
-/// expire; the rename, which the next directory sync answered for, was then held by nobody.
+/// A round of the keeper between the announcement of a rename and its call brought the old name to
+/// disk and let the records expire; the rename, which the next directory sync answered for, was
+/// then held by nobody.
 #[test]
 fn a_file_does_not_expire_while_it_is_about_to_be_renamed() {
     for at in 1..=24 {
@@ -170,8 +177,8 @@ fn a_file_does_not_expire_while_it_is_about_to_be_renamed() {
     }
 }
 
-/// With a failed sync behind it, a file has to be written again before the next one. Who kept its writers out waited for
-/// that, and that waited for them: for ever.
+/// With a failed sync behind it, a file has to be written again before the next one. Who kept its
+/// writers out waited for that, and that waited for them: for ever.
 #[test]
 fn a_rewrite_does_not_wait_for_who_waits_for_it() {
     for op in [Op::Around(A, 10, 30), Op::Rename(A, B), Op::Bypass(A), Op::Outsider(A, true)] {
@@ -181,14 +188,15 @@ fn a_rewrite_does_not_wait_for_who_waits_for_it() {
     }
 }
 
-/// A write too large for the log to a file that is left to the kernel was called durable, though only the page cache had
-/// it.
+/// A write too large for the log to a file that is left to the kernel was called durable, though
+/// only the page cache had it.
 #[test]
 fn a_large_write_to_a_bypassed_file_is_not_called_durable() {
     check(&[alone(Op::Put(A, 0, 40)), alone(Op::Bypass(A)), alone(Op::Put(A, 10, 5000))]);
 }
 
-/// A sync was absorbed while another thread's call around the log had changed the file and was not done.
+/// A sync was absorbed while another thread's call around the log had changed the file and was not
+/// done.
 #[test]
 fn a_sync_amid_a_call_around_the_log_is_real() {
     check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Around(A, 10, 30))], |at| {
@@ -207,8 +215,9 @@ fn a_conflict_ends_when_the_outsider_is_settled_at_the_second_try() {
     ]);
 }
 
-/// A file was there, and the process died before its first record. A sync of the directory was absorbed because a number
-/// had been drawn for that record, and the crash took the file. The same after a first write that the disk refused.
+/// A file was there, and the process died before its first record. A sync of the directory was
+/// absorbed because a number had been drawn for that record, and the crash took the file. The same
+/// after a first write that the disk refused.
 #[test]
 fn a_file_whose_first_record_never_came_counts_as_blank() {
     check_amid(&[alone(Op::Put(B, 0, 40)), alone(Op::SyncDirectory), alone(Op::Put(A, 0, 40))], |at| {
@@ -219,8 +228,8 @@ fn a_file_whose_first_record_never_came_counts_as_blank() {
     check(&[&first[..], &refused[..], &[alone(Op::SyncDirectory)]].concat());
 }
 
-/// Where a sync of one file does not make renames of others durable (btrfs), a new file at a name given away before such a
-/// sync met the old one there after a crash.
+/// Where a sync of one file does not make renames of others durable (btrfs), a new file at a name
+/// given away before such a sync met the old one there after a crash.
 #[test]
 fn a_sync_of_a_file_does_not_stand_for_its_directory_where_names_are_not_ordered() {
     check(&[
@@ -231,8 +240,8 @@ fn a_sync_of_a_file_does_not_stand_for_its_directory_where_names_are_not_ordered
     ]);
 }
 
-/// Renamed over another while it got its first record. The crash took the rename and the file; recovery built it anew at
-/// its older name, and a crash tore the only hint that said so.
+/// Renamed over another while it got its first record. The crash took the rename and the file;
+/// recovery built it anew at its older name, and a crash tore the only hint that said so.
 #[test]
 fn a_file_built_at_its_older_name_is_not_forgotten_by_a_crash_in_between() {
     check_amid(&[alone(Op::Put(A, 0, 40)), alone(Op::Expire), Step::alone(1, Op::Put(B, 0, 40))], |at| {
@@ -240,16 +249,16 @@ fn a_file_built_at_its_older_name_is_not_forgotten_by_a_crash_in_between() {
     });
 }
 
-/// State Behind: copies of several live records were fenced together. A crash tore one of them and left the next, which recovery
-/// calls damage.
+/// State Behind: copies of several live records were fenced together. A crash tore one of them and
+/// left the next, which recovery calls damage.
 #[test]
 fn of_the_copies_of_live_records_only_the_last_can_be_torn() {
     let puts = [0, 4096, 8192, 4096, 4096, 4096].map(|at| alone(Op::Put(A, at, 40)));
     check_in(Some(AT_ONCE), &[&puts[..], &[alone(Op::Clean(1000))]].concat());
 }
 
-/// Two threads of the keeper synced a file at once. The kernel told the first of lost pages; before that was noted the second
-/// one's sync succeeded, and the records expired.
+/// Two threads of the keeper synced a file at once. The kernel told the first of lost pages; before
+/// that was noted the second one's sync succeeded, and the records expired.
 #[test]
 fn a_sync_that_begins_amid_a_failing_one_does_not_expire_what_that_lost() {
     for (op, behind) in [(Op::Bypass(A), None), (Op::Rename(A, B), None), (Op::Bypass(A), Some(AT_ONCE))] {
@@ -263,8 +272,8 @@ fn a_sync_that_begins_amid_a_failing_one_does_not_expire_what_that_lost() {
     }
 }
 
-/// A file whose disk refused it held most of the pool for good, and a write of another file waited for ever. It goes around
-/// the log, and so does a truncation.
+/// A file whose disk refused it held most of the pool for good, and a write of another file waited
+/// for ever. It goes around the log, and so does a truncation.
 #[test]
 fn a_write_that_expiry_cannot_make_room_for_goes_around_the_log() {
     let mut steps = vec![alone(Op::Put(A, 0, 900))];
@@ -278,8 +287,8 @@ fn a_write_that_expiry_cannot_make_room_for_goes_around_the_log() {
     }
 }
 
-/// A segment was emptied by copies of its live records, with one fence behind them all. A crash tore the first, and recovery
-/// called the pool damaged.
+/// A segment was emptied by copies of its live records, with one fence behind them all. A crash
+/// tore the first, and recovery called the pool damaged.
 #[test]
 fn copies_that_a_crash_tears_are_not_taken_for_damage() {
     let put = |name, at| alone(Op::Put(name, at, 40));
@@ -289,8 +298,8 @@ fn copies_that_a_crash_tears_are_not_taken_for_damage() {
     );
 }
 
-/// One of the keeper's threads emptied a segment and waited for a page that another was draining, which then wanted to give
-/// segments back, too: where threads are simulated none of them went on.
+/// One of the keeper's threads emptied a segment and waited for a page that another was draining,
+/// which then wanted to give segments back, too: where threads are simulated none of them went on.
 #[test]
 fn a_segment_is_emptied_beside_a_round_that_drains_its_pages() {
     let put = |at| alone(Op::Put(A, at, 40));
@@ -301,9 +310,10 @@ fn a_segment_is_emptied_beside_a_round_that_drains_its_pages() {
     }
 }
 
-/// Somebody opened a new file and synced it before the keeper had a description of its own, and was told of the lost pages in
-/// its place: the keeper's sync succeeded, and the records expired (invariant 4). A program by another descriptor, which the library did not
-/// look up, or an outsider who had come to read.
+/// Somebody opened a new file and synced it before the keeper had a description of its own, and was
+/// told of the lost pages in its place: the keeper's sync succeeded, and the records expired
+/// (invariant 4). A program by another descriptor, which the library did not look up, or an
+/// outsider who had come to read.
 #[test]
 fn nobody_else_takes_the_only_notice_of_lost_pages_of_a_new_file() {
     for loses in [Op::Fail(A), Op::Lose(A)] {
@@ -318,8 +328,9 @@ fn nobody_else_takes_the_only_notice_of_lost_pages_of_a_new_file() {
     }
 }
 
-/// Durability = sync: the kernel had lost pages of a file before its first sync, which the log answered: the program was not
-/// told, as by its own sync, and what was logged was what the disk had.
+/// Durability = sync: the kernel had lost pages of a file before its first sync, which the log
+/// answered: the program was not told, as by its own sync, and what was logged was what the disk
+/// had.
 #[test]
 fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
     for bytes in [40, 1200] {
@@ -331,8 +342,9 @@ fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
     }
 }
 
-/// Durability = sync: a file was renamed over another before anybody asked for its durability, and then removed. Its slot knew the
-/// first name alone. A crash took the rename back, recovery removed the file under that name, and the other one was there again.
+/// Durability = sync: a file was renamed over another before anybody asked for its durability, and
+/// then removed. Its slot knew the first name alone. A crash took the rename back, recovery removed
+/// the file under that name, and the other one was there again.
 #[test]
 fn a_removal_never_overtakes_the_rename_before_it() {
     for last in [Op::Unlink(A), Op::UnlinkRefused(A)] {
@@ -352,8 +364,9 @@ fn a_removal_never_overtakes_the_rename_before_it() {
     }
 }
 
-/// A program died in an append to a file in state Behind whose disk refused to finish it. Written again with the log, the bytes
-/// were seen, and gone with the next write: the board did not know that the file was longer.
+/// A program died in an append to a file in state Behind whose disk refused to finish it. Written
+/// again with the log, the bytes were seen, and gone with the next write: the board did not know
+/// that the file was longer.
 #[test]
 fn an_append_that_is_finished_late_stays_seen() {
     for at in 1..=16 {
@@ -372,7 +385,8 @@ fn an_append_that_is_finished_late_stays_seen() {
     }
 }
 
-/// Of the simulator's own: a program died in a call that changes nothing, and the file had to be found because of it.
+/// Of the simulator's own: a program died in a call that changes nothing, and the file had to be
+/// found because of it.
 #[test]
 fn a_call_that_changes_nothing_promises_nothing() {
     for op in [Op::Punch(A, 4096, 26), Op::Truncate(A, 0)] {
@@ -384,8 +398,9 @@ fn a_call_that_changes_nothing_promises_nothing() {
     }
 }
 
-/// Of the simulator's own: a program died in a write that its disk kept the keeper from finishing. What was written next counted as
-/// being on top of it, though the write had not come, and need not.
+/// Of the simulator's own: a program died in a write that its disk kept the keeper from finishing.
+/// What was written next counted as being on top of it, though the write had not come, and need
+/// not.
 #[test]
 fn a_write_that_may_still_come_is_not_what_later_ones_build_on() {
     for at in 1..=12 {
@@ -398,8 +413,8 @@ fn a_write_that_may_still_come_is_not_what_later_ones_build_on() {
     }
 }
 
-/// State Behind, on crash points of every kind: writes that cover, join and pass by what only the log has, and what brings it
-/// to the page cache, interrupted and killed at each point.
+/// State Behind, on crash points of every kind: writes that cover, join and pass by what only the
+/// log has, and what brings it to the page cache, interrupted and killed at each point.
 #[test]
 fn reads_and_crashes_in_state_behind_find_what_was_written() {
     let first = [alone(Op::Put(A, 4080, 40)), alone(Op::Put(A, 4070, 20))];

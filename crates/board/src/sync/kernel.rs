@@ -1,4 +1,5 @@
-//! The real thing: the processor's atomics and shared futexes, because the sleepers are in different processes.
+//! The real thing: the processor's atomics and shared futexes, because the sleepers are in
+//! different processes.
 
 use core::time::Duration;
 use std::sync::OnceLock;
@@ -15,8 +16,9 @@ pub fn moment() {}
 /// See [`simulate_sleep`].
 static SIMULATED: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// From now on every sleep in this process first asks `sleep`: where threads are simulated it lets others of them run
-/// and answers true, and the sleeper looks again; elsewhere it answers false. Only the first call counts.
+/// From now on every sleep in this process first asks `sleep`: where threads are simulated it lets
+/// others of them run and answers true, and the sleeper looks again; elsewhere it answers false.
+/// Only the first call counts.
 pub fn simulate_sleep(sleep: fn() -> bool) {
     let _ = SIMULATED.set(sleep);
 }
@@ -25,7 +27,8 @@ fn is_simulated() -> bool {
     SIMULATED.get().is_some_and(|sleep| sleep())
 }
 
-/// How often to look at something before sleeping: not at all where threads are simulated, for none runs meanwhile.
+/// How often to look at something before sleeping: not at all where threads are simulated, for none
+/// runs meanwhile.
 pub fn spins(times: u32) -> u32 {
     if SIMULATED.get().is_some() { 0 } else { times }
 }
@@ -61,7 +64,8 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// A keeper that stopped hung for ever when two of its threads slept on one bell: only one of them was woken.
+    /// A keeper that stopped hung for ever when two of its threads slept on one bell: only one of
+    /// them was woken.
     #[test]
     fn all_sleepers_are_woken() {
         let (word, asleep) = (AtomicU32::new(0), AtomicU32::new(0));

@@ -1,7 +1,8 @@
 //! What the board is made of: atomic words, sleeping on them, and giving others a moment.
 //!
-//! With `--cfg shuttle` the same code runs under a model checker (`holdfast-model`): the words then live in ordinary
-//! memory and every access is a choice of the checker. Nothing of that exists in any other build.
+//! With `--cfg shuttle` the same code runs under a model checker (`holdfast-model`): the words then
+//! live in ordinary memory and every access is a choice of the checker. Nothing of that exists in
+//! any other build.
 
 pub use core::sync::atomic::Ordering;
 

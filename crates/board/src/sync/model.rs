@@ -1,13 +1,14 @@
 //! The model of these words under Shuttle, for `holdfast-model` alone.
 //!
 //! - Every access is a scheduling point of the checker.
-//! - With [`Memory::Buffered`], stores that are not sequentially consistent wait in a buffer of their thread, as
-//!   x86-64 keeps them (total store order): others see them later, in order, at moments the checker chooses.
-//!   A read-modify-write, a sequentially consistent store, a system call and a thread's end empty it.
-//! - A thread can be killed before any of its visible steps, as SIGKILL does: what it did stays, what it would have
-//!   done while its stack unwinds has no effect.
-//! - A sleeper is woken only by a wake-up, never by its time limit, unless the model says so: a lost wake-up is then
-//!   a deadlock, which the checker reports.
+//! - With [`Memory::Buffered`], stores that are not sequentially consistent wait in a buffer of
+//!   their thread, as x86-64 keeps them (total store order): others see them later, in order, at
+//!   moments the checker chooses. A read-modify-write, a sequentially consistent store, a system
+//!   call and a thread's end empty it.
+//! - A thread can be killed before any of its visible steps, as SIGKILL does: what it did stays,
+//!   what it would have done while its stack unwinds has no effect.
+//! - A sleeper is woken only by a wake-up, never by its time limit, unless the model says so: a
+//!   lost wake-up is then a deadlock, which the checker reports.
 
 use core::cell::RefCell;
 use core::sync::atomic::{self, Ordering};
@@ -50,7 +51,8 @@ pub enum Mutation {
     LoadedUnrefreshed,
     /// A drain does not lock the pages it writes (history 21).
     DrainUnlocked,
-    /// The count of a file's rows is cleared though a drain is about to count that its last row has gone.
+    /// The count of a file's rows is cleared though a drain is about to count that its last row has
+    /// gone.
     CountClearedAmidDrain,
     /// What the kernel read counts, whatever was entered and drained meanwhile.
     KernelReadUnchecked,
@@ -61,8 +63,8 @@ pub enum Mutation {
 pub struct Rules {
     /// How stores become visible.
     pub memory: Memory,
-    /// Whether sleepers may return early, as time limits and signals allow: needed where somebody is killed between
-    /// changing a word and waking its sleepers.
+    /// Whether sleepers may return early, as time limits and signals allow: needed where somebody
+    /// is killed between changing a word and waking its sleepers.
     pub early_returns: bool,
     /// What is broken on purpose.
     pub mutation: Option<Mutation>,
@@ -81,7 +83,8 @@ struct Thread {
     dead: bool,
 }
 
-/// A word's memory. The scheduling points around it are our own: a thread that unwinds must not have any.
+/// A word's memory. The scheduling points around it are our own: a thread that unwinds must not
+/// have any.
 type Cell = Arc<atomic::AtomicU64>;
 
 type Sleeper = Arc<(Mutex<bool>, Condvar)>;
@@ -152,8 +155,8 @@ pub fn spawn<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> sh
     })
 }
 
-/// A step that others can see: of the words here, of the media, of a file. False when its thread is dead and the step
-/// must have no effect.
+/// A step that others can see: of the words here, of the media, of a file. False when its thread is
+/// dead and the step must have no effect.
 pub fn step() -> bool {
     let (alive, kill) = mine(|thread| {
         if thread.dead {
@@ -334,7 +337,8 @@ word!(AtomicU32, u32);
 word!(AtomicU64, u64);
 word!(AtomicI32, i32);
 
-/// Orders this thread's accesses. Loads are never reordered here; only a full fence empties the buffer.
+/// Orders this thread's accesses. Loads are never reordered here; only a full fence empties the
+/// buffer.
 pub fn fence(order: Ordering) {
     if order == Ordering::SeqCst {
         drain();

@@ -1,4 +1,5 @@
-//! What state Behind leaves to the page cache: draining a file with its writers kept out, and leaving the state.
+//! What state Behind leaves to the page cache: draining a file with its writers kept out, and
+//! leaving the state.
 
 use core::sync::atomic::Ordering;
 
@@ -11,8 +12,8 @@ use crate::lane::Entry;
 use crate::through::Written;
 
 impl<N: Nvm> Client<N> {
-    /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file exclusively, and no
-    /// page lock.
+    /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file
+    /// exclusively, and no page lock.
     pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
         if row.state() != FileState::Behind || row.page_rows.get() == 0 {
@@ -31,8 +32,8 @@ impl<N: Nvm> Client<N> {
         ask(&self.board, self.id, Ask::Through, args, None).map(|_| ())
     }
 
-    /// Brings what only the log has to the page cache and leaves state Behind, for a call that reads the file where we
-    /// cannot see it; `for_good` when it may go on doing so (a mapping).
+    /// Brings what only the log has to the page cache and leaves state Behind, for a call that
+    /// reads the file where we cannot see it; `for_good` when it may go on doing so (a mapping).
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
@@ -82,18 +83,21 @@ impl<N: Nvm> Client<N> {
 
     /// Keeps all files out of state Behind, from now on and for every client.
     pub fn forbid_behind(&self) {
-        // Before the files are looked at: the keeper looks at it after it has let one into the state.
+        // Before the files are looked at: the keeper looks at it after it has let one into the
+        // state.
         if self.board.header().write_behind.word.swap(0, Ordering::SeqCst) == 0 {
             return;
         }
         for (slot, row) in self.board.files().iter().enumerate() {
             let file = FileRef { slot: slot as u32, generation: row.generation.load(Ordering::SeqCst) };
-            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
+            // too.
             let _ = self.leave_behind(file, true);
         }
     }
 
-    /// A write of state Through in a file without page rows, whose other writers are kept out meanwhile.
+    /// A write of state Through in a file without page rows, whose other writers are kept out
+    /// meanwhile.
     pub(crate) fn write_alone(
         &self,
         file: FileRef,

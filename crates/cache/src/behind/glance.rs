@@ -1,7 +1,9 @@
-//! Reading without a lock, a lane or a system call: from loaded pages and from the log, under stamps.
+//! Reading without a lock, a lane or a system call: from loaded pages and from the log, under
+//! stamps.
 //!
-//! A read that a glance cannot answer (a page that is neither loaded nor covered by a record, somebody at work on a page,
-//! the end of the file) is left to `read.rs`. What a glance returns was all true at one moment within the call.
+//! A read that a glance cannot answer (a page that is neither loaded nor covered by a record,
+//! somebody at work on a page, the end of the file) is left to `read.rs`. What a glance returns was
+//! all true at one moment within the call.
 
 use core::sync::atomic::Ordering;
 
@@ -17,8 +19,8 @@ const PAGES_MAX: usize = 5;
 pub const GLANCE_BYTES_MAX: usize = (PAGES_MAX - 1) * PAGE_BYTES as usize;
 
 impl<N: Nvm> Client<N> {
-    /// Fills `buffer`, of at most [`GLANCE_BYTES_MAX`] bytes, from `offset` on; returns how many bytes the file has there.
-    /// `None`: ask [`Client::read`].
+    /// Fills `buffer`, of at most [`GLANCE_BYTES_MAX`] bytes, from `offset` on; returns how many
+    /// bytes the file has there. `None`: ask [`Client::read`].
     #[inline]
     pub fn glance(&self, file: FileRef, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let row = self.row(file);
@@ -29,12 +31,13 @@ impl<N: Nvm> Client<N> {
         }
         let (stamps, loaded, pages) = (self.board.stamps(), self.board.loaded(), self.board.pages());
         let mut seen = [(Stamp::default(), None::<Found>); PAGES_MAX];
-        // All stamps before any byte: if all stand afterwards, none of the pages changed between the last of the first
-        // looks and the first of the second ones.
+        // All stamps before any byte: if all stand afterwards, none of the pages changed between
+        // the last of the first looks and the first of the second ones.
         for ((page, ..), seen) in pieces(offset, buffer.len() as u64).zip(&mut seen) {
             seen.0 = stamps.get(file.slot, page)?;
         }
-        // Between the looks, too: who makes the file longer within these pages changes them, who cuts it drops them.
+        // Between the looks, too: who makes the file longer within these pages changes them, who
+        // cuts it drops them.
         let size = row.size_hint.load(Ordering::Acquire);
         let bytes = size.saturating_sub(offset).min(buffer.len() as u64);
         if bytes == 0 {

@@ -1,6 +1,6 @@
-//! What reads and writes do to loaded pages (`holdfast_board::Loaded`): a page is loaded by a read that missed it, is kept
-//! as it is now by every write, and is dropped before anything else can change it. All of it under the page's lock, or
-//! with the file's writers and readers kept out.
+//! What reads and writes do to loaded pages (`holdfast_board::Loaded`): a page is loaded by a read
+//! that missed it, is kept as it is now by every write, and is dropped before anything else can
+//! change it. All of it under the page's lock, or with the file's writers and readers kept out.
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
@@ -33,8 +33,8 @@ impl<N: Nvm> Client<N> {
         loaded.is_still(found)
     }
 
-    /// Loads a page and copies bytes of it, under its lock; false when it cannot be loaded now. `raw` reads from the file
-    /// itself.
+    /// Loads a page and copies bytes of it, under its lock; false when it cannot be loaded now.
+    /// `raw` reads from the file itself.
     pub(super) fn load_and_read(
         &self,
         lane: &Lane<'_, N>,
@@ -62,8 +62,8 @@ impl<N: Nvm> Client<N> {
             Ok(()) => {
                 // Before the page is there: who leaves the state looks at it with all others out.
                 self.row(file).set_loaded(true);
-                // A reader without the lock may have found the page here before it was evicted: the frame has had another
-                // since.
+                // A reader without the lock may have found the page here before it was evicted: the
+                // frame has had another since.
                 self.board.stamps().note(file.slot, page);
                 loaded.keep(taken);
                 Ok(true)
@@ -75,8 +75,9 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Brings a durable record, entered in the page rows, to the loaded pages among its own. One that it covers whole is
-    /// read straight from the log until it is drained, and need not be copied now.
+    /// Brings a durable record, entered in the page rows, to the loaded pages among its own. One
+    /// that it covers whole is read straight from the log until it is drained, and need not be
+    /// copied now.
     pub(super) fn refresh_loaded(&self, lane: &Lane<'_, N>, file: FileRef, payload: &Payload<'_>) {
         if !self.has_loaded(file) {
             return;
@@ -111,8 +112,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Drops the loaded pages of a range, before the page cache changes there. The caller holds their locks or keeps
-    /// everybody else out of the file.
+    /// Drops the loaded pages of a range, before the page cache changes there. The caller holds
+    /// their locks or keeps everybody else out of the file.
     pub(crate) fn forget_loaded(&self, file: FileRef, offset: u64, bytes: u64) {
         if !self.has_loaded(file) {
             return;
@@ -126,7 +127,8 @@ impl<N: Nvm> Client<N> {
     }
 }
 
-/// Reads all of `bytes` from the page cache. What lies beyond its end of the file was never written.
+/// Reads all of `bytes` from the page cache. What lies beyond its end of the file was never
+/// written.
 pub(super) fn read_whole(
     bytes: &mut [u8],
     offset: u64,

@@ -1,5 +1,5 @@
-//! Entering the bytes of a durable record in the page rows, and finding them again. Everything here happens under the
-//! page locks of the pages it touches.
+//! Entering the bytes of a durable record in the page rows, and finding them again. Everything here
+//! happens under the page locks of the pages it touches.
 
 use holdfast_board::{Board, Content, FileRow, Source, pieces};
 use holdfast_canary::{Canary, on};
@@ -54,8 +54,9 @@ pub struct Payload<'a> {
     pub seq: u64,
 }
 
-/// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`: also one for its end, if
-/// it `appends` to the file and ends within a page. `merges` tells whether it goes into a frame that a row has already.
+/// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`:
+/// also one for its end, if it `appends` to the file and ends within a page. `merges` tells whether
+/// it goes into a frame that a row has already.
 pub(super) fn judge(
     board: &Board,
     (lane, slot): (u32, u32),
@@ -108,7 +109,8 @@ fn judge_with(
     if covered { Verdict::Covered } else { Verdict::Apart }
 }
 
-/// Takes a frame for `lane`. While they are being used up the keeper hears of it, and brings bytes to the page cache.
+/// Takes a frame for `lane`. While they are being used up the keeper hears of it, and brings bytes
+/// to the page cache.
 fn take(board: &Board, lane: u32) -> Option<u32> {
     let frames = board.frames();
     let frame = frames.take(lane)?;
@@ -132,7 +134,8 @@ pub(super) fn publish(
         let in_log = Content { lo, hi, source: Source::Log(payload.media_offset + skip) };
         let copy = payload.copy.map(|copy| &copy[skip as usize..][..(hi - lo) as usize]);
         let Some(row) = pages.find(slot, page) else {
-            // A frame that is left here is that of the write's end: the pages before it took theirs.
+            // A frame that is left here is that of the write's end: the pages before it took
+            // theirs.
             let end = copy.filter(|_| hi < holdfast_board::PAGE_BYTES as u32);
             let end = end.and_then(|bytes| spare.take().map(|frame| (bytes, frame)));
             let source = end.map_or(in_log.source, |(bytes, frame)| {
@@ -184,8 +187,9 @@ pub(super) fn publish(
     }
 }
 
-/// Enters what `lane` did not live to enter of its durable record, under the page locks it still holds, with the frames it
-/// had taken for that. False, and nothing of it entered, when the record was none for page rows.
+/// Enters what `lane` did not live to enter of its durable record, under the page locks it still
+/// holds, with the frames it had taken for that. False, and nothing of it entered, when the record
+/// was none for page rows.
 ///
 /// A page that was entered already is entered once more: the same bytes come to the same place.
 pub fn finish(
@@ -225,8 +229,8 @@ fn move_to_frame(board: &Board, nvm: &impl Nvm, from: u64, frame: u32, (lo, hi):
     }
 }
 
-/// Copies the bytes of a row from byte `from` of its page on. The caller holds the page's lock; the range lies within
-/// the row's.
+/// Copies the bytes of a row from byte `from` of its page on. The caller holds the page's lock; the
+/// range lies within the row's.
 pub fn fetch(board: &Board, nvm: &impl Nvm, content: &Content, from: u32, buffer: &mut [u8]) {
     match content.source {
         Source::Log(offset) => nvm.read(offset + u64::from(from - content.lo), buffer),

@@ -1,5 +1,6 @@
-//! Reading a file in state Behind under its page locks: what is loaded or covered by page rows comes from memory, the
-//! rest from the kernel. Nothing here waits for the keeper. Most reads of hot pages end before they come here (`glance.rs`).
+//! Reading a file in state Behind under its page locks: what is loaded or covered by page rows
+//! comes from memory, the rest from the kernel. Nothing here waits for the keeper. Most reads of
+//! hot pages end before they come here (`glance.rs`).
 
 use core::sync::atomic::Ordering;
 
@@ -41,12 +42,14 @@ impl Buffers for [u8] {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Has the kernel read a file of which it has all bytes. `None` when it had not, or not all the time: what it read may
-    /// then be half of a write, or a newer write without an older one, and counts for nothing.
+    /// Has the kernel read a file of which it has all bytes. `None` when it had not, or not all the
+    /// time: what it read may then be half of a write, or a newer write without an older one, and
+    /// counts for nothing.
     ///
-    /// While there is no row, every change of the page cache is one call of the kernel's, which keeps its own promises: a
-    /// write, a truncation, a punched hole. What makes one write of several calls (draining it, writing it again after a
-    /// failed sync) is done while rows are counted. So a read during which none was counted is the kernel's own.
+    /// While there is no row, every change of the page cache is one call of the kernel's, which
+    /// keeps its own promises: a write, a truncation, a punched hole. What makes one write of
+    /// several calls (draining it, writing it again after a failed sync) is done while rows are
+    /// counted. So a read during which none was counted is the kernel's own.
     #[inline]
     pub fn read_by_kernel<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Option<R> {
         let rows = &self.row(file).page_rows;
@@ -59,7 +62,8 @@ impl<N: Nvm> Client<N> {
         rows.still_none(seen).then_some(read)
     }
 
-    /// Whether the kernel should be asked first ([`Client::read_by_kernel`]) for so many bytes at an offset.
+    /// Whether the kernel should be asked first ([`Client::read_by_kernel`]) for so many bytes at
+    /// an offset.
     #[inline]
     pub fn leaves_to_kernel(&self, file: FileRef, bytes: usize) -> bool {
         let row = self.row(file);
@@ -67,11 +71,13 @@ impl<N: Nvm> Client<N> {
             && (bytes > LOAD_BYTES_MAX || self.board.loaded().is_empty() || row.state() != FileState::Behind)
     }
 
-    /// Reads into `buffer` what the file holds now: every write that was acknowledged before the call, in any process.
+    /// Reads into `buffer` what the file holds now: every write that was acknowledged before the
+    /// call, in any process.
     ///
-    /// `raw` reads from the file itself at an offset, `cursor` reads the description's cursor and `seek` sets it, always after
-    /// `cursor`: so `cursor` may move it ahead to where it will most likely be. Of a `place` at the end of the file there
-    /// is nothing to read, so it counts as the cursor.
+    /// `raw` reads from the file itself at an offset, `cursor` reads the description's cursor and
+    /// `seek` sets it, always after `cursor`: so `cursor` may move it ahead to where it will most
+    /// likely be. Of a `place` at the end of the file there is nothing to read, so it counts as the
+    /// cursor.
     ///
     /// # Errors
     /// What `raw` reported, or `EIO` when the keeper is dead.
@@ -88,7 +94,8 @@ impl<N: Nvm> Client<N> {
         self.read_parts(file, place, bytes, buffer, raw, cursor, seek)
     }
 
-    /// As [`Client::read`], into `buffers` of together at least `bytes` bytes: what they get was all true at one moment.
+    /// As [`Client::read`], into `buffers` of together at least `bytes` bytes: what they get was
+    /// all true at one moment.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -125,20 +132,22 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the page cache may lack bytes of the file, or its size.
     pub(crate) fn has_rows(&self, file: FileRef) -> bool {
-        // Without rows all of it is in the page cache: a row is counted before it is there and until its bytes are.
+        // Without rows all of it is in the page cache: a row is counted before it is there and
+        // until its bytes are.
         matches!(self.row(file).state(), FileState::Behind | FileState::Failed)
             && self.row(file).page_rows.get() > 0
     }
 
-    /// Whether reads of the file may be answered here: from the log, from loaded pages, or by loading them. Those at the
-    /// cursor are: what the kernel read there cannot be read again, should it count for nothing.
+    /// Whether reads of the file may be answered here: from the log, from loaded pages, or by
+    /// loading them. Those at the cursor are: what the kernel read there cannot be read again,
+    /// should it count for nothing.
     #[inline]
     pub fn reads_here(&self, file: FileRef) -> bool {
         self.row(file).state() == FileState::Behind || self.has_rows(file)
     }
 
-    /// Whether the kernel can be asked at once. Not while rows are counted in state Through either: the keeper writes the log to
-    /// the file again, and older bytes are back for that long.
+    /// Whether the kernel can be asked at once. Not while rows are counted in state Through either:
+    /// the keeper writes the log to the file again, and older bytes are back for that long.
     #[inline]
     pub fn is_in_kernel(&self, file: FileRef) -> bool {
         !self.reads_here(file) && self.row(file).page_rows.get() == 0
@@ -191,7 +200,8 @@ impl<N: Nvm> Client<N> {
         if !on(Canary::ReadsUnlocked) {
             lane.lock_pages(file, offset, room)?;
         }
-        // Under the locks: who raised the size this far has entered all that lies below it in our pages.
+        // Under the locks: who raised the size this far has entered all that lies below it in our
+        // pages.
         let size = self.row(file).size_hint.load(Ordering::SeqCst);
         let bytes = size.saturating_sub(offset).min(room) as usize;
         let (mut done, mut index) = (0, 0);
@@ -205,8 +215,8 @@ impl<N: Nvm> Client<N> {
         Ok(done)
     }
 
-    /// Fills all of `buffer`, which ends within the file, under the page locks: page by page what is loaded or covered by
-    /// a row, and runs of pages that are neither from the page cache.
+    /// Fills all of `buffer`, which ends within the file, under the page locks: page by page what
+    /// is loaded or covered by a row, and runs of pages that are neither from the page cache.
     fn fill(
         &self,
         lane: &Lane<'_, N>,
@@ -283,7 +293,8 @@ impl<N: Nvm> Client<N> {
         self.board.header().behind_files.census.get() != 0
     }
 
-    /// Whether the page cache may lack bytes of this file. The answer is no for a slot that was given back.
+    /// Whether the page cache may lack bytes of this file. The answer is no for a slot that was
+    /// given back.
     #[inline]
     pub fn hides_bytes(&self, file: FileRef) -> bool {
         self.has_rows(file)

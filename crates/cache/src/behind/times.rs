@@ -1,5 +1,5 @@
-//! Looking at files that are or were in state Behind: size and times that the kernel does not know, or knows as of when the
-//! keeper brought it the bytes.
+//! Looking at files that are or were in state Behind: size and times that the kernel does not know,
+//! or knows as of when the keeper brought it the bytes.
 
 use core::sync::atomic::Ordering;
 
@@ -21,8 +21,9 @@ pub struct Look {
 }
 
 impl Look {
-    /// Whether the kernel's answer before this look may have been of another moment than the look's: then it must be asked
-    /// again. `before`: an earlier look, made before the kernel was asked.
+    /// Whether the kernel's answer before this look may have been of another moment than the
+    /// look's: then it must be asked again. `before`: an earlier look, made before the kernel was
+    /// asked.
     pub fn is_doubtful(&self, kernel: Times, before: Option<&Self>) -> bool {
         let is_certain = self.hides && (self.account.is_in_hand() || self.account.is_as_left(kernel));
         let found = |look: &Self| (look.hides, look.all, look.account);
@@ -41,7 +42,8 @@ impl Look {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Whether the kernel may be wrong about any file's size or times: one load, to be made after it was asked.
+    /// Whether the kernel may be wrong about any file's size or times: one load, to be made after
+    /// it was asked.
     #[inline]
     pub fn knows_better(&self) -> bool {
         self.board.header().times_kept.word.load(Ordering::SeqCst) != 0
@@ -64,8 +66,8 @@ impl<N: Nvm> Client<N> {
         (self.has_rows(file) && self.is_current(file)).then_some(size)
     }
 
-    /// Makes a program's call that sets times of a file: what it wrote before comes to the kernel before. `kernel` tells the
-    /// kernel's times.
+    /// Makes a program's call that sets times of a file: what it wrote before comes to the kernel
+    /// before. `kernel` tells the kernel's times.
     pub fn set_times(
         &self,
         file: FileRef,
@@ -84,7 +86,8 @@ impl<N: Nvm> Client<N> {
             self.row(file).unlock_exclusive(self.id);
             return raw();
         }
-        // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+        // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
+        // too.
         let drained = self.drain_rows(file);
         let row = self.row(file);
         let result = raw();

@@ -10,9 +10,10 @@ use super::publish::{Payload, Spare, Verdict, judge, publish};
 use crate::client::{Client, Errno, FileRef, Place};
 use crate::lane::{Lane, is_split};
 
-/// Writes up to this size are gathered before they are logged when bytes of them go into a frame: it then gets the very
-/// bytes that the log has, even if the program changes them meanwhile. Those of longer ones are read back from the media,
-/// where they were streamed past the processor's caches.
+/// Writes up to this size are gathered before they are logged when bytes of them go into a frame:
+/// it then gets the very bytes that the log has, even if the program changes them meanwhile. Those
+/// of longer ones are read back from the media, where they were streamed past the processor's
+/// caches.
 const GATHER_BYTES_MAX: usize = 4096;
 /// Most of them are short.
 const GATHER_FEW_BYTES_MAX: usize = 512;
@@ -21,15 +22,16 @@ const GATHER_FEW_BYTES_MAX: usize = 512;
 pub(crate) enum Written {
     /// Logged and entered.
     Done { offset: u64 },
-    /// Needs the page cache; nothing was logged, the page locks of the range are held and no row covers it.
+    /// Needs the page cache; nothing was logged, the page locks of the range are held and no row
+    /// covers it.
     Apart { offset: u64 },
     /// Needs the page cache, and the file for itself.
     Alone,
 }
 
 impl<N: Nvm> Client<N> {
-    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here. `seek` sets the
-    /// description's cursor; without it only writes at an offset are done here.
+    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
+    /// `seek` sets the description's cursor; without it only writes at an offset are done here.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write_behind(
         &self,
@@ -94,8 +96,8 @@ impl<N: Nvm> Client<N> {
         } else {
             self.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare);
         }
-        // After the rows: whoever sees the size finds the bytes below it. Nobody else makes the file longer: we hold its cursor
-        // lock.
+        // After the rows: whoever sees the size finds the bytes below it. Nobody else makes the
+        // file longer: we hold its cursor lock.
         if row.size_hint.load(Ordering::Relaxed) < end {
             row.size_hint.store(end, Ordering::Release);
         }
@@ -106,8 +108,9 @@ impl<N: Nvm> Client<N> {
         Ok(Written::Done { offset })
     }
 
-    /// Whether a write goes to the page cache at once, though page rows would take it: while the log goes on in a file, what is in
-    /// rows is brought there before its segment is given back, by one thread of the keeper's, for which writers would wait.
+    /// Whether a write goes to the page cache at once, though page rows would take it: while the
+    /// log goes on in a file, what is in rows is brought there before its segment is given back, by
+    /// one thread of the keeper's, for which writers would wait.
     fn may_pass_by(&self, file: FileRef, offset: u64, bytes: u64) -> bool {
         self.board.header().log_goes_on.word.load(Ordering::Relaxed) != 0
             && pieces(offset, bytes).all(|(page, ..)| self.board.pages().find(file.slot, page).is_none())

@@ -1,4 +1,5 @@
-//! Log space for one operation: segments are taken before any lock, and gone on in under new generations.
+//! Log space for one operation: segments are taken before any lock, and gone on in under new
+//! generations.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -14,15 +15,16 @@ use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_se
 use super::{LOOK_AGAIN, Lane};
 use crate::client::Errno;
 
-/// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones leave its rest unused.
+/// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones
+/// leave its rest unused.
 const SPLIT_FRACTION: u64 = 8;
 /// A cancel record must always fit behind the last record of an operation.
 pub(super) const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
 /// Bytes of a segment that no payload can have.
 const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
 
-/// Rounds of expiry that free nothing, after which a writer gives up waiting for space: the first of them may have begun
-/// before it came.
+/// Rounds of expiry that free nothing, after which a writer gives up waiting for space: the first
+/// of them may have begun before it came.
 const ROUNDS_IN_VAIN: u64 = 2;
 /// Rounds after which it gives up, though others found some.
 const ROUNDS_MAX: u64 = 16;
@@ -71,8 +73,9 @@ impl<N: Nvm> Lane<'_, N> {
         self.room().saturating_sub(RECORD_HEADER_BYTES + CANCEL_BYTES)
     }
 
-    /// Takes `count` free segments, all or none, lowest first: a small working set stays in the processor's
-    /// translation caches. Sleeps until some are freed; before that it slows down (throttling).
+    /// Takes `count` free segments, all or none, lowest first: a small working set stays in the
+    /// processor's translation caches. Sleeps until some are freed; before that it slows down
+    /// (throttling).
     fn take_segments(&mut self, count: usize) -> Result<(), Errno> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
@@ -85,8 +88,8 @@ impl<N: Nvm> Lane<'_, N> {
         let mut shortage = (0, 0);
         loop {
             let seen = freed.load(Ordering::SeqCst);
-            // After the first try nothing is taken that would have to be given back: two that wait for several
-            // segments each would wake one another without end.
+            // After the first try nothing is taken that would have to be given back: two that wait
+            // for several segments each would wake one another without end.
             let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
             if !fell_short || rows.iter().filter(is_free).take(count).count() == count {
                 for (segment, row) in rows.iter().enumerate() {
@@ -141,8 +144,9 @@ impl<N: Nvm> Lane<'_, N> {
         LaneRow::count(&self.row.stall_ns, now_ns().saturating_sub(before));
     }
 
-    /// Goes on in the next of the segments reserved, under a new generation. The one before stays with the
-    /// lane until the operation is over: the keeper must find all members of a group there.
+    /// Goes on in the next of the segments reserved, under a new generation. The one before stays
+    /// with the lane until the operation is over: the keeper must find all members of a group
+    /// there.
     pub(super) fn next_segment(&mut self) {
         debug_assert!(self.more_used < self.more_count, "as `has_room` says");
         let client = self.client;

@@ -14,7 +14,8 @@ use crate::lane::{Entry, Lane, atomic_write_bytes_max};
 pub(crate) enum Written {
     /// Logged and in the page cache.
     Done { bytes: usize, offset: u64 },
-    /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be settled.
+    /// The kernel put it elsewhere than the record says: the record is cancelled, the file must be
+    /// settled.
     Misplaced { bytes: usize },
     /// Nothing happened: nobody knows where an append would go.
     SizeUnknown,
@@ -23,11 +24,13 @@ pub(crate) enum Written {
 impl<N: Nvm> Client<N> {
     /// Absorbs a write: durable when it returns, visible only once durable (invariant 1).
     ///
-    /// `raw` is the program's own call, without sync flags; `cursor` reads the description's cursor. Writes of
-    /// more than an eighth of the pool go around the log and are synced before they return.
+    /// `raw` is the program's own call, without sync flags; `cursor` reads the description's
+    /// cursor. Writes of more than an eighth of the pool go around the log and are synced before
+    /// they return.
     ///
     /// # Errors
-    /// What `raw` reported, or `EIO` when the keeper is dead (nothing is acknowledged then) or the disk failed.
+    /// What `raw` reported, or `EIO` when the keeper is dead (nothing is acknowledged then) or the
+    /// disk failed.
     pub fn write(
         &self,
         file: FileRef,
@@ -39,8 +42,8 @@ impl<N: Nvm> Client<N> {
         self.write_with(file, place, parts, raw, cursor, None)
     }
 
-    /// As [`Client::write`]; `seek` sets the description's cursor, so that writes at it can do without `raw` (state
-    /// Behind).
+    /// As [`Client::write`]; `seek` sets the description's cursor, so that writes at it can do
+    /// without `raw` (state Behind).
     ///
     /// # Errors
     /// As [`Client::write`].
@@ -119,16 +122,19 @@ impl<N: Nvm> Client<N> {
         lane.finish(file);
         drop(lane);
         match written? {
-            // Invariant: nothing is acknowledged after the keeper's death. The record was durable before this
-            // look, so recovery, which starts later, finds every acknowledged one (history 11).
+            // Invariant: nothing is acknowledged after the keeper's death. The record was durable
+            // before this look, so recovery, which starts later, finds every acknowledged one
+            // (history 11).
             _ if !self.keeper_alive() => Err(Errno::EIO),
             Written::Done { bytes, offset } => Ok(Outcome::Absorbed { bytes, offset }),
             Written::Misplaced { bytes } => {
-                // Invariant 5, in the rare race with a foreign append: on disk and expired before it counts.
+                // Invariant 5, in the rare race with a foreign append: on disk and expired before
+                // it counts.
                 self.settle(file, false)?;
                 Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
             }
-            // A record at a guessed place would be replayed there if a crash came before its cancel.
+            // A record at a guessed place would be replayed there if a crash came before its
+            // cancel.
             Written::SizeUnknown => self.write_around(file, place, raw, cursor),
         }
     }
@@ -229,8 +235,8 @@ impl<N: Nvm> Client<N> {
         if locked { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// A write too large for the log, or an append to an unknown end: settled before (invariant 5) and on disk when it
-    /// returns.
+    /// A write too large for the log, or an append to an unknown end: settled before (invariant 5)
+    /// and on disk when it returns.
     pub(crate) fn write_around(
         &self,
         file: FileRef,

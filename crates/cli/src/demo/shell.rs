@@ -1,5 +1,5 @@
-//! A sqlite3 shell that is fed one-row transactions and answers after each commit. A row counts as acknowledged
-//! only when the shell's answer to the statement after its commit has been read.
+//! A sqlite3 shell that is fed one-row transactions and answers after each commit. A row counts as
+//! acknowledged only when the shell's answer to the statement after its commit has been read.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};

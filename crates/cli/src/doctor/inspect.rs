@@ -1,5 +1,6 @@
-//! Looks at one program: whether the library can be loaded, which of its calls would not be seen, and, by running
-//! it once under a throw-away volatile pool, which of its files were bypassed and why.
+//! Looks at one program: whether the library can be loaded, which of its calls would not be seen,
+//! and, by running it once under a throw-away volatile pool, which of its files were bypassed and
+//! why.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -53,7 +54,8 @@ pub(super) fn inspect(line: &[OsString]) -> anyhow::Result<Inspection> {
     Ok(Inspection { program: path, musl, not_seen, generic_calls, ended: status.to_string(), summary })
 }
 
-/// The program and the libraries its loader would load, except those whose own calls are hooked or harmless.
+/// The program and the libraries its loader would load, except those whose own calls are hooked or
+/// harmless.
 fn loaded_files(path: &Path) -> Vec<PathBuf> {
     const HOOKED: [&str; 6] =
         ["libc.so", "ld-linux", "ld-musl", "libpthread.so", "libholdfast.so", "linux-vdso.so"];

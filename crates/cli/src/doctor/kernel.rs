@@ -1,4 +1,5 @@
-//! Kernel features, fences and limits. Features are tried where trying is harmless, else told from the version.
+//! Kernel features, fences and limits. Features are tried where trying is harmless, else told from
+//! the version.
 
 use std::io::IoSlice;
 

@@ -1,4 +1,5 @@
-//! Which non-volatile memory there is and how the processor makes stores durable. It opens no device.
+//! Which non-volatile memory there is and how the processor makes stores durable. It opens no
+//! device.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-// Writes 1,000 bytes d over the beginning of a file and syncs it: an ordinary Go program, dynamically linked because it uses
-// C, whose file calls are made by Go's runtime.
+// Writes 1,000 bytes d over the beginning of a file and syncs it: an ordinary Go program,
+// dynamically linked because it uses C, whose file calls are made by Go's runtime.
 package main
 
 // #include <unistd.h>

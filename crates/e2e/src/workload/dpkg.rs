@@ -1,5 +1,5 @@
-//! dpkg that installs one package after the other into a directory of its own: what it said was installed is, in its database and
-//! in the files, and each file is whole.
+//! dpkg that installs one package after the other into a directory of its own: what it said was
+//! installed is, in its database and in the files, and each file is whole.
 
 use std::fs;
 use std::sync::{Arc, Mutex, Weak};
@@ -71,8 +71,9 @@ impl Dpkg {
         Self { kind, packages: shared(&PACKAGES, make_packages) }
     }
 
-    /// dpkg renames files that it has synced, and syncs no directory of theirs. Where there is one journal, what it syncs afterwards
-    /// commits the renames; on btrfs it may be through with a package of which files are missing.
+    /// dpkg renames files that it has synced, and syncs no directory of theirs. Where there is one
+    /// journal, what it syncs afterwards commits the renames; on btrfs it may be through with a
+    /// package of which files are missing.
     fn is_ordered(&self) -> bool {
         self.kind != Kind::Btrfs
     }

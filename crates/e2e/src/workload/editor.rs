@@ -1,4 +1,5 @@
-//! Editors that save a file again and again: it, or the backup that they make first, is whole and not older than the last save.
+//! Editors that save a file again and again: it, or the backup that they make first, is whole and
+//! not older than the last save.
 
 use std::fs;
 
@@ -10,7 +11,8 @@ use crate::need;
 pub enum Saves {
     /// A new file, synced and renamed over the old one; then the directory is synced.
     Over,
-    /// vim, which renames the old file out of the way, writes and syncs a new one and removes the old.
+    /// vim, which renames the old file out of the way, writes and syncs a new one and removes the
+    /// old.
     VimRenames,
     /// vim, which copies the old file, cuts it, writes it anew, syncs it and removes the copy.
     VimCopies,

@@ -1,5 +1,5 @@
-//! git commits and collections cut off under load: every commit that was reported is reachable afterwards and `git fsck` is
-//! content.
+//! git commits and collections cut off under load: every commit that was reported is reachable
+//! afterwards and `git fsck` is content.
 
 use std::collections::BTreeSet;
 
@@ -72,8 +72,8 @@ impl Workload for Git {
         15
     }
 
-    /// git does not sync the directory after the rename that moves a branch: it becomes durable with the next commit's syncs where a
-    /// journal keeps their order.
+    /// git does not sync the directory after the rename that moves a branch: it becomes durable
+    /// with the next commit's syncs where a journal keeps their order.
     fn acks_loose_max(&self) -> usize {
         if self.kind == Kind::Btrfs { usize::MAX } else { 1 }
     }

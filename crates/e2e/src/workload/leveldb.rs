@@ -1,5 +1,5 @@
-//! LevelDB, closed and reopened all the time: every key that was put with a synchronous write is there, and the database can be
-//! opened with all its checks on.
+//! LevelDB, closed and reopened all the time: every key that was put with a synchronous write is
+//! there, and the database can be opened with all its checks on.
 
 use crate::cmd::Cmd;
 use crate::crash::{Site, Workload};

@@ -1,5 +1,6 @@
-//! Mail delivery: every message that was acknowledged is in `new/`, or where a reader moved it, once and whole. A message that has
-//! left `tmp/` at all is whole, acknowledged or not, because it was synced before its rename.
+//! Mail delivery: every message that was acknowledged is in `new/`, or where a reader moved it,
+//! once and whole. A message that has left `tmp/` at all is whole, acknowledged or not, because it
+//! was synced before its rename.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +16,13 @@ use crate::random::Random;
 pub struct Maildir {
     /// Decides the messages.
     pub seed: u64,
-    /// Processes that deliver at once. With more than one a reader moves messages from `new/` to `cur/` meanwhile.
+    /// Processes that deliver at once. With more than one a reader moves messages from `new/` to
+    /// `cur/` meanwhile.
     pub deliverers: u64,
     /// Messages of each; it ends after them.
     pub deliveries: u64,
-    /// Whether a message gets its name in `new/` by a link, and loses the one in `tmp/` afterwards, instead of by a rename.
+    /// Whether a message gets its name in `new/` by a link, and loses the one in `tmp/` afterwards,
+    /// instead of by a rename.
     pub links: bool,
 }
 

@@ -1,6 +1,7 @@
-//! Many writers: processes with several threads each, which overwrite their own parts of shared files and append to shared
-//! logs. What each one does follows from the seed, so the files are checked to the byte against the journal in which the
-//! writers note each operation once it returned. The parts share pages, so that writers meet in the page locks.
+//! Many writers: processes with several threads each, which overwrite their own parts of shared
+//! files and append to shared logs. What each one does follows from the seed, so the files are
+//! checked to the byte against the journal in which the writers note each operation once it
+//! returned. The parts share pages, so that writers meet in the page locks.
 
 pub mod writers;
 
@@ -29,10 +30,12 @@ pub struct Crew {
     pub threads: u64,
     /// Operations of each thread; it ends after them.
     pub operations: u64,
-    /// Whether each operation is synced before it is noted, which a run without Holdfast needs to be durable.
+    /// Whether each operation is synced before it is noted, which a run without Holdfast needs to
+    /// be durable.
     pub synced: bool,
-    /// Whether the disk may fail under the running writers, before they are killed: the kernel then takes only the first pages
-    /// of a write, and tells its program so, which cannot note it any more.
+    /// Whether the disk may fail under the running writers, before they are killed: the kernel then
+    /// takes only the first pages of a write, and tells its program so, which cannot note it any
+    /// more.
     pub disk_may_fail: bool,
 }
 
@@ -158,7 +161,8 @@ impl Crew {
         if appended.is_empty() { Ok(()) } else { Err(format!("records of nobody: {appended:?}")) }
     }
 
-    /// The operation that was under way is there whole, or not at all; every one before it is there.
+    /// The operation that was under way is there whole, or not at all; every one before it is
+    /// there.
     fn judge_writer(
         &self,
         writer: u64,
@@ -285,8 +289,9 @@ impl Workload for Crew {
         [program, dir, journal].into_iter().chain(numbers.map(|number| number.to_string())).collect()
     }
 
-    /// With and without a fence, and files that expire seldom or all the time. Not behind inotify: it tells an open of a client
-    /// from another's only afterwards, and a file that is cut in between is left to a person.
+    /// With and without a fence, and files that expire seldom or all the time. Not behind inotify:
+    /// it tells an open of a client from another's only afterwards, and a file that is cut in
+    /// between is left to a person.
     fn options(&self, site: &Site) -> Vec<String> {
         let age_ms_max = ["5", "50", "1000"][(self.seed / 8 % 3) as usize];
         let mut options = vec!["--age-max".to_owned(), age_ms_max.to_owned()];
@@ -308,7 +313,8 @@ impl Workload for Crew {
 }
 
 impl Crew {
-    /// In memory, where the kernel keeps it through every kill, and no file that Holdfast would manage.
+    /// In memory, where the kernel keeps it through every kill, and no file that Holdfast would
+    /// manage.
     fn journal(&self, site: &Site) -> String {
         site.memory("journal")
     }

@@ -1,5 +1,6 @@
-//! Random single operations on files (write, append, truncate, rename, remove), each acknowledged, cut off at a random moment: the
-//! files are what exactly the acknowledged operations make of them, give or take the one under way.
+//! Random single operations on files (write, append, truncate, rename, remove), each acknowledged,
+//! cut off at a random moment: the files are what exactly the acknowledged operations make of them,
+//! give or take the one under way.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,8 +18,8 @@ pub struct Operations {
 
 const SCRIPT: &str = include_str!("../../tests/operations.py");
 
-/// Contents by name. An empty file and none are the same: between the call that makes a file and the first write to it nothing
-/// was acknowledged.
+/// Contents by name. An empty file and none are the same: between the call that makes a file and
+/// the first write to it nothing was acknowledged.
 fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(dir).expect("directory").flatten();
     let row = |entry: std::fs::DirEntry| {

@@ -1,5 +1,6 @@
-//! PostgreSQL under pgbench cut off: every acknowledged row is there afterwards, the sums of pgbench's tables agree, pg_amcheck is
-//! content and every page has its checksum. It runs as the user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
+//! PostgreSQL under pgbench cut off: every acknowledged row is there afterwards, the sums of
+//! pgbench's tables agree, pg_amcheck is content and every page has its checksum. It runs as the
+//! user `postgres`: once with its directory declared exclusive, once behind the fanotify fence, for
 //! which that user is given the capability.
 
 use std::io::{BufRead, BufReader, Write};
@@ -186,7 +187,8 @@ impl Workload for Postgres {
     }
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
-        // The killed server may stay a zombie, whose number would keep the next one from starting; after a reboot it is gone.
+        // The killed server may stay a zombie, whose number would keep the next one from starting;
+        // after a reboot it is gone.
         for lock in [site.dir.join("data/postmaster.pid"), site.aside.join(".s.PGSQL.5432.lock")] {
             drop(std::fs::remove_file(lock));
         }

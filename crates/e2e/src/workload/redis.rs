@@ -1,5 +1,5 @@
-//! redis-server with `appendfsync always` cut off under load: every acknowledged key is there afterwards and redis-check-aof is
-//! content.
+//! redis-server with `appendfsync always` cut off under load: every acknowledged key is there
+//! afterwards and redis-check-aof is content.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

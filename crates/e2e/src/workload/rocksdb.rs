@@ -1,5 +1,5 @@
-//! RocksDB's db_bench cut off under load, filling and overwriting with sync: every acknowledged write is in the log files
-//! afterwards, without a gap, and `ldb checkconsistency` is content.
+//! RocksDB's db_bench cut off under load, filling and overwriting with sync: every acknowledged
+//! write is in the log files afterwards, without a gap, and `ldb checkconsistency` is content.
 
 use crate::cmd::Cmd;
 use crate::crash::{Site, Workload};
@@ -26,7 +26,8 @@ impl DbBench {
     }
 }
 
-/// Never a compaction or a flush of the memory table: all that was written stays in the log files, where each write has its number.
+/// Never a compaction or a flush of the memory table: all that was written stays in the log files,
+/// where each write has its number.
 fn db_bench(site: &Site, benchmark: &str, num: u64) -> Vec<String> {
     let options = [
         format!("--db={}", site.path("db")),
@@ -114,10 +115,12 @@ impl Workload for DbBench {
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
         let counted: u64 = acks.last().map_or(0, |total| total.parse().expect("a count"));
-        // It counts a write before it looks whether that failed, as it does once the disk has lost its power.
+        // It counts a write before it looks whether that failed, as it does once the disk has lost
+        // its power.
         let acknowledged = counted.saturating_sub(1);
         if acknowledged == 0 {
-            // It makes a database, destroys it and makes it again before its first write: nothing was promised.
+            // It makes a database, destroys it and makes it again before its first write: nothing
+            // was promised.
             return Ok(());
         }
         let checked =

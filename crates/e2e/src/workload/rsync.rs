@@ -1,4 +1,5 @@
-//! rsync over its own earlier copy: every file is whole, in a version that is not older than acknowledged, and as old as its source.
+//! rsync over its own earlier copy: every file is whole, in a version that is not older than
+//! acknowledged, and as old as its source.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -42,7 +43,8 @@ impl Workload for Rsync {
         [vec![python, "-c".into(), SCRIPT.into()], places.to_vec()].concat()
     }
 
-    /// rsync syncs no directory: the renames of a round become durable with the syncs of the next, where a journal keeps their order.
+    /// rsync syncs no directory: the renames of a round become durable with the syncs of the next,
+    /// where a journal keeps their order.
     fn acks_loose_max(&self) -> usize {
         if self.kind == Kind::Btrfs { usize::MAX } else { 1 }
     }

@@ -1,5 +1,5 @@
-//! SQLite cut off under load, with a rollback journal and with a write-ahead log: every committed row is there afterwards, whole,
-//! and `PRAGMA integrity_check` is content.
+//! SQLite cut off under load, with a rollback journal and with a write-ahead log: every committed
+//! row is there afterwards, whole, and `PRAGMA integrity_check` is content.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use crate::cmd::Cmd;
 use crate::crash::{Site, Workload};
 use crate::{musl, need};
 
-/// Commits rows one by one and says so after each commit. The second table makes every transaction touch several pages.
+/// Commits rows one by one and says so after each commit. The second table makes every transaction
+/// touch several pages.
 const COMMIT_ROWS: &str = "
 import os, sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -67,7 +68,8 @@ impl Workload for Sqlite {
         self.options.iter().map(|option| (*option).to_owned()).collect()
     }
 
-    /// A rollback journal's removal is the commit, and `synchronous=FULL` does not sync the directory after it.
+    /// A rollback journal's removal is the commit, and `synchronous=FULL` does not sync the
+    /// directory after it.
     fn acks_loose_max(&self) -> usize {
         usize::from(self.journal == "DELETE")
     }

@@ -1,5 +1,6 @@
-//! The rules by which recovery tells what a crash left from what others made of it since (docs/crash.md, section 8), each on
-//! real kernels: what was synced by others is never undone, and what the crash took comes back.
+//! The rules by which recovery tells what a crash left from what others made of it since
+//! (docs/crash.md, section 8), each on real kernels: what was synced by others is never undone, and
+//! what the crash took comes back.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ print('ready', flush=True)
 time.sleep(60)
 ";
 
-/// Makes two files in a directory. With the first one the keeper syncs the directory; the second is in the log alone.
+/// Makes two files in a directory. With the first one the keeper syncs the directory; the second is
+/// in the log alone.
 const CREATE: &str = "
 import os, sys, time
 os.chdir(sys.argv[1])
@@ -50,7 +52,8 @@ fn old_file(disk: &Disk) -> PathBuf {
     file
 }
 
-/// Runs a program up to its word, and kills it, the keeper and the supervisor; in between `and` happens.
+/// Runs a program up to its word, and kills it, the keeper and the supervisor; in between `and`
+/// happens.
 fn killed(pool: &Pool, options: &[&str], script: &str, place: &Path, and: impl FnOnce()) {
     let mut run = Running::python(pool, options, script, place);
     run.until("ready");
@@ -77,7 +80,8 @@ fn is_set_aside(told: &Output, file: &Path, words: &str) {
     assert!(said.contains(words), "it does not say `{words}`\n{}", told.told());
 }
 
-/// The page cache had every byte, and somebody's write and sync right after the kill was undone by a replay.
+/// The page cache had every byte, and somebody's write and sync right after the kill was undone by
+/// a replay.
 #[test]
 fn what_others_sync_right_after_a_kill_stays() {
     for kind in KINDS {
@@ -201,7 +205,8 @@ fn move_word(pool: &Pool, at: u64, by: u64) {
     open.write_all_at(&(value << 12 | check).to_le_bytes(), at).expect("word");
 }
 
-/// The clock was an hour behind after the crash, and what somebody synced then looked older than the crash.
+/// The clock was an hour behind after the crash, and what somebody synced then looked older than
+/// the crash.
 #[test]
 fn a_clock_that_was_set_back_hides_nobodys_change() {
     const HOUR_US: u64 = 3_600_000_000;
@@ -209,7 +214,8 @@ fn a_clock_that_was_set_back_hides_nobodys_change() {
     let file = old_file(&disk);
     killed(&pool, &[LATE], OVERWRITE, &file, || disk.cut_power());
     disk.restore_power();
-    // The keeper's clock was ahead of this one by an hour: heartbeat, and when the machine was booted by it.
+    // The keeper's clock was ahead of this one by an hour: heartbeat, and when the machine was
+    // booted by it.
     move_word(&pool, 4096, HOUR_US);
     move_word(&pool, 4096 + 192, HOUR_US);
     write_natively(&file, 30);
@@ -266,7 +272,8 @@ fn waits_for(disk: &Disk, pool: &Pool, at: &Path, mount: &dyn Fn(), unmount: &dy
     unmount();
 }
 
-/// A file that was found by its handle alone had the path `/`, in which recovery looked for its directory for ever.
+/// A file that was found by its handle alone had the path `/`, in which recovery looked for its
+/// directory for ever.
 #[test]
 fn a_file_whose_path_nobody_knows_is_recovered() {
     for kind in [Kind::Ext4, Kind::Xfs] {

@@ -1,10 +1,10 @@
 //! The one way to `fsync`: one that is not taken in by a file system that has given up.
 //!
-//! When a journal's commit fails, the kernel tells whoever waits for that commit, and nobody else. A later `fsync` of
-//! another file or directory whose change was part of it finds nothing left to wait for and succeeds: on xfs until
-//! somebody looks (attributes of a file system that was shut down cannot be read), on ext4 until somebody tries to
-//! change something. So we look, and after an error we change something first. It must never turn an error into
-//! success.
+//! When a journal's commit fails, the kernel tells whoever waits for that commit, and nobody else.
+//! A later `fsync` of another file or directory whose change was part of it finds nothing left to
+//! wait for and succeeds: on xfs until somebody looks (attributes of a file system that was shut
+//! down cannot be read), on ext4 until somebody tries to change something. So we look, and after an
+//! error we change something first. It must never turn an error into success.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -37,8 +37,8 @@ fn sync(fd: BorrowedFd<'_>, call: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Res
     synced.map(drop).map_err(io::Error::from)
 }
 
-/// Changes nothing, by a call that needs the journal: the first one makes a file system notice that it has none any
-/// more, the second one is told.
+/// Changes nothing, by a call that needs the journal: the first one makes a file system notice that
+/// it has none any more, the second one is told.
 fn nudge(fd: BorrowedFd<'_>, stat: &Stat) -> rustix::io::Result<()> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: stat.st_atime as _, tv_nsec: stat.st_atime_nsec as _ },

@@ -76,8 +76,8 @@ fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OsFile> {
     Ok(OsFile::from(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?))
 }
 
-/// Whether an absolute path has the one form in which the keeper stores it. Another form of it could be taken for
-/// another file, or lead out of where it seems to lead.
+/// Whether an absolute path has the one form in which the keeper stores it. Another form of it
+/// could be taken for another file, or lead out of where it seems to lead.
 fn is_plain(path: &[u8]) -> bool {
     path == b"/" || path[1..].split(|&byte| byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
 }
@@ -195,7 +195,8 @@ fn look_at_clock() -> Clock {
     }
 }
 
-/// Whether quotas are in force on a device, as far as its mounts say: then nobody can tell how much fits.
+/// Whether quotas are in force on a device, as far as its mounts say: then nobody can tell how much
+/// fits.
 fn has_quota(dev: u64) -> bool {
     static KNOWN: Mutex<Vec<(u64, bool)>> = Mutex::new(Vec::new());
     let mut known = locked(&KNOWN);
@@ -283,7 +284,8 @@ impl OsFile {
         crate::lease::state(self.file.as_fd())
     }
 
-    /// Opens it for reading and writing past the page cache; through it where its file system cannot.
+    /// Opens it for reading and writing past the page cache; through it where its file system
+    /// cannot.
     fn reopen_direct(&self) -> io::Result<Self> {
         let open = |flags: i32| {
             File::options().read(true).write(true).custom_flags(flags).open(self.magic_path()).map(Self::from)
@@ -350,7 +352,8 @@ impl DiskFile for OsFile {
         }
     }
 
-    /// A file system that was shut down tells nothing of its files any more; then the kernel's own table of names does.
+    /// A file system that was shut down tells nothing of its files any more; then the kernel's own
+    /// table of names does.
     fn is_removed(&self) -> bool {
         match self.stat() {
             Ok(stat) => stat.links == 0,
@@ -428,7 +431,8 @@ impl DiskFile for OsFile {
 
     fn write_lent_at(&self, ranges: &[Bytes<'_>], offset: u64) -> io::Result<()> {
         let all: usize = ranges.iter().map(Bytes::len).sum();
-        // SAFETY: `Bytes` is laid out as `iovec`, and what it says is readable for the time of the call.
+        // SAFETY: `Bytes` is laid out as `iovec`, and what it says is readable for the time of the
+        // call.
         let written = unsafe {
             libc::pwritev(
                 self.file.as_raw_fd(),
@@ -446,7 +450,8 @@ impl DiskFile for OsFile {
 
     fn free_bytes(&self) -> io::Result<u64> {
         const BTRFS: u32 = 0x9123_683e;
-        // btrfs' quota groups come and go without a trace in its mounts, and overwriting takes space there.
+        // btrfs' quota groups come and go without a trace in its mounts, and overwriting takes
+        // space there.
         let unknown =
             rustix::fs::fstatfs(&self.file)?.f_type as u32 == BTRFS || has_quota(self.file.metadata()?.dev());
         if unknown {
@@ -506,7 +511,8 @@ impl DiskFile for OsFile {
 
     fn begin_write_back(&self, range: &Range<u64>) {
         let bytes = range.end - range.start;
-        // SAFETY: a system call on a descriptor that lives through the call; it touches no memory of ours.
+        // SAFETY: a system call on a descriptor that lives through the call; it touches no memory
+        // of ours.
         let _ = unsafe {
             libc::sync_file_range(
                 self.file.as_raw_fd(),

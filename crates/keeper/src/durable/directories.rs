@@ -1,10 +1,13 @@
-//! Directory syncs answered from the slots (design 6): absorbed when nothing is pending in the ledger and every change of the
-//! directory since its last real sync is one that recovery would bring back or repeat.
+//! Directory syncs answered from the slots (design 6): absorbed when nothing is pending in the
+//! ledger and every change of the directory since its last real sync is one that recovery would
+//! bring back or repeat.
 //!
-//! Such changes are a managed file that was created and has records (recovery builds it anew), such a file that was
-//! renamed to a free name (recovery renames it again), and one whose last name was removed (its slot is void: recovery
-//! removes it again). An inotify watch counts all changes by name, whoever makes them; the kernel queues the notice before the call returns. Whatever is not one of ours, or does
-//! not add up, makes the sync real. Nothing here may call a change durable that no slot holds.
+//! Such changes are a managed file that was created and has records (recovery builds it anew), such
+//! a file that was renamed to a free name (recovery renames it again), and one whose last name was
+//! removed (its slot is void: recovery removes it again). An inotify watch counts all changes by
+//! name, whoever makes them; the kernel queues the notice before the call returns. Whatever is not
+//! one of ours, or does not add up, makes the sync real. Nothing here may call a change durable
+//! that no slot holds.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -122,13 +125,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         watched.note(path, |balance| balance.removed -= i64::from(balance.removed > 0));
     }
 
-    /// Takes off what slots hold by now. Not with the directories locked: who holds a file's meta may want them.
+    /// Takes off what slots hold by now. Not with the directories locked: who holds a file's meta
+    /// may want them.
     fn note_held(&self) {
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
         self.note_renames();
     }
 
-    /// Answers a directory sync from the slots. `None`: it has to be real (see [`Keeper::sync_directory`]).
+    /// Answers a directory sync from the slots. `None`: it has to be real (see
+    /// [`Keeper::sync_directory`]).
     pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
         self.note_held();
         let is_blank = |file: &ManagedFile<D::File>| {
@@ -158,7 +163,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Some(())
     }
 
-    /// A real directory sync, after which later ones may be absorbed. `EOPNOTSUPP` leaves it to the client.
+    /// A real directory sync, after which later ones may be absorbed. `EOPNOTSUPP` leaves it to the
+    /// client.
     pub fn sync_directory(&self, directory: &Path) -> Result<(), Errno> {
         let has_files = self.managed().iter().any(|file| file.meta().directories.contains(directory));
         if !has_files || !locked(&self.watched).watch(&self.disk, directory) {
@@ -168,7 +174,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.note_held();
         {
             let mut watched_directories = locked(&self.watched);
-            // What is known by now happened before the sync begins; what comes later is counted anew.
+            // What is known by now happened before the sync begins; what comes later is counted
+            // anew.
             watched_directories.take_notices(&self.disk);
             if let Some(watched) = watched_directories.by_path.get_mut(directory) {
                 watched.names.clear();
@@ -176,8 +183,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         self.board.header().syncs_real.add(1);
-        // A journal has all names that changed before in one commit; the directory's own sync would commit none if it has not
-        // changed since the last one.
+        // A journal has all names that changed before in one commit; the directory's own sync would
+        // commit none if it has not changed since the last one.
         let device = open.stat().map_err(|_| Errno::EIO)?.dev;
         let synced = self.commit_beside(directory, device).and_then(|_| open.sync());
         if synced.is_err()

@@ -1,7 +1,9 @@
-//! Bringing what page rows hold to the page cache (state Behind), and entering and leaving that state.
+//! Bringing what page rows hold to the page cache (state Behind), and entering and leaving that
+//! state.
 //!
-//! Draining writes to files and expires nothing: that is the business of the sync that follows. A row leaves the table
-//! only after its bytes are in the page cache, under its page lock. Nothing here waits for a client.
+//! Draining writes to files and expires nothing: that is the business of the sync that follows. A
+//! row leaves the table only after its bytes are in the page cache, under its page lock. Nothing
+//! here waits for a client.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -36,30 +38,33 @@ const HURRY_FREE_FRACTION: u32 = 4;
 pub enum Pace {
     /// Somebody waits until it is on the disk.
     Full,
-    /// Somebody waits to see it: the disk is not asked for anything, whose queue they would wait for.
+    /// Somebody waits to see it: the disk is not asked for anything, whose queue they would wait
+    /// for.
     Shown,
     /// Nobody does: the writers come first.
     Gentle,
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Brings every byte of a file that comes from a record up to `seq` to the page cache. Returns the description that it
-    /// needed.
+    /// Brings every byte of a file that comes from a record up to `seq` to the page cache. Returns
+    /// the description that it needed.
     pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<Option<D::File>> {
         let Some(_draining) = self.begin_drain(file) else { return Ok(None) };
         self.drain_pages(file, &self.pages_to_drain(file, seq), seq, pace)
     }
 
-    /// Notes a drain until the result is dropped; `None` when the slot was given back: its rows are another file's by now, or
-    /// will be.
+    /// Notes a drain until the result is dropped; `None` when the slot was given back: its rows are
+    /// another file's by now, or will be.
     pub(super) fn begin_drain<'a>(&self, file: &'a ManagedFile<D::File>) -> Option<Draining<'a>> {
         let draining = file.note_draining();
-        // After the note: whoever gives the slot back changes its generation first, and then waits for who noted a drain.
+        // After the note: whoever gives the slot back changes its generation first, and then waits
+        // for who noted a drain.
         self.is_current(file).then_some(draining)
     }
 
-    /// Brings what lies in frames to the page cache once half of them are in use, so that there are always some for what is
-    /// written next: without, a write that joins others goes to the page cache itself. Their records stay.
+    /// Brings what lies in frames to the page cache once half of them are in use, so that there are
+    /// always some for what is written next: without, a write that joins others goes to the page
+    /// cache itself. Their records stay.
     pub fn drain_frames(&self) {
         let frames = self.board.frames();
         if frames.is_empty() || frames.rows().count() * 2 < frames.len() {
@@ -75,7 +80,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         });
     }
 
-    /// Drains pages of any files, given by slot and page. Of a file that its disk refuses the rows stay. `done` hears of each file.
+    /// Drains pages of any files, given by slot and page. Of a file that its disk refuses the rows
+    /// stay. `done` hears of each file.
     pub(super) fn drain_of_files(
         &self,
         mut pages: Vec<(u32, u64)>,
@@ -151,7 +157,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
-    /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not among them.
+    /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not
+    /// among them.
     fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<u64> {
         let row = &self.board.files()[file.slot as usize];
         let table = self.board.pages();
@@ -253,8 +260,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let target = self.drain(file, u64::MAX, Pace::Shown)?;
-        // A client that died between counting a row and entering it left the count too high. A drain beside this one may
-        // have taken its last row out, and be about to count that.
+        // A client that died between counting a row and entering it left the count too high. A
+        // drain beside this one may have taken its last row out, and be about to count that.
         let is_last = !file.is_draining() && self.is_current(file);
         #[cfg(shuttle)]
         let is_last = is_last || mutated(Mutation::CountClearedAmidDrain);
@@ -264,8 +271,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.hand_times_over(file, target, Writers::KeptOut)
     }
 
-    /// Drops all loaded pages of a file: whoever reads without a lock finds nothing from here on, before the page cache
-    /// can change without us. The caller keeps the file's writers and readers out.
+    /// Drops all loaded pages of a file: whoever reads without a lock finds nothing from here on,
+    /// before the page cache can change without us. The caller keeps the file's writers and readers
+    /// out.
     pub(super) fn drop_loaded(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
         if row.may_be_loaded() {
@@ -301,8 +309,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.leave_behind(file, false)
     }
 
-    /// Behind -> Through for good: somebody reads the file where we do not see it. Who reads a file may also sync it, and be told
-    /// in our place that pages were lost: from here on we have a description of our own that is told as well (invariant 4).
+    /// Behind -> Through for good: somebody reads the file where we do not see it. Who reads a file
+    /// may also sync it, and be told in our place that pages were lost: from here on we have a
+    /// description of our own that is told as well (invariant 4).
     pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         if !on(Canary::ReaderUnheard) {
             let opens = &self.board.files()[file.slot as usize].client_opens;
@@ -319,9 +328,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         left
     }
 
-    /// Nobody but clients can see what a file holds from now on, and nobody had it open but who registered it: it may be in
-    /// state Behind. A file that was just created waits for the next round of expiry, unless all shall go there `at_once`:
-    /// most of those that live shorter are journals, which would only come back.
+    /// Nobody but clients can see what a file holds from now on, and nobody had it open but who
+    /// registered it: it may be in state Behind. A file that was just created waits for the next
+    /// round of expiry, unless all shall go there `at_once`: most of those that live shorter are
+    /// journals, which would only come back.
     pub fn allow_behind(&self, file: &ManagedFile<D::File>, created: bool) {
         file.meta().may_be_behind = true;
         if !created || self.board.header().write_behind.word.load(Ordering::SeqCst) == BEHIND_AT_ONCE {
@@ -350,8 +360,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if let (FileState::Through, Ok(stat)) = (row.state(), stat)
             && self.is_current(file)
             && stat.size < NO_SIZE
-            // The kernel and the dynamic linker read programs and libraries without any hook, and a write takes set-user-ID
-            // away.
+            // The kernel and the dynamic linker read programs and libraries without any hook, and a
+            // write takes set-user-ID away.
             && stat.ownership.mode & 0o6111 == 0
             && meta.may_be_behind
         {
@@ -397,7 +407,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             && file.held().free_bytes().is_ok_and(|free| free >= pool_bytes + FREE_MARGIN_BYTES)
     }
 
-    /// Takes files into state Behind and out of it, as the space on their disks allows (invariant 6).
+    /// Takes files into state Behind and out of it, as the space on their disks allows (invariant
+    /// 6).
     pub fn review_behind(&self) {
         if self.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
             return;
@@ -409,7 +420,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 FileState::Behind
                     if !self.may_be_behind(&file) && self.board.try_lock_file(file.slot, KEEPER_ID) =>
                 {
-                    // What fails is reported, and tried again in the next round, as is a file that somebody has now.
+                    // What fails is reported, and tried again in the next round, as is a file that
+                    // somebody has now.
                     let _ = self.leave_behind(&file, false);
                     row.unlock_exclusive(KEEPER_ID);
                 }

@@ -1,9 +1,9 @@
-//! One round of expiry: dirty files are synced in groups, their records voided, dead segments and unused slots given
-//! back.
+//! One round of expiry: dirty files are synced in groups, their records voided, dead segments and
+//! unused slots given back.
 //!
-//! In state Through draining never writes (design 5): it is `fsync` and expire. In state Behind the sync of a file drains
-//! its page rows first. When a round is due is the keeper's
-//! matter (`crate::expire`).
+//! In state Through draining never writes (design 5): it is `fsync` and expire. In state Behind the
+//! sync of a file drains its page rows first. When a round is due is the keeper's matter
+//! (`crate::expire`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -21,14 +21,17 @@ use super::settle::{Synced, Writers};
 use super::{Durable, KEEPER_ID, ManagedFile, Pace, locked};
 use crate::disk::{Disk, DiskFile};
 
-/// A clean file that was not written for this long loses its slot, if nobody has it open for writing.
+/// A clean file that was not written for this long loses its slot, if nobody has it open for
+/// writing.
 pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
-/// A file that was left to the kernel is looked at this often: once nobody has it open for writing, its slot is given
-/// back, and who opens it next finds it as any other file.
+/// A file that was left to the kernel is looked at this often: once nobody has it open for writing,
+/// its slot is given back, and who opens it next finds it as any other file.
 pub(crate) const BYPASSED_FILE: Duration = Duration::from_secs(2);
-/// Removed files hold slots, disk space and page cache until their directories are synced; not more than this many.
+/// Removed files hold slots, disk space and page cache until their directories are synced; not more
+/// than this many.
 pub(crate) const REMOVED_FILES_MAX: u32 = 8;
-/// With more dirty files than this on one file system, one `syncfs` is cheaper than as many `fsync`s.
+/// With more dirty files than this on one file system, one `syncfs` is cheaper than as many
+/// `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;
 
 /// A file that is due, and the seq up to which its records are.
@@ -37,22 +40,22 @@ type Chosen<F> = (Arc<ManagedFile<F>>, u64);
 type Covered<F> = (Arc<ManagedFile<F>>, Synced);
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Settles every dirty file, makes names durable, gives back slots of removed files and frees dead segments. False
-    /// when something could not be brought to disk.
+    /// Settles every dirty file, makes names durable, gives back slots of removed files and frees
+    /// dead segments. False when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
         let clean = self.expire_due(&|_| Some(u64::MAX), Pace::Full);
         self.note_round();
         clean
     }
 
-    /// Everything that was live when the last call of this was made has been tried: who waits for log space since may give
-    /// up.
+    /// Everything that was live when the last call of this was made has been tried: who waits for
+    /// log space since may give up.
     pub fn note_round(&self) {
         self.board.header().rounds.add(1);
     }
 
-    /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else but their bytes waits:
-    /// names are made durable and removed files given back in every round.
+    /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else
+    /// but their bytes waits: names are made durable and removed files given back in every round.
     pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<u64>, pace: Pace) -> bool {
         self.beat();
         self.follow_names();
@@ -101,8 +104,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn sync_group(&self, files: &[Chosen<D::File>], pace: Pace, synced: &mut Vec<Covered<D::File>>) -> bool {
         let mut clean = true;
         if files.len() >= SYNCFS_FILES_MIN {
-            // Only to have the disk do the work of all at once; every file is still synced by itself below,
-            // which is cheap by then and shows each file's own errors.
+            // Only to have the disk do the work of all at once; every file is still synced by
+            // itself below, which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
             let first = &files[0].0;
             let row = &self.board.files()[first.slot as usize];

@@ -44,11 +44,11 @@ pub struct ManagedFile<F> {
 pub enum Held<F> {
     /// A description, read-only, that takes our syncs and sees every write-back error once.
     Open(F),
-    /// A hold that no fence sees ([`crate::disk::Disk::hold`]): a description follows when the file is first brought to
-    /// disk, which the journals of databases never are.
+    /// A hold that no fence sees ([`crate::disk::Disk::hold`]): a description follows when the file
+    /// is first brought to disk, which the journals of databases never are.
     Path(F),
-    /// As `Path`, and the program's own description, the only one there is: as long as it is leased nobody opens another one,
-    /// ourselves included.
+    /// As `Path`, and the program's own description, the only one there is: as long as it is leased
+    /// nobody opens another one, ourselves included.
     Lent(F, Arc<F>),
 }
 
@@ -107,7 +107,8 @@ pub(crate) struct Meta {
     pub used: Instant,
     /// When to see whether the slot is still needed.
     pub look_at: Instant,
-    /// Its slot is given back although clients have it open for writing, who leave it to the kernel.
+    /// Its slot is given back although clients have it open for writing, who leave it to the
+    /// kernel.
     pub written_natively: bool,
     /// When it may be judged anew whether it can be managed.
     pub judge_at: Instant,
@@ -220,15 +221,16 @@ impl<F: DiskFile> ManagedFile<F> {
         locked(&self.lent).clone()
     }
 
-    /// Gives the program's description back, and the lease with it: who waits to open the file goes on.
+    /// Gives the program's description back, and the lease with it: who waits to open the file goes
+    /// on.
     pub(crate) fn give_back(&self) {
         let lent = locked(&self.lent).take();
         // A drain that finds nothing any more may have it for a moment longer.
         lent.inspect(|lent| lent.give_back());
     }
 
-    /// The program's description, if it is lent, else our own, opened now if need be. `opens` tells the fence that an open is
-    /// ours.
+    /// The program's description, if it is lent, else our own, opened now if need be. `opens` tells
+    /// the fence that an open is ours.
     pub(super) fn description(&self, opens: &AtomicU64) -> io::Result<Description<'_, F>> {
         if let Held::Open(file) = &self.held {
             return Ok(Description::Own(file));
@@ -238,7 +240,8 @@ impl<F: DiskFile> ManagedFile<F> {
         }
         if self.opened.get().is_none() {
             opens.fetch_add(1, Ordering::SeqCst);
-            // Two at once: one description is enough, and each shows the errors that happened before it.
+            // Two at once: one description is enough, and each shows the errors that happened
+            // before it.
             let _ = self.opened.set(self.held().reopen(Access::Read)?);
         }
         self.opened.get().map(Description::Own).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))

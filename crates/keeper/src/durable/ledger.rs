@@ -1,8 +1,10 @@
-//! What is pending on a file system ([`holdfast_board::LedgerRow`]) and its commits: before anything is made durable at
-//! once that was done later (invariant 10), and for syncs that programs ask for.
+//! What is pending on a file system ([`holdfast_board::LedgerRow`]) and its commits: before
+//! anything is made durable at once that was done later (invariant 10), and for syncs that programs
+//! ask for.
 //!
-//! A file system commits for one reason alone: a commit of its own, which began after the changes (invariant 11). Must never
-//! call a change committed because somebody's file or directory was synced.
+//! A file system commits for one reason alone: a commit of its own, which began after the changes
+//! (invariant 11). Must never call a change committed because somebody's file or directory was
+//! synced.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +22,8 @@ use crate::disk::{Disk, DiskFile};
 pub(super) enum Order {
     /// Nothing earlier is pending.
     Kept,
-    /// Something is, and the file system makes changes durable file by file: what the slot cannot hold the kernel
-    /// makes durable as natively.
+    /// Something is, and the file system makes changes durable file by file: what the slot cannot
+    /// hold the kernel makes durable as natively.
     Pending,
 }
 
@@ -38,10 +40,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// The first managed file of a file system is in a directory there: how it makes changes durable is learned, and what was
-    /// pending before anybody counted is committed, if that is its way. Where it fails, it stays pending. Where changes are made
-    /// durable file by file, no sync of another file has to cover them, and each directory is synced before a slot holds
-    /// anything in it (`secure_directory`).
+    /// The first managed file of a file system is in a directory there: how it makes changes
+    /// durable is learned, and what was pending before anybody counted is committed, if that is its
+    /// way. Where it fails, it stays pending. Where changes are made durable file by file, no sync
+    /// of another file has to cover them, and each directory is synced before a slot holds anything
+    /// in it (`secure_directory`).
     pub(super) fn open_ledger(&self, directory: &Path, device: u64) {
         let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
             return;
@@ -53,8 +56,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Before a slot holds a change in `directory`: nothing else is pending on its file system, but the creation that was noted in
-    /// `noted`.
+    /// Before a slot holds a change in `directory`: nothing else is pending on its file system, but
+    /// the creation that was noted in `noted`.
     pub(super) fn follow_pending(
         &self,
         directory: &Path,
@@ -71,12 +74,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.commit_beside(directory, device)
     }
 
-    /// Whether a file's sync has all earlier changes of its file system be durable, its own name included.
+    /// Whether a file's sync has all earlier changes of its file system be durable, its own name
+    /// included.
     pub(super) fn commits_in_order(&self, device: u64) -> bool {
         self.ledger(device).is_some_and(|ledger| ledger.commits() == Commits::InOrder)
     }
 
-    /// Whether a request would have to wait for a commit: somebody's changes are pending where they are made durable in order.
+    /// Whether a request would have to wait for a commit: somebody's changes are pending where they
+    /// are made durable in order.
     pub fn has_pending(&self, noted: Option<Epoch>) -> bool {
         let is_pending = |row: &LedgerRow| row.commits() != Commits::ByFile && !row.is_clean_but(noted);
         self.board.header().ledgers_in_use().any(|(_, row)| is_pending(row))
@@ -111,7 +116,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         in_order
     }
 
-    /// Has the file system of an open directory commit. One at a time: two would not know what the other covers.
+    /// Has the file system of an open directory commit. One at a time: two would not know what the
+    /// other covers.
     fn commit_file_system(&self, device: u64, directory: &D::File) -> io::Result<()> {
         let _turn = locked(&self.committing);
         let Some(ledger) = self.ledger(device) else {
@@ -132,7 +138,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         committed
     }
 
-    /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is not its way.
+    /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is
+    /// not its way.
     pub fn commit_for(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let mut directories = vec![file.meta().path.clone()];
         directories.extend(file.held().path_now());
@@ -178,8 +185,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.board.header().ledgers_in_use().any(|(_, row)| row.is_wanted() && !row.is_clean())
     }
 
-    /// Commits, where changes are made durable file by file, what programs' syncs had to go around: until then each of their
-    /// syncs is the kernel's.
+    /// Commits, where changes are made durable file by file, what programs' syncs had to go around:
+    /// until then each of their syncs is the kernel's.
     pub fn commit_wanted(&self) {
         let wanted: Vec<u64> = self
             .board

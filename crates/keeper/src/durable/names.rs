@@ -1,4 +1,5 @@
-//! Names of managed files: intents before the program's calls, and the directories that hold them (history 16).
+//! Names of managed files: intents before the program's calls, and the directories that hold them
+//! (history 16).
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -15,21 +16,23 @@ use super::ledger::Order;
 use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
-/// A slot holds two names; a third may be written only once the directory holds what the oldest said.
+/// A slot holds two names; a third may be written only once the directory holds what the oldest
+/// said.
 const NAMES_PER_SLOT: u32 = 2;
-/// After this long every file system we manage has committed a new name by itself (the slowest, btrfs and xfs, do so
-/// every 30 seconds).
+/// After this long every file system we manage has committed a new name by itself (the slowest,
+/// btrfs and xfs, do so every 30 seconds).
 const DIRECTORY_COMMITTED_S: i64 = 120;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Persists a name intent before the program's call (history 16). With two names not yet in their
-    /// directories, those are synced first, or no name might find the file after a crash.
+    /// Persists a name intent before the program's call (history 16). With two names not yet in
+    /// their directories, those are synced first, or no name might find the file after a crash.
     pub fn push_name(&self, file: &ManagedFile<D::File>, kind: HintKind, path: &Path) -> io::Result<()> {
         let mut meta = file.meta();
         if meta.names_unsynced >= NAMES_PER_SLOT {
             let mut directories = meta.directories.clone();
             if directories.iter().any(|directory| self.disk.open(directory).is_err()) {
-                // Renamed themselves: this one is where they are, or its sync brings them to disk too.
+                // Renamed themselves: this one is where they are, or its sync brings them to disk
+                // too.
                 directories.extend(path.parent().map(Path::to_owned));
             }
             self.sync_directories(&directories)?;
@@ -56,8 +59,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         file.links().is_ok_and(|links| links > 1) && !on(Canary::LinksUncounted)
     }
 
-    /// Persists that `client` is about to remove the last name of the file. False, and nothing done, where the slot cannot hold
-    /// that: changes are pending, and nothing of the file is live that the removal would have to take along.
+    /// Persists that `client` is about to remove the last name of the file. False, and nothing
+    /// done, where the slot cannot hold that: changes are pending, and nothing of the file is live
+    /// that the removal would have to take along.
     pub fn push_removal(
         &self,
         file: &Arc<ManagedFile<D::File>>,
@@ -80,9 +84,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(true)
     }
 
-    /// Brings the name that is about to be removed to the disk, if the slot does not hold it: a file was renamed before anybody asked
-    /// for its durability. Else a crash that takes the rename back leaves the file where it was before, the removal is made there, and what
-    /// it was renamed over is there again: an order of names that no program made.
+    /// Brings the name that is about to be removed to the disk, if the slot does not hold it: a
+    /// file was renamed before anybody asked for its durability. Else a crash that takes the rename
+    /// back leaves the file where it was before, the removal is made there, and what it was renamed
+    /// over is there again: an order of names that no program made.
     fn follow_before_removal(&self, file: &ManagedFile<D::File>, path: &Path) -> io::Result<()> {
         if file.meta().path == path {
             return Ok(());
@@ -104,7 +109,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 meta.naming = meta.naming.filter(|_| !names);
                 (meta.removing == Some(client), names, meta.path.clone())
             };
-            // A file whose last name is gone had every name that it was given, and lost them by calls that were made.
+            // A file whose last name is gone had every name that it was given, and lost them by
+            // calls that were made.
             let announced = removes || names;
             if announced && !file.held().is_removed() && (removes || !self.stands_at(&file, &path)) {
                 self.withdraw_name(&file);
@@ -112,8 +118,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Gives the slots of files whose directories got other names the names that the files have now: a directory is renamed
-    /// without a word about what is below it. Handles find a file under any name, but not for every user.
+    /// Gives the slots of files whose directories got other names the names that the files have
+    /// now: a directory is renamed without a word about what is below it. Handles find a file under
+    /// any name, but not for every user.
     pub fn follow_names(&self) {
         for file in self.managed() {
             let row = &self.board.files()[file.slot as usize];
@@ -133,8 +140,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// The slot of a file whose names nobody announced has the one that it has now. Returns whether that is another than it
-    /// had; [`io::ErrorKind::Unsupported`]: it has none by which it would be found.
+    /// The slot of a file whose names nobody announced has the one that it has now. Returns whether
+    /// that is another than it had; [`io::ErrorKind::Unsupported`]: it has none by which it would
+    /// be found.
     pub(super) fn hold_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let moved = self.moved_to(file);
         if let Some(path) = &moved {
@@ -159,15 +167,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ok(there) => there.stat(),
             Err(error) => return error.kind() != io::ErrorKind::NotFound,
         };
-        // A file system that was shut down tells nothing of its files: then nothing speaks against the name.
+        // A file system that was shut down tells nothing of its files: then nothing speaks against
+        // the name.
         match (there, file.held().stat()) {
             (Ok(there), Ok(ours)) => (there.dev, there.ino) == (ours.dev, ours.ino),
             _ => true,
         }
     }
 
-    /// A settled file was renamed over; its writers are kept out. Without a name left it needs no slot: nothing of it
-    /// is live, and whether the crash brings it back is the file system's matter.
+    /// A settled file was renamed over; its writers are kept out. Without a name left it needs no
+    /// slot: nothing of it is live, and whether the crash brings it back is the file system's
+    /// matter.
     pub fn drop_replaced(&self, file: &ManagedFile<D::File>) {
         if matches!(file.links(), Ok(0)) && !self.is_dirty(file) {
             self.release(file);
@@ -195,8 +205,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to build it anew. `noted` says when
-    /// its creation was noted; [`Order::Pending`]: its slot cannot hold its creation.
+    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to
+    /// build it anew. `noted` says when its creation was noted; [`Order::Pending`]: its slot cannot
+    /// hold its creation.
     pub(super) fn secure_names(
         &self,
         directory: &Path,
@@ -210,7 +221,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Ok(order);
         }
         if self.is_recent(stat) {
-            // Somebody made it a moment ago and let go of it, or died: no slot says so, and the crash may take it.
+            // Somebody made it a moment ago and let go of it, or died: no slot says so, and the
+            // crash may take it.
             self.sync_directories([&directory.to_owned()])?;
         }
         Ok(Order::Kept)
@@ -222,8 +234,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         stat.born_unix_s.is_none_or(|born| now.saturating_sub(born) < DIRECTORY_COMMITTED_S)
     }
 
-    /// Makes sure that the directory in which a name is about to matter is itself on disk, with what happened in it before
-    /// anybody counted: recovery can make a file again, but not the directories above it. Once per directory.
+    /// Makes sure that the directory in which a name is about to matter is itself on disk, with
+    /// what happened in it before anybody counted: recovery can make a file again, but not the
+    /// directories above it. Once per directory.
     pub fn secure_directory(&self, directory: &Path) -> io::Result<()> {
         let open = match self.disk.open(directory) {
             Ok(open) => open,
@@ -244,7 +257,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn sync_directories<'a>(&self, directories: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<()> {
         for directory in directories {
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            // A directory that is gone holds no names; that it is gone is held by the one that it was in.
+            // A directory that is gone holds no names; that it is gone is held by the one that it
+            // was in.
             for above in directory.ancestors() {
                 match self.disk.open(above) {
                     Ok(open) => open.sync()?,
@@ -257,15 +271,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// If the last name of a file is gone, voids its records: nothing of it can be found after a crash, and
-    /// a name that comes back is removed again by recovery (history 16). Returns whether it is so.
+    /// If the last name of a file is gone, voids its records: nothing of it can be found after a
+    /// crash, and a name that comes back is removed again by recovery (history 16). Returns whether
+    /// it is so.
     pub fn void_if_unlinked(&self, file: &ManagedFile<D::File>) -> bool {
         let mut meta = file.meta();
         if meta.marks & MARK_VOID != 0 {
             return true;
         }
         let row = &self.board.files()[file.slot as usize];
-        // A file leaves state Behind for good before its removal is announced: who has it open reads on in the page cache.
+        // A file leaves state Behind for good before its removal is announced: who has it open
+        // reads on in the page cache.
         if meta.unlinking.is_none() || !file.held().is_removed() || row.state() == FileState::Behind {
             return false;
         }

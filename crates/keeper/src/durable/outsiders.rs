@@ -1,4 +1,5 @@
-//! Settling and bypassing a file when somebody outside opens it, and taking it back when they have gone (design 7).
+//! Settling and bypassing a file when somebody outside opens it, and taking it back when they have
+//! gone (design 7).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,8 +14,9 @@ use super::{Durable, KEEPER_ID, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// An outsider that may write opens the file. With `conflict` it does not wait for us: until the file is settled
-    /// recovery must not replay over what it writes, and a mark in the slot says so.
+    /// An outsider that may write opens the file. With `conflict` it does not wait for us: until
+    /// the file is settled recovery must not replay over what it writes, and a mark in the slot
+    /// says so.
     pub fn outsider_arrived(&self, file: &ManagedFile<D::File>, conflict: bool) -> io::Result<()> {
         if conflict {
             self.mark_conflict(file);
@@ -65,8 +67,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return;
         }
         let row = &self.board.files()[file.slot as usize];
-        // It could not be settled when the outsider came. What was live then may cover what the outsider wrote, and the
-        // mark stays until none of it is.
+        // It could not be settled when the outsider came. What was live then may cover what the
+        // outsider wrote, and the mark stays until none of it is.
         if conflict && self.settle(file, Writers::KeptOut).is_ok() {
             self.clear_conflict(file);
         }
@@ -77,8 +79,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.unlock_exclusive(KEEPER_ID);
     }
 
-    /// Takes a file back that was left to the kernel, now that the reason is gone, unless `not` finds another one when its
-    /// writers are kept out. Returns whether it is managed; never waits for who has the file.
+    /// Takes a file back that was left to the kernel, now that the reason is gone, unless `not`
+    /// finds another one when its writers are kept out. Returns whether it is managed; never waits
+    /// for who has the file.
     pub fn take_back(&self, file: &ManagedFile<D::File>, not: impl FnOnce() -> bool) -> bool {
         if !self.board.try_lock_file(file.slot, KEEPER_ID) {
             return false;
@@ -93,17 +96,20 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if row.state() != FileState::Bypassed {
             return false;
         }
-        // Somebody is writing to it by the kernel alone, and may not be done when the next sync begins.
+        // Somebody is writing to it by the kernel alone, and may not be done when the next sync
+        // begins.
         if self.board.header().is_passed(row.ino.load(Ordering::Relaxed)) {
             return false;
         }
-        // Nobody announced what became of its names meanwhile. One that has none left would be logged for nobody.
+        // Nobody announced what became of its names meanwhile. One that has none left would be
+        // logged for nobody.
         let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
         let is_named = if logs_on_sync { !file.held().is_removed() } else { self.hold_name(file).is_ok() };
         if !is_named {
             return false;
         }
-        // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant 9).
+        // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant
+        // 9).
         row.note_unlogged();
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);
         if let Ok(stat) = file.held().stat() {

@@ -1,9 +1,10 @@
-//! Log space without the disk: records that newer ones cover are dead, and a segment with few live ones is emptied by
-//! copying these to another (state Behind).
+//! Log space without the disk: records that newer ones cover are dead, and a segment with few live
+//! ones is emptied by copying these to another (state Behind).
 //!
-//! Page rows are the proof, record headers say of what: each record of a segment is looked up before the segment is given
-//! back, nothing is counted on the way. A segment is never emptied by draining some of its records (history 1).
-//! Readers and writers find the bytes of a row under its page lock, and rows are pointed to the copies under the same.
+//! Page rows are the proof, record headers say of what: each record of a segment is looked up
+//! before the segment is given back, nothing is counted on the way. A segment is never emptied by
+//! draining some of its records (history 1). Readers and writers find the bytes of a row under its
+//! page lock, and rows are pointed to the copies under the same.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +20,8 @@ use super::drain::KEEPER_LANE;
 use super::{Durable, locked};
 use crate::disk::Disk;
 
-/// A segment that was not worth emptying is looked at again after this part of the pool was written.
+/// A segment that was not worth emptying is looked at again after this part of the pool was
+/// written.
 const LOOK_AGAIN_FRACTION: u64 = 16;
 /// Whoever waits for space hears of it after so many segments.
 const ANNOUNCE_SEGMENTS: u32 = 8;
@@ -48,8 +50,8 @@ pub struct Reclaimed {
     pub free: u32,
 }
 
-/// What is remembered from one pass to the next. Whoever frees segments does so in turn: one that was looked at is
-/// then still in the same use.
+/// What is remembered from one pass to the next. Whoever frees segments does so in turn: one that
+/// was looked at is then still in the same use.
 #[derive(Default)]
 pub(super) struct Reclaimer {
     /// The segment that copies go to.
@@ -80,7 +82,8 @@ struct Census {
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Frees every sealed segment whose records have all expired (invariant 3), and wakes who waits for space.
+    /// Frees every sealed segment whose records have all expired (invariant 3), and wakes who waits
+    /// for space.
     pub fn free_segments(&self) {
         let _alone = self.reclaiming.take();
         self.board.free_dead_segments();
@@ -94,8 +97,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         act()
     }
 
-    /// Frees segments whose records have expired or are covered by newer ones, oldest first, and copies the live
-    /// records of those that have few. Never waits for the disk.
+    /// Frees segments whose records have expired or are covered by newer ones, oldest first, and
+    /// copies the live records of those that have few. Never waits for the disk.
     pub fn reclaim(&self, effort: Effort) -> Reclaimed {
         let _alone = self.reclaiming.take();
         let mut reclaimer = locked(&self.reclaimer);
@@ -164,14 +167,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Some(self.board.segments()[*last as usize].max_seq())
     }
 
-    /// Looks up every record of a sealed segment: nobody appends to it, and whatever is in it is in the page rows, if
-    /// it belongs there.
+    /// Looks up every record of a sealed segment: nobody appends to it, and whatever is in it is in
+    /// the page rows, if it belongs there.
     fn census(&self, segment: u32) -> Census {
         let mut census = Census::default();
         let layout = &self.superblock.layout;
         let mut headers = Vec::with_capacity((layout.segment_bytes / holdfast_board::PAGE_BYTES) as usize);
         scan_headers(&self.nvm, layout, segment, |at, header| {
-            // All of them lie anywhere in the table: waiting for one after the other would take most of the time.
+            // All of them lie anywhere in the table: waiting for one after the other would take
+            // most of the time.
             #[cfg(not(shuttle))]
             self.board.prefetch_page(header.slot, header.file_offset / holdfast_board::PAGE_BYTES);
             headers.push((at, *header));
@@ -186,8 +190,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         census
     }
 
-    /// Whether a record may still be needed: it has not expired, and newer durable records, which live longer, are not
-    /// known to cover all of it.
+    /// Whether a record may still be needed: it has not expired, and newer durable records, which
+    /// live longer, are not known to cover all of it.
     fn is_needed(&self, header: &Header) -> bool {
         let Some(row) = self.board.files().get(header.slot as usize) else { return false };
         if matches!(row.state(), FileState::Free | FileState::Orphan)
@@ -209,8 +213,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             .all(|(page, lo, hi)| pages.is_newer(header.slot, page, (lo, hi), header.seq))
     }
 
-    /// Copies the live records of a segment, with their seqs, and points the rows to the copies once they are durable.
-    /// False when there was no room; then nothing points to a copy.
+    /// Copies the live records of a segment, with their seqs, and points the rows to the copies
+    /// once they are durable. False when there was no room; then nothing points to a copy.
     fn empty(&self, reclaimer: &mut Reclaimer, segment: u32, census: &Census) -> bool {
         let layout = &self.superblock.layout;
         let mut moved = Vec::with_capacity(census.places.len());

@@ -1,10 +1,12 @@
-//! Renames that slots hold: a new file, all of it in the log, gets a free name instead of its first one and keeps its live
-//! records. The slot says both names before the kernel is asked, and recovery renames the file again, should the crash take
-//! that. So neither the file nor its directories need the disk: mail and message stores do nothing else (create, write, sync,
-//! rename, sync the directory).
+//! Renames that slots hold: a new file, all of it in the log, gets a free name instead of its first
+//! one and keeps its live records. The slot says both names before the kernel is asked, and
+//! recovery renames the file again, should the crash take that. So neither the file nor its
+//! directories need the disk: mail and message stores do nothing else (create, write, sync, rename,
+//! sync the directory).
 //!
-//! A rename is *under way* from the announcement until its client lets go of the file, or the file stands at its new name. Must
-//! never let a file expire that another name is under way for, nor let two files count on the same free name.
+//! A rename is *under way* from the announcement until its client lets go of the file, or the file
+//! stands at its new name. Must never let a file expire that another name is under way for, nor let
+//! two files count on the same free name.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -31,8 +33,9 @@ pub(super) struct Renaming<F> {
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Persists that `client`, which keeps all others from writing to the file, is about to give it the free name `path`
-    /// instead of its only one. False, and nothing done, where no slot can hold that.
+    /// Persists that `client`, which keeps all others from writing to the file, is about to give it
+    /// the free name `path` instead of its only one. False, and nothing done, where no slot can
+    /// hold that.
     pub fn push_rename(
         &self,
         file: &Arc<ManagedFile<D::File>>,
@@ -84,7 +87,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         client: u32,
     ) -> io::Result<bool> {
         let Some(directory) = to.parent() else { return Ok(false) };
-        // Looked at after the name was noted as awaited: a file that is created there later is on disk before it counts.
+        // Looked at after the name was noted as awaited: a file that is created there later is on
+        // disk before it counts.
         let is_free = matches!(
             self.disk.find(to.as_os_str().as_bytes()),
             Err(error) if error.kind() == io::ErrorKind::NotFound
@@ -101,7 +105,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         self.secure_directory(directory)?;
         let mut meta = file.meta();
-        // Expiry may have brought its first name to disk meanwhile: then recovery need not know of any, and records expire.
+        // Expiry may have brought its first name to disk meanwhile: then recovery need not know of
+        // any, and records expire.
         if !self.holds_all(file, &meta) {
             return Ok(false);
         }
@@ -153,11 +158,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.renaming).iter().any(|rename| std::ptr::eq(&raw const *rename.file, file))
     }
 
-    /// The names of a file that a sync of it and of its directories covers if it begins now; `None` while it is about to get
-    /// another one, which such a sync may miss.
+    /// The names of a file that a sync of it and of its directories covers if it begins now; `None`
+    /// while it is about to get another one, which such a sync may miss.
     pub(super) fn names_given(&self, file: &ManagedFile<D::File>) -> Option<u64> {
         self.note_renames();
-        // Before the look at what is under way: what was pushed by now and is not under way then was made before the sync.
+        // Before the look at what is under way: what was pushed by now and is not under way then
+        // was made before the sync.
         let pushed = file.meta().names_pushed;
         (!self.knows_rename(file) || on(Canary::RenameExpiresEarly)).then_some(pushed)
     }
@@ -167,8 +173,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.renaming).retain(|rename| !std::ptr::eq(&raw const *rename.file, file));
     }
 
-    /// A file was created at a name that another one is about to get and will not: both are brought to disk, where recovery
-    /// then finds the name taken.
+    /// A file was created at a name that another one is about to get and will not: both are brought
+    /// to disk, where recovery then finds the name taken.
     pub(super) fn secure_awaited(&self, path: &Path) -> io::Result<()> {
         self.note_renames();
         let parents = |rename: &Arc<Renaming<D::File>>| {

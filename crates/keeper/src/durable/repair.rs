@@ -1,5 +1,6 @@
-//! What a dead client leaves behind: half an operation, locks, cells. Its operation is rolled forward when its
-//! record is whole, else nothing of it exists; then everything it held is opened (history 15).
+//! What a dead client leaves behind: half an operation, locks, cells. Its operation is rolled
+//! forward when its record is whole, else nothing of it exists; then everything it held is opened
+//! (history 15).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,7 +22,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.repair_files(client);
     }
 
-    /// First half: its operations, page locks and cells. Waits for nobody: others may be dead, too, and wait for this.
+    /// First half: its operations, page locks and cells. Waits for nobody: others may be dead, too,
+    /// and wait for this.
     pub fn repair_lanes(&self, client: u32) {
         for dead in self.board.dead_lanes(client) {
             if let Some(seq) = dead.seq.filter(|_| !on(Canary::RollForwardSkipped)) {
@@ -58,7 +60,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.withdraw_announced(client);
         for slot in self.board.files_held_by(client) {
             let row = &self.board.files()[slot as usize];
-            // A call around the log may have been under way: what it did is made durable before others go on.
+            // A call around the log may have been under way: what it did is made durable before
+            // others go on.
             if let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) {
                 let _ = self.settle(&file, Writers::KeptOut);
             }
@@ -67,12 +70,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Rolls an operation forward under the locks its owner still holds. Where that cannot be done, the log is applied
-    /// anew before the file's next sync: the operation was not acknowledged.
+    /// Rolls an operation forward under the locks its owner still holds. Where that cannot be done,
+    /// the log is applied anew before the file's next sync: the operation was not acknowledged.
     ///
-    /// In state Behind its owner may have entered some of its pages and not others: the others are entered now, for which
-    /// no disk is needed, so that none can refuse it and leave readers half of a write. What was none for page rows goes to
-    /// the page cache, in one call, behind what the rows of its range had.
+    /// In state Behind its owner may have entered some of its pages and not others: the others are
+    /// entered now, for which no disk is needed, so that none can refuse it and leave readers half
+    /// of a write. What was none for page rows goes to the page cache, in one call, behind what the
+    /// rows of its range had.
     fn finish_operation(&self, dead: &DeadLane, seq: u64) {
         let slot = dead.slot;
         let Some(row) = self.board.files().get(slot as usize) else { return };
@@ -81,8 +85,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !on(Canary::FinishedByDisk) && self.finish_in_rows(dead, seq, row) {
             return;
         }
-        // While the rows are gone and the record is not there yet, the page cache has half of it: as long as some row is
-        // counted, readers come by the page locks, which are still its owner's.
+        // While the rows are gone and the record is not there yet, the page cache has half of it:
+        // as long as some row is counted, readers come by the page locks, which are still its
+        // owner's.
         let is_behind = row.state() == FileState::Behind;
         if is_behind {
             row.page_rows.enter();
@@ -165,8 +170,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 }
 
-/// A dead client may have made a file in state Behind longer, by a call of the kernel's that readers see while there is no page row,
-/// and so may its record, written to the file again.
+/// A dead client may have made a file in state Behind longer, by a call of the kernel's that
+/// readers see while there is no page row, and so may its record, written to the file again.
 pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
     if row.state() == FileState::Behind
         && let Ok(stat) = file.held().stat()
@@ -175,8 +180,8 @@ pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
     }
 }
 
-/// A dead client may have made the file longer, and did not live to say so. Where bytes are in the log alone, the board's
-/// size is the only one there is, and was set right.
+/// A dead client may have made the file longer, and did not live to say so. Where bytes are in the
+/// log alone, the board's size is the only one there is, and was set right.
 fn forget_size(row: &FileRow) {
     if row.state() != FileState::Behind && row.page_rows.get() == 0 {
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);

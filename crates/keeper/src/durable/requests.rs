@@ -1,4 +1,5 @@
-//! What clients ask about a file that has a slot: the decisions; cells, descriptors and paths are the keeper's.
+//! What clients ask about a file that has a slot: the decisions; cells, descriptors and paths are
+//! the keeper's.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,9 +14,9 @@ use super::{Durable, KEEPER_ID, ManagedFile, Writers, is_held};
 use crate::disk::Disk;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the absolute path of
-    /// the name it is about, if a slot can hold it. Never waits for who has the file: they may wait for the thread that this
-    /// is; `EDEADLK` says that it must be tried again.
+    /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the
+    /// absolute path of the name it is about, if a slot can hold it. Never waits for who has the
+    /// file: they may wait for the thread that this is; `EDEADLK` says that it must be tried again.
     pub fn answer(
         &self,
         client: u32,
@@ -71,7 +72,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                     }
                     None => return Err(Errno::ENAMETOOLONG),
                 };
-                // A new name that cannot be held is no fault of the disk: its directory may be missing or elsewhere.
+                // A new name that cannot be held is no fault of the disk: its directory may be
+                // missing or elsewhere.
                 stored.map_err(|_| if ask == Ask::Naming { Errno::ENAMETOOLONG } else { Errno::EIO })?;
             }
             Ask::Log if holder != client => return Err(Errno::EIO),
@@ -103,7 +105,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Keeps a file out of state Behind for good; false while somebody has it who would have to be waited for.
+    /// Keeps a file out of state Behind for good; false while somebody has it who would have to be
+    /// waited for.
     fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {
         if self.never_behind(file) {
             return Ok(true);

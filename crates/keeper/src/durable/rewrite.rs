@@ -1,7 +1,7 @@
 //! Writing the live records of one file again, while its keeper runs.
 //!
-//! After a failed sync the kernel may have dropped the pages it could not write (invariant 4); the log still
-//! has them. The caller keeps the file's writers out.
+//! After a failed sync the kernel may have dropped the pages it could not write (invariant 4); the
+//! log still has them. The caller keeps the file's writers out.
 
 use std::io;
 
@@ -54,7 +54,8 @@ impl LiveRecords {
     pub fn apply<F: DiskFile>(mut self, open: &mut dyn FnMut() -> io::Result<F>) -> io::Result<()> {
         let found = &mut self.found;
         found.sort_by_key(|record| (record.header.seq, record.header.group_index));
-        // Between its copy and the end of the segment that it was copied from a record is there twice.
+        // Between its copy and the end of the segment that it was copied from a record is there
+        // twice.
         found.dedup_by_key(|record| (record.header.seq, record.header.group_index));
         if on(Canary::RewriteBackwards) {
             found.reverse();
@@ -91,7 +92,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 }
 
-/// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel record).
+/// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel
+/// record).
 fn apply(
     file: &impl DiskFile,
     header: &Header,
@@ -113,8 +115,9 @@ fn apply(
     Ok(())
 }
 
-/// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in `segments`.
-/// Returns the header of its first record if it was. `open` may do what must come before it.
+/// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in
+/// `segments`. Returns the header of its first record if it was. `open` may do what must come
+/// before it.
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
@@ -133,8 +136,8 @@ pub(super) fn roll_forward<F: DiskFile>(
     Ok(Some(*first))
 }
 
-/// Makes a record of a dead writer durable, which may have died before its fence: what follows from a record must not
-/// outlive it (invariant 1).
+/// Makes a record of a dead writer durable, which may have died before its fence: what follows from
+/// a record must not outlive it (invariant 1).
 pub(super) fn persist(nvm: &impl Nvm, superblock: &Superblock, record: &Record<'_>) {
     let offset = superblock.layout.segment_offset(record.segment) + u64::from(record.at);
     if !on(Canary::RollForwardUnflushed) {

@@ -17,14 +17,14 @@ use crate::disk::{Access, Disk, DiskFile, Stat};
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
 const FAILURES_MAX: u32 = 5;
 
-/// Whether somebody keeps a file's writers out. Who asks for a settle often does, and waits for it: locking the file once
-/// more would wait for them.
+/// Whether somebody keeps a file's writers out. Who asks for a settle often does, and waits for it:
+/// locking the file once more would wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// Who asks does.
     KeptOut,
-    /// Who asks does not. Somebody else may, and may wait for the thread that asks: what would have to wait for them is
-    /// refused ([`io::ErrorKind::WouldBlock`]), to be tried again.
+    /// Who asks does not. Somebody else may, and may wait for the thread that asks: what would have
+    /// to wait for them is refused ([`io::ErrorKind::WouldBlock`]), to be tried again.
     MayBeIn,
 }
 
@@ -51,7 +51,8 @@ impl Synced {
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// A description of a managed file that can be written to, for repair; the fence is told that it is ours.
+    /// A description of a managed file that can be written to, for repair; the fence is told that
+    /// it is ours.
     pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
         if let Some(lent) = file.lent() {
             return lent.try_clone();
@@ -70,7 +71,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             || file.meta().marks & MARK_CREATED != 0
     }
 
-    /// Brings a file, and a name that the disk may not have yet, to the disk and expires its records.
+    /// Brings a file, and a name that the disk may not have yet, to the disk and expires its
+    /// records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
         loop {
             let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
@@ -93,14 +95,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Whether a sync of a file covered its only name, which was made before: the journals of ext4 and xfs cover all of them.
+    /// Whether a sync of a file covered its only name, which was made before: the journals of ext4
+    /// and xfs cover all of them.
     fn syncs_its_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let opens = &self.board.files()[file.slot as usize].client_opens;
         Ok(file.description(opens)?.orders_names())
     }
 
-    /// Brings the bytes of a file to the disk, in state Behind those of records up to `seq_max` and perhaps more. A
-    /// failure expires nothing and orders a rewrite (invariant 4).
+    /// Brings the bytes of a file to the disk, in state Behind those of records up to `seq_max` and
+    /// perhaps more. A failure expires nothing and orders a rewrite (invariant 4).
     pub fn sync_file(
         &self,
         file: &ManagedFile<D::File>,
@@ -110,12 +113,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     ) -> io::Result<Synced> {
         let mut seq_max = seq_max;
         if pace == Pace::Gentle {
-            // Before its turn: an outsider whose open waits for a settle must not wait for this one's pauses.
+            // Before its turn: an outsider whose open waits for a settle must not wait for this
+            // one's pauses.
             seq_max = seq_max.min(self.board.settled_seq(file.slot));
             self.drain(file, seq_max, pace).inspect_err(|error| self.sync_failed(file, error))?;
         }
         loop {
-            // The file is locked before its turn: who has it may ask for a settle, which waits for that.
+            // The file is locked before its turn: who has it may ask for a settle, which waits for
+            // that.
             let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
             if locks {
                 self.try_hold(file)?;
@@ -136,8 +141,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[file.slot as usize];
         let is_new = !file.is_described();
         file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
-        // A client's sync that failed before we had a description took the kernel's only notice of it (history 18), and one
-        // that is under way may be about to say so.
+        // A client's sync that failed before we had a description took the kernel's only notice of
+        // it (history 18), and one that is under way may be about to say so.
         let unsure =
             is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0 && !on(Canary::SyncUnderWayForgotten);
         let client_failures = row.sync_failures.load(Ordering::SeqCst);
@@ -151,8 +156,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(meta.rewrite)
     }
 
-    /// One sync of a file at a time: the kernel tells of lost pages once, and a second sync that began before the first
-    /// one's failure is noted here would succeed. `None`: writers have to be kept out first.
+    /// One sync of a file at a time: the kernel tells of lost pages once, and a second sync that
+    /// began before the first one's failure is noted here would succeed. `None`: writers have to be
+    /// kept out first.
     fn sync_in_turn(
         &self,
         file: &ManagedFile<D::File>,
@@ -181,7 +187,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 .inspect_err(|error| self.sync_failed(file, error))?;
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        // Before the sync, which covers what is seen here; on lent descriptions, which have the same file.
+        // Before the sync, which covers what is seen here; on lent descriptions, which have the
+        // same file.
         let stat = description.stat().ok();
         if on(Canary::ExpireBeforeSync) {
             self.expire(file, Synced { settled, unlogged, names, stat });
@@ -202,9 +209,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(Some(Synced { settled, unlogged, names, stat }))
     }
 
-    /// Voids the records of a file that a successful sync covered. The names of a created file must be on disk by
-    /// now: one that the crash takes back is built anew from all of its records or not at all. False, and nothing done, if
-    /// such a file got another name since the sync began.
+    /// Voids the records of a file that a successful sync covered. The names of a created file must
+    /// be on disk by now: one that the crash takes back is built anew from all of its records or
+    /// not at all. False, and nothing done, if such a file got another name since the sync began.
     pub fn expire(&self, file: &ManagedFile<D::File>, synced: Synced) -> bool {
         let _expiring = locked(&file.expiring);
         // The slot may have been given back while we waited for the disk, and have another file.
@@ -222,7 +229,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.slots().set_marks(file.slot, meta.marks);
             }
         }
-        // The disk is not older than this from now on. Before the records expire: those that stay live tell what it may be besides.
+        // The disk is not older than this from now on. Before the records expire: those that stay
+        // live tell what it may be besides.
         if let Some(stat) = synced.stat {
             self.slots().push_stamp(file.slot, &self.stamp_of(&stat, true));
         }
@@ -266,12 +274,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Writes the live records of a file, whose writers are kept out, to it again: a failed sync may have dropped the pages
-    /// (history 18).
+    /// Writes the live records of a file, whose writers are kept out, to it again: a failed sync
+    /// may have dropped the pages (history 18).
     fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        // First the rows: what the log says is then what the file says, with nothing newer above it.
+        // First the rows: what the log says is then what the file says, with nothing newer above
+        // it.
         self.drain_all(file)?;
-        // Older bytes are back for a moment: nobody's look at the page cache counts until that is over.
+        // Older bytes are back for a moment: nobody's look at the page cache counts until that is
+        // over.
         let counts =
             [&self.board.header().behind_files.census, &self.board.files()[file.slot as usize].page_rows];
         counts.iter().for_each(|count| count.enter());
@@ -290,8 +300,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// Persists whether bytes of a file may be in the log and not in the page cache: if not, and the machine and its mount go on
-    /// without us, recovery has only to sync it.
+    /// Persists whether bytes of a file may be in the log and not in the page cache: if not, and
+    /// the machine and its mount go on without us, recovery has only to sync it.
     pub(super) fn set_ahead(&self, file: &ManagedFile<D::File>, meta: &mut Meta, is_ahead: bool) {
         let is_ahead = is_ahead && !on(Canary::AheadForgotten);
         if (meta.marks & MARK_AHEAD != 0) != is_ahead {
@@ -300,8 +310,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a client that has the file
-    /// may wait for them.
+    /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a
+    /// client that has the file may wait for them.
     pub(super) fn hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let held = self.board.lock_file(file.slot, KEEPER_ID);
         held.then_some(()).ok_or_else(|| io::Error::other("the keeper is stopping"))
@@ -325,7 +335,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         result
     }
 
-    /// As [`Durable::bypass`]; [`io::ErrorKind::WouldBlock`] and nothing done while somebody has the file.
+    /// As [`Durable::bypass`]; [`io::ErrorKind::WouldBlock`] and nothing done while somebody has
+    /// the file.
     pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
         self.try_hold(file)?;
         let result = self.bypass_held(file, reason);
@@ -333,7 +344,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         result
     }
 
-    /// As [`Durable::try_bypass`], and gives the slot and our description back, where nothing in the slot is still needed.
+    /// As [`Durable::try_bypass`], and gives the slot and our description back, where nothing in
+    /// the slot is still needed.
     pub fn try_let_go(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
         self.try_hold(file)?;
         let result = self.bypass_held(file, reason);

@@ -159,21 +159,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// The directory of a path, as its file system knows it. One that cannot be looked at stays unknown.
+    /// The directory of a path, as its file system knows it. One that cannot be looked at stays
+    /// unknown.
     pub(super) fn parent_of(&self, path: &Path) -> Option<Parent> {
         let directory = self.disk.hold(path.parent()?).ok()?;
         let found = directory.identity_on([0; 16]).ok()?;
         Some(Parent { handle_type: found.handle_type, handle: found.handle })
     }
 
-    /// Mode or owner of a file changed, and no sync says so: recovery gives them to a file that it builds anew.
+    /// Mode or owner of a file changed, and no sync says so: recovery gives them to a file that it
+    /// builds anew.
     pub fn note_ownership(&self, file: &ManagedFile<D::File>) {
         if let (true, Ok(stat)) = (self.is_current(file), file.held().stat()) {
             self.slots().set_ownership(file.slot, stat.ownership);
         }
     }
 
-    /// What recovery set aside of a file that is managed again is older than what is written to it from now on.
+    /// What recovery set aside of a file that is managed again is older than what is written to it
+    /// from now on.
     fn supersede(&self, identity: &Identity) {
         for &slot in &self.set_aside {
             let marks = self.slots().marks(slot);
@@ -201,8 +204,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.files).iter().flatten().cloned().collect()
     }
 
-    /// Gives the slot of a file back. The caller made sure that no record of it is live or that all are void,
-    /// and that no client uses it any more.
+    /// Gives the slot of a file back. The caller made sure that no record of it is live or that all
+    /// are void, and that no client uses it any more.
     pub fn release(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
         if row.state() == FileState::Unsynced {
@@ -212,8 +215,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let _files = locked(&self.files);
             self.board.remove(file.slot);
         }
-        // Others may know the file from before, and be about to drain or expire it: who looks from here on leaves the slot
-        // alone, and whoever has looked is waited for.
+        // Others may know the file from before, and be about to drain or expire it: who looks from
+        // here on leaves the slot alone, and whoever has looked is waited for.
         row.generation.store(0, Ordering::SeqCst);
         while file.is_draining() {
             pause(Duration::from_micros(50));
@@ -237,8 +240,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.forget_rename(file);
     }
 
-    /// Gives back the slot of a file that nobody has open for writing and of which nothing is live. Returns whether it did;
-    /// never waits for who has the file.
+    /// Gives back the slot of a file that nobody has open for writing and of which nothing is live.
+    /// Returns whether it did; never waits for who has the file.
     pub fn retire(&self, file: &ManagedFile<D::File>) -> bool {
         if !self.board.try_lock_file(file.slot, KEEPER_ID) {
             return false;
@@ -251,15 +254,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let settled = match row.state() {
             FileState::Through | FileState::Behind => !row.needs_real_sync(),
             FileState::Unsynced => !unlinking,
-            // Its bytes are the kernel's to sync. A mark or a removal that the slot holds must outlive its use.
+            // Its bytes are the kernel's to sync. A mark or a removal that the slot holds must
+            // outlive its use.
             FileState::Bypassed => marks & (MARK_CONFLICT | MARK_VOID) == 0 && !unlinking,
             _ => false,
         };
         let unused = settled
             && (!self.is_dirty(file) || on(Canary::RetireDirty))
             && row.page_rows.get() == 0
-            // Who has it open registers it anew at the next change. One that is lent waits for nobody: its program's description
-            // would otherwise stay open in our hands.
+            // Who has it open registers it anew at the next change. One that is lent waits for
+            // nobody: its program's description would otherwise stay open in our hands.
             && (file.lent().is_some()
                 || file
                     .description(&row.client_opens)
@@ -271,8 +275,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         unused
     }
 
-    /// Gives all slots back and closes the pool cleanly, if recovery left nothing in it (`unpinned`). The caller made
-    /// sure that everything is expired.
+    /// Gives all slots back and closes the pool cleanly, if recovery left nothing in it
+    /// (`unpinned`). The caller made sure that everything is expired.
     pub fn close(&self, unpinned: bool) {
         for file in self.managed() {
             self.release(&file);

@@ -1,9 +1,10 @@
-//! The log goes on in a file when it is short of segments: full ones are copied, byte for byte, to frames of the spill file, in
-//! order, and are then free (invariant 3).
+//! The log goes on in a file when it is short of segments: full ones are copied, byte for byte, to
+//! frames of the spill file, in order, and are then free (invariant 3).
 //!
-//! The order is the argument. Bytes of segments -> frames, durable -> entries, durable -> segments free. A frame stays until every
-//! record in it has expired; its entry is cleared durably before anything else is written to it. Nothing is synced here but
-//! the spill file. No lock is held while the disk works: a segment that died or is in another use by then is left as it is.
+//! The order is the argument. Bytes of segments -> frames, durable -> entries, durable -> segments
+//! free. A frame stays until every record in it has expired; its entry is cleared durably before
+//! anything else is written to it. Nothing is synced here but the spill file. No lock is held while
+//! the disk works: a segment that died or is in another use by then is left as it is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -28,7 +29,8 @@ pub struct Spilled {
     pub segments: u32,
     /// Frames that are still free.
     pub frames_free: u32,
-    /// Nothing was spilled because what is in the oldest segments lies together in its files, which take it as fast.
+    /// Nothing was spilled because what is in the oldest segments lies together in its files, which
+    /// take it as fast.
     pub is_in_order: bool,
 }
 
@@ -53,7 +55,8 @@ pub(super) struct Spill<F> {
     unfit: Mutex<HashMap<u32, u64>>,
     /// Segments that passes have in hand.
     in_hand: Mutex<HashSet<u32>>,
-    /// One sync at a time: whoever takes the kernel's only notice of a failure has said so before another one succeeds.
+    /// One sync at a time: whoever takes the kernel's only notice of a failure has said so before
+    /// another one succeeds.
     syncing: Turn,
     /// Its disk refused; it is used no more.
     failed: AtomicBool,
@@ -82,7 +85,8 @@ struct Passage {
 }
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Puts the spill file of the pool into service, of which recovery left these frames in use. Returns its size in frames.
+    /// Puts the spill file of the pool into service, of which recovery left these frames in use.
+    /// Returns its size in frames.
     pub fn use_spill(&self, pinned: &[u32]) -> io::Result<u32> {
         let frames = self.frames();
         let home = frames.home().ok_or_else(|| io::Error::other("the pool has none"))?;
@@ -126,7 +130,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.spill.get().is_some_and(|spill| !locked(&spill.in_hand).is_empty())
     }
 
-    /// The highest seq in all frames: with the files expired up to there all of them are free again.
+    /// The highest seq in all frames: with the files expired up to there all of them are free
+    /// again.
     pub fn seq_of_frames(&self) -> Option<u64> {
         let frames = locked(&self.spill.get()?.frames);
         let seqs = frames.iter().filter_map(|row| match row {
@@ -136,9 +141,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         seqs.max()
     }
 
-    /// Copies the oldest sealed segments, as many as `segments_max`, to the spill file and gives them back. Waits for the disk of
-    /// the spill file, and for no other. Passes may be made at once: while one copies, the disk has work from another. With
-    /// [`Order::Matters`] what lies together in its files is left to them.
+    /// Copies the oldest sealed segments, as many as `segments_max`, to the spill file and gives
+    /// them back. Waits for the disk of the spill file, and for no other. Passes may be made at
+    /// once: while one copies, the disk has work from another. With [`Order::Matters`] what lies
+    /// together in its files is left to them.
     pub fn spill(&self, segments_max: u32, order: Order) -> Spilled {
         let Some(spill) = self.spill.get() else { return Spilled::default() };
         if spill.failed.load(Ordering::SeqCst) {
@@ -152,8 +158,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// The oldest sealed segments, each with a frame for it.
     fn choose(&self, spill: &Spill<D::File>, segments_max: u32) -> Vec<Passage> {
         let _alone = self.reclaiming.take();
-        // Redirected rows and repaired operations are entered by now: this turn was taken for the first, and what is sealed is
-        // done with the second.
+        // Redirected rows and repaired operations are entered by now: this turn was taken for the
+        // first, and what is sealed is done with the second.
         self.board.free_dead_segments();
         self.free_frames();
         let mut passages = Vec::new();
@@ -254,7 +260,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         });
     }
 
-    /// Notes what is in a segment. One that is damaged stays where it is: recovery must find and report it.
+    /// Notes what is in a segment. One that is damaged stays where it is: recovery must find and
+    /// report it.
     fn examine_one(&self, passage: &mut Passage) -> bool {
         let (mut seqs, mut is_strange) = (BTreeMap::new(), false);
         let Superblock { layout, uuid, .. } = &self.superblock;
@@ -317,8 +324,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         })
     }
 
-    /// Brings what page rows have in these segments to the page cache, and nothing to the disk (state Behind). Where that fails,
-    /// the rows stay, and so do their segments.
+    /// Brings what page rows have in these segments to the page cache, and nothing to the disk
+    /// (state Behind). Where that fails, the rows stay, and so do their segments.
     fn drain_rows_of(&self, passages: &[Passage]) {
         let mut pages = Vec::new();
         for passage in passages {
@@ -342,7 +349,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         };
         let (held, refused): (Vec<&Passage>, Vec<&Passage>) =
             passages.iter().filter(unchanged).partition(is_drained);
-        // What a disk refuses stays until a sync of its file succeeds, and keeps nobody else from going on.
+        // What a disk refuses stays until a sync of its file succeeds, and keeps nobody else from
+        // going on.
         locked(&spill.unfit).extend(refused.iter().map(|passage| (passage.segment, passage.generation)));
         let entries: Vec<(u32, Frame)> = held
             .iter()
@@ -367,8 +375,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         held.len() as u32
     }
 
-    /// Gives back frames in which every record has expired, cancels included: a cancel's seq is above that of what it cancels.
-    /// It is the caller's turn to give segments back.
+    /// Gives back frames in which every record has expired, cancels included: a cancel's seq is
+    /// above that of what it cancels. It is the caller's turn to give segments back.
     pub(super) fn free_frames(&self) {
         let Some(spill) = self.spill.get() else { return };
         let mut frames = locked(&spill.frames);

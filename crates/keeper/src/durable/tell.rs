@@ -1,8 +1,9 @@
-//! Telling the kernel that files in state Behind have changed: their size and times, which outsiders look at without opening
-//! them.
+//! Telling the kernel that files in state Behind have changed: their size and times, which
+//! outsiders look at without opening them.
 //!
-//! It does so by an ordinary drain of a page or two, under their locks: the end of a file that grew, else what was written last.
-//! So it has no rules of its own, and a truncation or a program's `utimens`, which drain first, come after it or before it.
+//! It does so by an ordinary drain of a page or two, under their locks: the end of a file that
+//! grew, else what was written last. So it has no rules of its own, and a truncation or a program's
+//! `utimens`, which drain first, come after it or before it.
 
 use std::io;
 use std::sync::atomic::Ordering;

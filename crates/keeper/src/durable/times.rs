@@ -1,9 +1,10 @@
-//! Times of files in state Behind: what the keeper brings to the kernel moves them there, and programs must not see that
-//! (history 26).
+//! Times of files in state Behind: what the keeper brings to the kernel moves them there, and
+//! programs must not see that (history 26).
 //!
-//! Every such write is made between two looks at the kernel's times, of which the board's row is told before a page row leaves
-//! the table: whoever has the file for itself and finds no page row, or had it drained, finds no such write under way either.
-//! The time of modification itself is set back once a file is drained; the time of change cannot be set.
+//! Every such write is made between two looks at the kernel's times, of which the board's row is
+//! told before a page row leaves the table: whoever has the file for itself and finds no page row,
+//! or had it drained, finds no such write under way either. The time of modification itself is set
+//! back once a file is drained; the time of change cannot be set.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -54,7 +55,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let shown = self.times_shown(file, kernel, now);
         let row = &self.board.times()[file.slot as usize];
         row.begin(file.generation, shown, now);
-        // Recovery tells by it whether anybody else changed the file since: should the keeper die, this is the last it said.
+        // Recovery tells by it whether anybody else changed the file since: should the keeper die,
+        // this is the last it said.
         self.slots().set_left(file.slot, Left::InHand);
         let done = change(shown);
         let kernel = target.times().unwrap_or_default();
@@ -63,8 +65,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         done
     }
 
-    /// Sets the kernel's time of modification of a drained file to what programs see. Not where the keeper may not do that:
-    /// then outsiders see when the bytes came.
+    /// Sets the kernel's time of modification of a drained file to what programs see. Not where the
+    /// keeper may not do that: then outsiders see when the bytes came.
     pub(super) fn hand_times_over(
         &self,
         file: &ManagedFile<D::File>,

@@ -1,4 +1,5 @@
-//! One thread at a time, for those that wait for the disk meanwhile: a lock that sleeps as everything on the board does.
+//! One thread at a time, for those that wait for the disk meanwhile: a lock that sleeps as
+//! everything on the board does.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

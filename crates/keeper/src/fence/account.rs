@@ -1,5 +1,5 @@
-//! The account of one watched file: which outsiders were let in, and what is known of them since. Plain data
-//! and rules; it locks nothing and tells nobody.
+//! The account of one watched file: which outsiders were let in, and what is known of them since.
+//! Plain data and rules; it locks nothing and tells nobody.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,8 +76,8 @@ pub(super) enum Whose {
 /// Who opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// A thread and its process (the same, if that could not be told); with `hidden` only a close event can
-    /// tell that the description is gone.
+    /// A thread and its process (the same, if that could not be told); with `hidden` only a close
+    /// event can tell that the description is gone.
     Thread { tid: u32, pid: u32, hidden: bool },
     /// Somebody, perhaps a client (inotify does not say who).
     Somebody,
@@ -125,7 +125,8 @@ pub(super) struct File {
     pub look_not_before: Option<Instant>,
     pub look_ms: u64,
     pub tally: Tally,
-    /// An open was explained by a client's announcement, but may hide another one: look when it is cheap.
+    /// An open was explained by a client's announcement, but may hide another one: look when it is
+    /// cheap.
     pub suspect: bool,
 }
 
@@ -182,7 +183,8 @@ impl File {
             seen: false,
         }));
         for (who, _) in waiting {
-            // Who is known to come from outside with more than reading in mind may have truncated at once.
+            // Who is known to come from outside with more than reading in mind may have truncated
+            // at once.
             let named = matches!(who, Who::Thread { .. });
             self.wrote |= named;
             self.unnamed |= !named;
@@ -196,8 +198,8 @@ impl File {
         self.arrived || self.present || !self.waiting.is_empty()
     }
 
-    /// A description was closed for good; `mark` enters that into the opens it may concern and says whether
-    /// it did. Whether a look is due.
+    /// A description was closed for good; `mark` enters that into the opens it may concern and says
+    /// whether it did. Whether a look is due.
     pub(super) fn closed(
         &mut self,
         wrote: bool,
@@ -218,7 +220,8 @@ impl File {
         true
     }
 
-    /// Notices were lost. What the account was waiting for may be among them: only looks count from here on.
+    /// Notices were lost. What the account was waiting for may be among them: only looks count from
+    /// here on.
     pub(super) fn lost_events(&mut self) {
         self.opens.clear();
         self.writer_owed = false;
@@ -226,8 +229,8 @@ impl File {
         self.wait(Who::Lost, None);
     }
 
-    /// Draws the conclusion from a look that was begun at `before`. `opens` are those of that time, with what
-    /// has been found out about them; `scan` is missing if some were not over yet.
+    /// Draws the conclusion from a look that was begun at `before`. `opens` are those of that time,
+    /// with what has been found out about them; `scan` is missing if some were not over yet.
     pub(super) fn conclude(
         &mut self,
         before: &Before,
@@ -254,8 +257,8 @@ impl File {
             opens.retain(|open| !open.is_accounted_for(now));
         }
         self.opens = opens;
-        // A process that cannot be looked into was seen opening, if it did, and must be seen closing; unless
-        // it is not known who opened: then it may have been any of these.
+        // A process that cannot be looked into was seen opening, if it did, and must be seen
+        // closing; unless it is not known who opened: then it may have been any of these.
         let clear = scan.is_some_and(|scan| scan.unreadable == 0 || !self.unnamed) && !writer;
         if !(clear || all_ours) || self.writer_owed || !self.opens.is_empty() {
             // A writer that was seen ends with a close: until then there is nothing to look for.
@@ -276,8 +279,8 @@ impl File {
         self.look_at = Some(self.look_not_before.map_or(now, |not_before| not_before.max(now)));
     }
 
-    /// inotify: settles whose the opens are that nothing explained when they were noticed. Whether all were
-    /// the clients' own after all.
+    /// inotify: settles whose the opens are that nothing explained when they were noticed. Whether
+    /// all were the clients' own after all.
     fn explain(&mut self, opens: &mut Vec<Open>, announced: u64, now: Instant) -> bool {
         let waited = Duration::from_millis(EXPLAIN_MS);
         let open_question = |open: &&mut Open| open.who == Who::Somebody;
@@ -313,8 +316,9 @@ impl Tally {
     /// Counts one open; whether clients' announcements explain it.
     pub(super) fn notice(&mut self, announced_in_all: u64, now: Instant) -> bool {
         let announced = announced_in_all.saturating_sub(self.announced_base);
-        // The kernel merges equal notices, and announced opens fail: what was announced long ago must not hide an outsider.
-        // What was announced since may still be on its way, however many notices came meanwhile.
+        // The kernel merges equal notices, and announced opens fail: what was announced long ago
+        // must not hide an outsider. What was announced since may still be on its way, however many
+        // notices came meanwhile.
         match self.earlier {
             Some((since, _)) if now - since <= Duration::from_millis(CREDIT_MS) => {}
             earlier => {
@@ -330,7 +334,8 @@ impl Tally {
         announced_in_all.saturating_sub(self.announced_base) >= self.noticed
     }
 
-    /// Takes every unexplained open for an outsider's, so that clients' later ones are counted anew.
+    /// Takes every unexplained open for an outsider's, so that clients' later ones are counted
+    /// anew.
     fn rebase(&mut self, announced_in_all: u64) {
         *self = Tally { announced_base: announced_in_all, ..Tally::default() };
     }
@@ -404,7 +409,8 @@ mod tests {
 
     #[test]
     fn clients_that_open_all_the_time_are_never_taken_for_outsiders() {
-        // One merged notice, and an open on its way whenever the credit of old was taken back: its notice was then one too many.
+        // One merged notice, and an open on its way whenever the credit of old was taken back: its
+        // notice was then one too many.
         let mut now = Instant::now();
         let mut tally = Tally::default();
         let mut announced = 2;

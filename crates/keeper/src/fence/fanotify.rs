@@ -1,7 +1,8 @@
 //! The fanotify fence: the reader of permission events.
 //!
-//! The reader answers opens by our own processes at once and hands all others to the ledger's workers. It must
-//! never block, never take a lock of the board, and never open a watched file: nobody else would answer.
+//! The reader answers opens by our own processes at once and hands all others to the ledger's
+//! workers. It must never block, never take a lock of the board, and never open a watched file:
+//! nobody else would answer.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,7 +67,8 @@ impl Drop for Engine {
             // A panic of the reader has been reported by the panic hook.
             let _ = reader.join();
         }
-        // The group's last descriptor closes with the last gate: the kernel then allows whatever still waits.
+        // The group's last descriptor closes with the last gate: the kernel then allows whatever
+        // still waits.
     }
 }
 
@@ -100,8 +102,8 @@ fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
             Ok(events) => events.into_iter().for_each(|event| handle(group, ledger, event)),
             Err(err) => match Errno::from_io_error(&err) {
                 Some(Errno::AGAIN | Errno::INTR) => {}
-                // The kernel could not make a descriptor for an event: it refused that open, or the event
-                // was a close and is lost.
+                // The kernel could not make a descriptor for an event: it refused that open, or the
+                // event was a close and is lost.
                 _ => {
                     ledger.lost_events();
                     thread::sleep(Duration::from_millis(10));
@@ -138,8 +140,8 @@ fn handle(group: &Arc<OwnedFd>, ledger: &Arc<Ledger>, event: sys::Event) {
     }
 }
 
-/// Which process the thread belongs to, as far as known.
-/// Not remembered from one event to the next: ids are reused, and a stranger must not inherit trust.
+/// Which process the thread belongs to, as far as known. Not remembered from one event to the next:
+/// ids are reused, and a stranger must not inherit trust.
 fn ours(ledger: &Ledger, tid: u32) -> Whose {
     if tid == 0 {
         return Whose::Outsiders(0);

@@ -1,5 +1,5 @@
-//! The inotify fence: the reader of notices. It needs no privilege, but an outsider is not made to wait, and
-//! notices do not say who opened: opens are counted against those that clients announce.
+//! The inotify fence: the reader of notices. It needs no privilege, but an outsider is not made to
+//! wait, and notices do not say who opened: opens are counted against those that clients announce.
 //!
 //! The reader must never block: a full queue loses notices, and then every file counts as opened.
 

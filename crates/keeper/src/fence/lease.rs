@@ -1,9 +1,10 @@
-//! The lease fence: as inotify, and files of which a program has the only description are leased. Who opens such a file waits
-//! until the keeper gives the lease back.
+//! The lease fence: as inotify, and files of which a program has the only description are leased.
+//! Who opens such a file waits until the keeper gives the lease back.
 //!
-//! The kernel tells one thread by a queued signal, which no other thread and no program ever gets. That thread never acts on a
-//! file: each lease that somebody waits for has a thread of its own for the moment. A signal may name a descriptor that is
-//! closed by now, or come before its file is known: what counts is what the lease says.
+//! The kernel tells one thread by a queued signal, which no other thread and no program ever gets.
+//! That thread never acts on a file: each lease that somebody waits for has a thread of its own for
+//! the moment. A signal may name a descriptor that is closed by now, or come before its file is
+//! known: what counts is what the lease says.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -77,7 +78,8 @@ impl Engine {
         Ok(OsFile::leased(file))
     }
 
-    /// From now on the sink hears when somebody waits for this lease, and at once if somebody does already.
+    /// From now on the sink hears when somebody waits for this lease, and at once if somebody does
+    /// already.
     pub(super) fn follow(&self, fd: RawFd, slot: u32, generation: u64, is_whole: bool) {
         lock(&self.leased).insert(fd, (slot, generation));
         if !is_whole {

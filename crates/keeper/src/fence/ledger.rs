@@ -1,8 +1,8 @@
 //! Who of the outsiders is where: one account per watched file, and the workers that act on it.
 //!
-//! The readers of kernel events only make entries here, which never blocks. Workers take the files one by
-//! one, so that what the sink is told about one file never overlaps; its lock is never held while the sink or
-//! the kernel is asked for anything.
+//! The readers of kernel events only make entries here, which never blocks. Workers take the files
+//! one by one, so that what the sink is told about one file never overlaps; its lock is never held
+//! while the sink or the kernel is asked for anything.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -96,7 +96,8 @@ impl Ledger {
         removed.is_some()
     }
 
-    /// A process that is none of ours, or goes past its library, waits for permission to open the file.
+    /// A process that is none of ours, or goes past its library, waits for permission to open the
+    /// file.
     pub(super) fn opening(self: &Arc<Self>, key: Key, tid: u32, whose: Whose, gate: Gate) {
         let mut inner = self.lock();
         if inner.files.contains_key(&key) {
@@ -392,7 +393,8 @@ impl Ledger {
         }
     }
 
-    /// inotify merges equal notices, so an outsider's open can hide behind a client's. Looks for such.
+    /// inotify merges equal notices, so an outsider's open can hide behind a client's. Looks for
+    /// such.
     fn sweep(self: &Arc<Self>) {
         let suspects: Vec<Key> = {
             let mut inner = self.lock();

@@ -1,7 +1,9 @@
-//! What a thread that is opening a file wants with it, read from `/proc` while it waits for permission.
+//! What a thread that is opening a file wants with it, read from `/proc` while it waits for
+//! permission.
 //!
-//! While a thread waits in the kernel, the arguments of its system call cannot change, so "it reads only" is
-//! certain. Everything else is answered with "may write". Never guesses in the other direction.
+//! While a thread waits in the kernel, the arguments of its system call cannot change, so "it reads
+//! only" is certain. Everything else is answered with "may write". Never guesses in the other
+//! direction.
 
 use std::fs;
 use std::io;
@@ -16,8 +18,8 @@ pub(super) enum Intent {
     Read,
     /// It can write, or we cannot tell; the description will be in its table of open files.
     Write,
-    /// As `Write`, but the description may live where no table of open files shows it (io_uring, the kernel
-    /// itself, a process outside our pid namespace or with more privilege than we have).
+    /// As `Write`, but the description may live where no table of open files shows it (io_uring,
+    /// the kernel itself, a process outside our pid namespace or with more privilege than we have).
     Hidden,
 }
 
@@ -32,7 +34,8 @@ pub(super) enum Progress {
     Gone,
 }
 
-/// How often and how long to wait for the opener to fall asleep. On a busy machine it may be preempted.
+/// How often and how long to wait for the opener to fall asleep. On a busy machine it may be
+/// preempted.
 const SETTLE_TRIES: u32 = 50;
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
@@ -80,8 +83,8 @@ fn parse_call(text: &str) -> Call {
     Call::Blocked { number, args }
 }
 
-/// What the thread that waits for permission wants. The numbers are those of x86_64: a 32-bit process waits
-/// under numbers that cannot open a file here, and so counts as hidden.
+/// What the thread that waits for permission wants. The numbers are those of x86_64: a 32-bit
+/// process waits under numbers that cannot open a file here, and so counts as hidden.
 pub(super) fn intent(tid: u32) -> Intent {
     if tid == 0 {
         return Intent::Hidden;

@@ -1,8 +1,9 @@
-//! Who has a file open, according to `/proc`. Only looks; never opens the files it finds, never waits for a
-//! network file system.
+//! Who has a file open, according to `/proc`. Only looks; never opens the files it finds, never
+//! waits for a network file system.
 //!
-//! A look is a moment's truth about tables of open files and shared mappings. Descriptions in flight between
-//! processes or held by the kernel itself are not in it: the callers account for those by the close events.
+//! A look is a moment's truth about tables of open files and shared mappings. Descriptions in
+//! flight between processes or held by the kernel itself are not in it: the callers account for
+//! those by the close events.
 
 use std::collections::HashMap;
 use std::fs;
@@ -43,8 +44,9 @@ pub struct Scan {
     pub unreadable: usize,
 }
 
-/// Has any process outside `ours` this inode open for writing now, or mapped shared and writable? `None` when
-/// it cannot be told because some process cannot be looked into and none was found otherwise.
+/// Has any process outside `ours` this inode open for writing now, or mapped shared and writable?
+/// `None` when it cannot be told because some process cannot be looked into and none was found
+/// otherwise.
 pub fn writers_outside(dev: u64, ino: u64, ours: &dyn Fn(u32) -> bool) -> Option<Vec<u32>> {
     let scan = scan_holders(&[(dev, ino)], ours);
     let writers: Vec<u32> =
@@ -52,8 +54,8 @@ pub fn writers_outside(dev: u64, ino: u64, ours: &dyn Fn(u32) -> bool) -> Option
     if writers.is_empty() && scan.unreadable > 0 { None } else { Some(writers) }
 }
 
-/// Who outside `ours` has one of these inodes (device, inode number) open or mapped shared, in one look over
-/// all processes.
+/// Who outside `ours` has one of these inodes (device, inode number) open or mapped shared, in one
+/// look over all processes.
 pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
     let mut scan = Scan::default();
     let Ok(processes) = fs::read_dir("/proc") else {
@@ -80,9 +82,10 @@ pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
     scan
 }
 
-/// Whether a process that we cannot look into counts. Kernel threads and the dead have no files open. Root
-/// cannot look into processes of root with more capabilities, such as the first one of a container: they are
-/// the machine's own, and counting them would make a restricted root blind for good.
+/// Whether a process that we cannot look into counts. Kernel threads and the dead have no files
+/// open. Root cannot look into processes of root with more capabilities, such as the first one of a
+/// container: they are the machine's own, and counting them would make a restricted root blind for
+/// good.
 fn may_hold_files(pid: u32) -> bool {
     const KERNEL_THREAD: u64 = 0x0020_0000;
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
@@ -105,7 +108,8 @@ fn user_of(pid: &str) -> Option<u32> {
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// First the open files, then the mappings: who maps a file and then closes it is met in one or the other.
+/// First the open files, then the mappings: who maps a file and then closes it is met in one or the
+/// other.
 fn look_into(pid: u32, files: &[(u64, u64)], found: &mut HashMap<Key, Found>) -> io::Result<()> {
     let base = format!("/proc/{pid}");
     let open_count = look_at_table(&base, files, found)?;
@@ -199,7 +203,8 @@ fn look_at_mappings(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, F
     Ok(())
 }
 
-/// `maps` shows the super block's device, which on btrfs is not the one `stat` shows: the link settles it.
+/// `maps` shows the super block's device, which on btrfs is not the one `stat` shows: the link
+/// settles it.
 fn same_device(base: &str, range: &str, shown: &str, dev: u64) -> bool {
     let mut numbers = shown.split(':').map(|part| u32::from_str_radix(part, 16).ok());
     if let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next())
@@ -210,8 +215,8 @@ fn same_device(base: &str, range: &str, shown: &str, dev: u64) -> bool {
     identity(&format!("{base}/map_files/{range}")).map_or(true, |key| key.dev == dev)
 }
 
-/// A shared mapping made read-only can be made writable later if the description it came from can write;
-/// only `smaps` tells.
+/// A shared mapping made read-only can be made writable later if the description it came from can
+/// write; only `smaps` tells.
 fn may_become_writable(base: &str, range: &str) -> bool {
     let Ok(smaps) = fs::read(format!("{base}/smaps")) else { return true };
     let smaps = String::from_utf8_lossy(&smaps);

@@ -1,4 +1,5 @@
-//! The fanotify system calls, for which no safe wrapper exists. Knows nothing of files, slots or policy.
+//! The fanotify system calls, for which no safe wrapper exists. Knows nothing of files, slots or
+//! policy.
 #![allow(unsafe_code)] // Two libc calls and the descriptors the kernel hands out inside events.
 
 use std::ffi::CString;
@@ -13,7 +14,8 @@ const MASK: u64 = libc::FAN_OPEN_PERM | libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_
 /// Length of `struct fanotify_event_metadata`.
 const METADATA_BYTES: usize = 24;
 
-/// One event. The descriptor was opened by the kernel for us; opening and closing it raises no events.
+/// One event. The descriptor was opened by the kernel for us; opening and closing it raises no
+/// events.
 #[derive(Debug)]
 pub(super) struct Event {
     pub mask: u64,
@@ -22,9 +24,9 @@ pub(super) struct Event {
     pub tid: u32,
 }
 
-/// A new group for permission events. The queue is unlimited because the kernel *allows* opens that do not
-/// fit into a full queue without asking anyone. Thread ids are asked for, because only the very thread that
-/// waits can tell what it is opening the file for.
+/// A new group for permission events. The queue is unlimited because the kernel *allows* opens that
+/// do not fit into a full queue without asking anyone. Thread ids are asked for, because only the
+/// very thread that waits can tell what it is opening the file for.
 pub(super) fn fanotify_init() -> io::Result<OwnedFd> {
     let flags = libc::FAN_CLASS_CONTENT
         | libc::FAN_CLOEXEC
@@ -42,8 +44,8 @@ pub(super) fn fanotify_init() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Adds (or removes) our mark to the inode `path` leads to; links, magic ones too, are followed, and the file
-/// is not opened.
+/// Adds (or removes) our mark to the inode `path` leads to; links, magic ones too, are followed,
+/// and the file is not opened.
 pub(super) fn fanotify_mark(group: BorrowedFd<'_>, add: bool, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::FAN_MARK_INODE | if add { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
@@ -63,7 +65,8 @@ pub(super) fn read_events(group: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Resul
         let mask = u64::from(word32(8)) | u64::from(word32(12)) << 32;
         let fd = word32(16) as i32;
         let tid = word32(20);
-        // SAFETY: the kernel put a descriptor it opened for this very event there, and each event is read once.
+        // SAFETY: the kernel put a descriptor it opened for this very event there, and each event
+        // is read once.
         let file = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
         events.push(Event { mask, file, tid });
         match rest.split_at_checked(event_len.max(METADATA_BYTES)) {

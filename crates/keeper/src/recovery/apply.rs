@@ -1,8 +1,8 @@
 //! Doing what was planned for one slot.
 //!
-//! The order within each function is the commit argument: an effect is synced to the files before the log's
-//! records of it are given up (invariant 2), so a crash between any two steps leaves either the records or the
-//! effect, and the next recovery goes on from there (invariant 8).
+//! The order within each function is the commit argument: an effect is synced to the files before
+//! the log's records of it are given up (invariant 2), so a crash between any two steps leaves
+//! either the records or the effect, and the next recovery goes on from there (invariant 8).
 
 use std::collections::HashSet;
 use std::io;
@@ -46,8 +46,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         self.source.slots()
     }
 
-    /// Persists that recovery is at work, so that a second run after a crash tells our own changes of files from
-    /// those of others. What must not be replayed is marked as such before the first beat.
+    /// Persists that recovery is at work, so that a second run after a crash tells our own changes
+    /// of files from those of others. What must not be replayed is marked as such before the first
+    /// beat.
     pub(super) fn beat(&self) {
         let (clock, words) = (self.disk.clock(), self.source.words());
         words.set_booted_unix_us(clock.booted_ns_min / 1000);
@@ -55,8 +56,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         words.set_heartbeat_unix_us(clock.now_ns.div_ceil(1000).max(last_us));
     }
 
-    /// Writes the slot's live records to an open file, and syncs it. With the file's `times` before that it is as old afterwards as
-    /// its last change: what a program or a record says, not what we do.
+    /// Writes the slot's live records to an open file, and syncs it. With the file's `times` before
+    /// that it is as old afterwards as its last change: what a program or a record says, not what
+    /// we do.
     fn write_records(&mut self, slot: u32, file: &D::File, times: Option<Stat>) -> io::Result<()> {
         let (source, live) = (self.source, self.live);
         replay(&source.payloads(), live.of(slot), file, &mut |bytes| {
@@ -66,7 +68,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if let (Some(before), Some(last)) = (times, last_ns(live.of(slot)))
             && !on(Canary::TimesOfRecovery)
         {
-            // What was changed after the last record, whose time is rounded up, or with it, is as its program left it.
+            // What was changed after the last record, whose time is rounded up, or with it, is as
+            // its program left it.
             let is_final = before.changed_ns > last - TICK_NS as i64;
             let modified_ns = if is_final { before.modified_ns } else { last };
             // Who may not set it has a file that looks newer than it is.
@@ -83,7 +86,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     fn take_in_hand(&self, file: &SlotFile, stat: &Stat, witness: Witness) {
         let (slots, clock) = (self.slots(), self.disk.clock());
         let stamp = Stamp {
-            // In a page cache that lived on it may not be on disk; and a clock that is behind would let our own changes look older.
+            // In a page cache that lived on it may not be on disk; and a clock that is behind would
+            // let our own changes look older.
             is_on_disk: witness == Witness::Cut && stat.changed_ns <= clock.now_ns as i64,
             size: stat.size,
             modified_ns: stat.modified_ns,
@@ -117,8 +121,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Syncs the slot's own file, of which the page cache has every byte, wherever it is now. Nobody's change is undone by it. What the
-    /// death of its writer cut short is whole afterwards, unless somebody changed the file since.
+    /// Syncs the slot's own file, of which the page cache has every byte, wherever it is now.
+    /// Nobody's change is undone by it. What the death of its writer cut short is whole afterwards,
+    /// unless somebody changed the file since.
     pub(super) fn sync(&mut self, file: &SlotFile, changed: Changed) -> io::Result<()> {
         let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
         let open = found.file.reopen(Access::Read)?;
@@ -163,9 +168,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
     /// Builds a lost file anew under a temporary name, then names it (history 19).
     ///
-    /// Until the slot is marked as rebuilt the next recovery starts over; from then on the synced copy under the
-    /// temporary name is the file, and the next recovery only has to name it. So the file's new identity never
-    /// needs to be known: the temporary name, which no other pool or slot uses, stands for it.
+    /// Until the slot is marked as rebuilt the next recovery starts over; from then on the synced
+    /// copy under the temporary name is the file, and the next recovery only has to name it. So the
+    /// file's new identity never needs to be known: the temporary name, which no other pool or slot
+    /// uses, stands for it.
     pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
         let directory = make_parent(self.disk, path)?;
         let temporary = self.temporary_name(file.slot);
@@ -222,8 +228,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Gives a file, where the crash took a rename that its slot holds, the new name again, durably, and the new one alone. False
-    /// while another file stands there.
+    /// Gives a file, where the crash took a rename that its slot holds, the new name again,
+    /// durably, and the new one alone. False while another file stands there.
     pub(super) fn rename_again(&mut self, file: &SlotFile) -> io::Result<bool> {
         let found = locate(self.disk, file, Others::NONE).same;
         // Whoever moved it elsewhere meant it.
@@ -260,8 +266,9 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Makes a removal durable that is done but may not be on disk, then drops the records. Where nobody under Holdfast removed it
-    /// (`by_others`), it may have been moved out of sight, and is brought to the disk as the page cache has it.
+    /// Makes a removal durable that is done but may not be on disk, then drops the records. Where
+    /// nobody under Holdfast removed it (`by_others`), it may have been moved out of sight, and is
+    /// brought to the disk as the page cache has it.
     pub(super) fn gone(&mut self, file: &SlotFile, by_others: bool) -> io::Result<()> {
         for hint in &file.hints {
             // The directory may have been removed with it; then that has to be durable.
@@ -283,7 +290,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         self.slots().release(file.slot);
     }
 
-    /// Persists that a person has to decide, and takes away half a copy that an earlier recovery may have left.
+    /// Persists that a person has to decide, and takes away half a copy that an earlier recovery
+    /// may have left.
     pub(super) fn set_aside(&self, file: &SlotFile) {
         let marks = self.slots().marks(file.slot);
         if marks & MARK_SET_ASIDE == 0 {
@@ -297,8 +305,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         }
     }
 
-    /// Names the pool and the slot, so that what stands there can only be ours, and not the file: which of its names is the
-    /// newest may be told differently after a crash.
+    /// Names the pool and the slot, so that what stands there can only be ours, and not the file:
+    /// which of its names is the newest may be told differently after a crash.
     fn temporary_name(&self, slot: u32) -> Vec<u8> {
         let uuid: String =
             self.source.superblock.uuid[..8].iter().map(|byte| std::format!("{byte:02x}")).collect();

@@ -1,5 +1,5 @@
-//! Looking at what a file holds already, beside what its records say. It writes nothing, but the rest of a write that its
-//! writer's death cut short.
+//! Looking at what a file holds already, beside what its records say. It writes nothing, but the
+//! rest of a write that its writer's death cut short.
 
 use std::io;
 
@@ -15,8 +15,8 @@ use crate::disk::DiskFile;
 const PAGE_BYTES: u64 = 4096;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether writing `entries` (live, in seq order) to a file would change nothing in it. Only what is simple to say is said: writes,
-/// and perhaps a truncation behind all of them.
+/// Whether writing `entries` (live, in seq order) to a file would change nothing in it. Only what
+/// is simple to say is said: writes, and perhaps a truncation behind all of them.
 pub(super) fn is_written(
     payloads: &Payloads<'_, impl Nvm>,
     entries: &[Entry],
@@ -43,7 +43,8 @@ pub(super) fn is_written(
     Ok(!differs)
 }
 
-/// Where the bytes of a write, `bytes` of them behind the first `skip`, differ from the file's: the offset in the file.
+/// Where the bytes of a write, `bytes` of them behind the first `skip`, differ from the file's: the
+/// offset in the file.
 fn first_difference(
     payloads: &Payloads<'_, impl Nvm>,
     write: &Entry,
@@ -84,8 +85,9 @@ pub(super) struct Torn {
     bytes: u64,
 }
 
-/// The rests of writes that the death of their writers cut short: those behind which no record of the same lane stands, and of which
-/// the file has the first pages and not all. One of which it has nothing was not begun.
+/// The rests of writes that the death of their writers cut short: those behind which no record of
+/// the same lane stands, and of which the file has the first pages and not all. One of which it has
+/// nothing was not begun.
 pub(super) fn torn(
     payloads: &Payloads<'_, impl Nvm>,
     entries: &[Entry],
@@ -100,7 +102,8 @@ pub(super) fn torn(
         if later.iter().any(|entry| entry.kind != Kind::Write) {
             continue;
         }
-        // A write that spans segments has one number, and only its last member is the last of its lane.
+        // A write that spans segments has one number, and only its last member is the last of its
+        // lane.
         let first = entries[..index].iter().rposition(|entry| entry.seq != last.seq).map_or(0, |at| at + 1);
         let start = entries[first].file_offset;
         let mut differs_at = None;

@@ -1,4 +1,5 @@
-//! Directories, reached without following a symbolic link: a path in a pool may lead only where it says.
+//! Directories, reached without following a symbolic link: a path in a pool may lead only where it
+//! says.
 
 use std::io;
 
@@ -33,7 +34,8 @@ pub(super) fn nearest<'a, D: Disk>(disk: &D, path: &'a [u8]) -> io::Result<(D::F
     }
 }
 
-/// Opens the directory of `path`; makes it, and those above it, durably and for us alone where they are missing.
+/// Opens the directory of `path`; makes it, and those above it, durably and for us alone where they
+/// are missing.
 pub(super) fn make_parent<D: Disk>(disk: &D, path: &[u8]) -> io::Result<D::File> {
     match parent(disk, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -1,4 +1,5 @@
-//! Writing out what the log holds for a file, for a person to look at. It changes neither pool nor files.
+//! Writing out what the log holds for a file, for a person to look at. It changes neither pool nor
+//! files.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -34,8 +35,8 @@ struct Info<'a> {
     names: Vec<String>,
 }
 
-/// Makes `directory/<slot>-<name>/` with `data` (the records applied to an empty file), `records.json` and
-/// `info.json`. Durable when it returns: the records may be discarded next.
+/// Makes `directory/<slot>-<name>/` with `data` (the records applied to an empty file),
+/// `records.json` and `info.json`. Durable when it returns: the records may be discarded next.
 pub(super) fn export(
     source: &Source<'_, impl Nvm>,
     directory: &Path,

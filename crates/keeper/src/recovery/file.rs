@@ -57,21 +57,23 @@ impl SlotFile {
         self.identity.is_ok() && !self.hints.is_empty()
     }
 
-    /// Whether the newest hint says that a name was being removed, the last one as far as the link count told.
+    /// Whether the newest hint says that a name was being removed, the last one as far as the link
+    /// count told.
     pub(super) fn is_unlinking(&self) -> bool {
         self.hints.first().is_some_and(|newest| newest.kind == HintKind::Unlink)
     }
 
-    /// The name that a rename took the file from and the one it gave it, while the disk may not have it.
+    /// The name that a rename took the file from and the one it gave it, while the disk may not
+    /// have it.
     pub(super) fn rename(&self) -> Option<(&[u8], &[u8])> {
         let [to, from] = self.hints.as_slice() else { return None };
         let is_held = to.kind == HintKind::Rename && self.marks & MARK_CREATED != 0 && self.is_sound();
         is_held.then_some((&from.path, &to.path))
     }
 
-    /// Whether the program removed the file. An announced removal that was not withdrawn counts as made: its call
-    /// had not returned if it was not, and then it may still happen. A file with another name may have got that at the same
-    /// moment; whether it did is seen at the name.
+    /// Whether the program removed the file. An announced removal that was not withdrawn counts as
+    /// made: its call had not returned if it was not, and then it may still happen. A file with
+    /// another name may have got that at the same moment; whether it did is seen at the name.
     pub(super) fn is_void(&self) -> bool {
         let known = |hint: &Hint| hint.kind != HintKind::Unlink && hint.path != self.hints[0].path;
         self.marks & MARK_VOID != 0 || self.is_unlinking() && !self.hints.iter().any(known)

@@ -1,5 +1,5 @@
-//! Making a pool. It must never overwrite what may still be needed: a pool in use, a pool with unrecovered
-//! records, or a file that is no pool, unless told to.
+//! Making a pool. It must never overwrite what may still be needed: a pool in use, a pool with
+//! unrecovered records, or a file that is no pool, unless told to.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,8 +14,9 @@ use rustix::fs::FlockOperation;
 use super::PoolError;
 use super::open::{lock, open_file};
 
-/// Makes a new pool at `path`; refuses to overwrite one that is in use or holds unrecovered records unless `force`.
-/// (A pool that a live process owns is refused even then.) Volatile media needs `volatile`.
+/// Makes a new pool at `path`; refuses to overwrite one that is in use or holds unrecovered records
+/// unless `force`. (A pool that a live process owns is refused even then.) Volatile media needs
+/// `volatile`.
 pub fn format(
     path: &Path,
     size_bytes: u64,

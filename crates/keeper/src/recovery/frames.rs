@@ -1,6 +1,7 @@
 //! The part of the log that lies in the spill file, as recovery reads it.
 //!
-//! A frame is read as the segment it was copied from. In the places of records it has a number behind those of all segments.
+//! A frame is read as the segment it was copied from. In the places of records it has a number
+//! behind those of all segments.
 
 use std::io;
 
@@ -29,8 +30,8 @@ impl<F: DiskFile> ReadSpill for Spill<F> {
     }
 }
 
-/// Opens the spill file, if any frame of it may hold what is not in the files yet. Without it nothing may be replayed: what
-/// is newer than the rest may lie there.
+/// Opens the spill file, if any frame of it may hold what is not in the files yet. Without it
+/// nothing may be replayed: what is newer than the rest may lie there.
 pub(super) fn open<D: Disk>(
     source: &Source<'_, impl Nvm>,
     disk: &D,

@@ -1,9 +1,10 @@
-//! What a file's times say of who changed it last: the program whose records the log holds, or somebody else.
+//! What a file's times say of who changed it last: the program whose records the log holds, or
+//! somebody else.
 //!
-//! No clock is compared with another one: a time counts only where both it and what it is compared with were given by a clock
-//! that is known not to have been set in between. What that leaves open is said to be open. The one allowance is for the time between
-//! a record and its own call.
-//! It compares numbers and does nothing else; docs/crash.md, section 8, argues why.
+//! No clock is compared with another one: a time counts only where both it and what it is compared
+//! with were given by a clock that is known not to have been set in between. What that leaves open
+//! is said to be open. The one allowance is for the time between a record and its own call. It
+//! compares numbers and does nothing else; docs/crash.md, section 8, argues why.
 
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Left, Mount, Stamp};
@@ -23,9 +24,10 @@ pub(super) struct Clocks {
     pub(super) booted_us: Option<u64>,
 }
 
-/// How long after its record a call may be made, by the time that the kernel gives the file: a record has the time of the clock's last
-/// tick (10 ms at most), the file that of the call, to the nanosecond since Linux 6.13, and the caller may have lost its processor in
-/// between. A crash and a mount with its journal lie between that and anybody else.
+/// How long after its record a call may be made, by the time that the kernel gives the file: a
+/// record has the time of the clock's last tick (10 ms at most), the file that of the call, to the
+/// nanosecond since Linux 6.13, and the caller may have lost its processor in between. A crash and
+/// a mount with its journal lie between that and anybody else.
 const CALL_NS_MAX: i64 = 20_000_000;
 
 impl Clocks {
@@ -34,15 +36,17 @@ impl Clocks {
         self.last_ns.saturating_add(CALL_NS_MAX)
     }
 
-    /// The earliest time that somebody else can have given a file after the last sign of life: if the machine was booted
-    /// since then, the time of that; else the last sign of life, by the clock as it is set now.
+    /// The earliest time that somebody else can have given a file after the last sign of life: if
+    /// the machine was booted since then, the time of that; else the last sign of life, by the
+    /// clock as it is set now.
     fn others_from_ns(&self, stamp: Option<&Stamp>) -> i64 {
         let is_same_boot = stamp.is_some_and(|stamp| stamp.mount.boot == self.boot);
         let (min_ns, max_ns) = (self.now.booted_ns_min as i64, self.now.booted_ns_max as i64);
         match self.booted_us {
             Some(known_us) if is_same_boot => {
                 let known_ns = known_us as i64 * 1000;
-                // The word is cut to microseconds, and so is what it may differ from what is seen now.
+                // The word is cut to microseconds, and so is what it may differ from what is seen
+                // now.
                 let is_unset = min_ns <= known_ns + 2000 && max_ns >= known_ns - 1000;
                 let moved_ns = if is_unset { 0 } else { min_ns - known_ns };
                 self.ours_to_ns().saturating_add(moved_ns)
@@ -62,7 +66,8 @@ pub(super) enum Witness {
     Ahead,
     /// It may be gone: the machine or the mount is another one, or that cannot be told.
     Cut,
-    /// It is gone, and the disk is older than it was known to be: another state of it was put in its place.
+    /// It is gone, and the disk is older than it was known to be: another state of it was put in
+    /// its place.
     Older,
 }
 
@@ -77,7 +82,8 @@ pub(super) enum Changed {
     Unclear,
 }
 
-/// Where the page cache is, as far as the mount tells through which a file or its directory is reached now.
+/// Where the page cache is, as far as the mount tells through which a file or its directory is
+/// reached now.
 pub(super) fn witness(clocks: &Clocks, stamp: Option<&Stamp>, mount_now: u64, is_ahead: bool) -> Witness {
     let now = Mount { boot: clocks.boot, id: mount_now };
     match stamp {
@@ -97,8 +103,8 @@ pub(super) fn is_older(stamp: Option<&Stamp>, stat: &Stat) -> bool {
     stamp.is_some_and(|stamp| stamp.is_on_disk && stat.changed_ns < stamp.changed_ns)
 }
 
-/// Whether somebody else changed a file that is not known to be in the page cache as its programs left it. `first_ns` is the time
-/// of its first live record.
+/// Whether somebody else changed a file that is not known to be in the page cache as its programs
+/// left it. `first_ns` is the time of its first live record.
 pub(super) fn changed(
     clocks: &Clocks,
     witness: Witness,
@@ -116,7 +122,8 @@ pub(super) fn changed(
     if witness == Witness::Ahead && is_left {
         return Changed::No;
     }
-    // Not one nanosecond later: nothing reached the disk since, or only what was written in the same tick of the clock.
+    // Not one nanosecond later: nothing reached the disk since, or only what was written in the
+    // same tick of the clock.
     if stamp.is_some_and(|stamp| stamp.is_on_disk && stamp.changed_ns == changed_ns) {
         return Changed::No;
     }
@@ -127,7 +134,8 @@ pub(super) fn changed(
         _ => Changed::No,
     };
     match by_time(changed_ns) {
-        // Whoever writes moves the time of modification, too: what only attributes moved has the bytes that it had.
+        // Whoever writes moves the time of modification, too: what only attributes moved has the
+        // bytes that it had.
         Changed::Yes if on(Canary::AttributesAreBytes) => Changed::Yes,
         Changed::Yes if stamp.is_some_and(|stamp| stamp.modified_ns == modified_ns) => Changed::No,
         Changed::Yes if modified_ns >= first_ns && by_time(modified_ns) == Changed::No => Changed::No,

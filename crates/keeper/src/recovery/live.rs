@@ -1,7 +1,8 @@
-//! Which of the scanned records are live: rules 5 (groups) and 6 (cancels); the scan has applied 1 to 4.
+//! Which of the scanned records are live: rules 5 (groups) and 6 (cancels); the scan has applied 1
+//! to 4.
 //!
-//! Since the scan drops expired records first, a group is judged by expiry before it is judged by completeness
-//! (history 2).
+//! Since the scan drops expired records first, a group is judged by expiry before it is judged by
+//! completeness (history 2).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -18,9 +19,11 @@ pub(super) struct SlotLog {
     pub(super) range: Range<usize>,
     /// Bytes of its live writes.
     pub(super) bytes: u64,
-    /// Highest seq of its records, cancels and voided ones included: with this expired, none is live.
+    /// Highest seq of its records, cancels and voided ones included: with this expired, none is
+    /// live.
     pub(super) seq_max: u64,
-    /// Segments that hold records of it (cancels too: without them cancelled writes would come back).
+    /// Segments that hold records of it (cancels too: without them cancelled writes would come
+    /// back).
     pub(super) segments: Vec<u32>,
 }
 

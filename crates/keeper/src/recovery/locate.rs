@@ -1,5 +1,5 @@
-//! Finding the file of a slot: by comparing kernel handles at its path hints, and by handle alone where allowed.
-//! It opens and compares; it never changes anything and never trusts a name.
+//! Finding the file of a slot: by comparing kernel handles at its path hints, and by handle alone
+//! where allowed. It opens and compares; it never changes anything and never trusts a name.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,7 +18,8 @@ pub(super) struct SameFile<F> {
     pub(super) file: F,
     /// Its name now.
     pub(super) path: Vec<u8>,
-    /// Whether that leads to it: a file that was found by its handle alone may have none that can be seen from here.
+    /// Whether that leads to it: a file that was found by its handle alone may have none that can
+    /// be seen from here.
     pub(super) is_reachable: bool,
     /// What the file system says of it.
     pub(super) stat: Stat,
@@ -81,7 +82,8 @@ impl<F> Location<F> {
 /// What others make of the names of a file.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Others<'a> {
-    /// How many files call each name their newest: an older one that another file has taken over is not free.
+    /// How many files call each name their newest: an older one that another file has taken over is
+    /// not free.
     pub(super) newest: Option<&'a HashMap<Vec<u8>, usize>>,
     /// Names whose files recovery is about to remove or to rename first of all.
     pub(super) vacated: Option<&'a HashSet<Vec<u8>>>,
@@ -100,7 +102,8 @@ impl Others<'_> {
     }
 }
 
-/// Looks for the file at its hints, newest first, then anywhere on its file system if the kernel lets us.
+/// Looks for the file at its hints, newest first, then anywhere on its file system if the kernel
+/// lets us.
 pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> Location<D::File> {
     let mut location = Location::nowhere();
     let identity = file.identity.as_ref().ok();
@@ -145,7 +148,8 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
     location
 }
 
-/// The path that a hint has now whose directory is elsewhere, if the kernel lets us look for it by its handle.
+/// The path that a hint has now whose directory is elsewhere, if the kernel lets us look for it by
+/// its handle.
 fn moved_parent<D: Disk>(
     disk: &D,
     found: &At<D::File>,
@@ -162,13 +166,15 @@ fn moved_parent<D: Disk>(
     (is_it && path.first() == Some(&b'/')).then(|| [&path, &b"/"[..], name].concat())
 }
 
-/// The mount through which a path, or the nearest directory above it, is reached; 0 if that cannot be told.
+/// The mount through which a path, or the nearest directory above it, is reached; 0 if that cannot
+/// be told.
 fn mount_of<D: Disk>(disk: &D, path: &[u8]) -> u64 {
     nearest(disk, path).and_then(|(directory, _)| directory.stat()).map_or(0, |stat| stat.mount)
 }
 
-/// The name that a held rename took a file from, if the file still stands there: alone, or beside the new one. btrfs brings the new
-/// name to disk with the sync of its directory, and the loss of the old one only with that of the other.
+/// The name that a held rename took a file from, if the file still stands there: alone, or beside
+/// the new one. btrfs brings the new name to disk with the sync of its directory, and the loss of
+/// the old one only with that of the other.
 pub(super) fn left_behind<'a, D: Disk>(
     disk: &D,
     file: &'a SlotFile,
@@ -239,7 +245,8 @@ fn nothing_stands<D: Disk>(
         Err(error) => return At::Absent(unreachable_because(&error)),
     };
     let is_at_parent = split(path).is_some_and(|(parent, _)| parent == found);
-    // Where the file system is not mounted, the directory its mount point stands in belongs to another one.
+    // Where the file system is not mounted, the directory its mount point stands in belongs to
+    // another one.
     match (identity, directory.file_system()) {
         (Some(identity), Ok(uuid)) if uuid != identity.fs_uuid => {
             At::Absent("its file system is not mounted".into())
@@ -276,7 +283,8 @@ enum ByHandle<F> {
     Unknown,
 }
 
-/// Opens the file by its handle, on the file system of the nearest directory of `path` that is still there.
+/// Opens the file by its handle, on the file system of the nearest directory of `path` that is
+/// still there.
 fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> ByHandle<D::File> {
     let Ok((mount, _)) = nearest(disk, path) else { return ByHandle::Unknown };
     if mount.file_system().ok() != Some(identity.fs_uuid) {
@@ -290,8 +298,8 @@ fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> ByHandle<D:
         }
     };
     let (Ok(found), Ok(stat)) = (file.identity(), file.stat()) else { return ByHandle::Unknown };
-    // The kernel does not compare all of a handle: ext4 takes a generation of zero for any. An inode without a name only waits
-    // for its last descriptor to be closed: that file is gone.
+    // The kernel does not compare all of a handle: ext4 takes a generation of zero for any. An
+    // inode without a name only waits for its last descriptor to be closed: that file is gone.
     if !found.is_same(identity) || stat.links == 0 || !stat.is_file {
         return ByHandle::Gone;
     }

@@ -1,9 +1,11 @@
-//! Who else still has a pool mapped: clients of a keeper that died may store to it until they notice.
+//! Who else still has a pool mapped: clients of a keeper that died may store to it until they
+//! notice.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Process ids of other processes that map the file at `path` now. Processes that may not be examined are left out.
+/// Process ids of other processes that map the file at `path` now. Processes that may not be
+/// examined are left out.
 pub fn mapped_by(path: &Path) -> Vec<u32> {
     let Ok(metadata) = std::fs::metadata(path) else { return Vec::new() };
     let (dev, inode) = (metadata.dev(), metadata.ino().to_string());

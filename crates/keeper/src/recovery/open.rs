@@ -1,6 +1,8 @@
-//! Opening a pool: every check of what was handed to us, and the lock that makes one process its owner.
+//! Opening a pool: every check of what was handed to us, and the lock that makes one process its
+//! owner.
 //!
-//! Nothing is read from a pool that another process owns except the owner's process id, for the message.
+//! Nothing is read from a pool that another process owns except the owner's process id, for the
+//! message.
 
 use std::fs::File;
 use std::io;
@@ -18,12 +20,14 @@ use super::run::{self, Source};
 use super::{PoolError, RecoverOptions, Report};
 use crate::disk::OsDisk;
 
-/// How long to wait for an owner that was killed, or is just ending or starting, to let go of the pool.
+/// How long to wait for an owner that was killed, or is just ending or starting, to let go of the
+/// pool.
 const ENDING_OWNER_MAX: Duration = Duration::from_secs(5);
 /// SIGKILL in a mask of pending signals.
 const KILL_BIT: u64 = 1 << 8;
 
-/// A pool that this process owns and that may still hold what a crash left: it cannot be served from.
+/// A pool that this process owns and that may still hold what a crash left: it cannot be served
+/// from.
 pub struct OpenPool {
     pub(super) pool: Pool,
 }
@@ -42,7 +46,8 @@ impl Pool {
     }
 }
 
-/// A pool that was recovered: only set-aside slots are in use, and every segment that is not pinned may be reused.
+/// A pool that was recovered: only set-aside slots are in use, and every segment that is not pinned
+/// may be reused.
 pub struct RecoveredPool {
     /// Where the pool is.
     pub path: PathBuf,
@@ -50,7 +55,8 @@ pub struct RecoveredPool {
     pub mapping: Mapping,
     /// Its superblock.
     pub superblock: Superblock,
-    /// Holds the exclusive lock. Never pass this description on: a copy in a client would keep the pool locked.
+    /// Holds the exclusive lock. Never pass this description on: a copy in a client would keep the
+    /// pool locked.
     pub lock: OwnedFd,
     /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
     pub counter_start: u64,
@@ -74,7 +80,8 @@ impl RecoveredPool {
 }
 
 impl OpenPool {
-    /// Opens the pool at `path` and becomes its owner. Media that a power cut would empty needs `allow_volatile`.
+    /// Opens the pool at `path` and becomes its owner. Media that a power cut would empty needs
+    /// `allow_volatile`.
     pub fn open(path: &Path, allow_volatile: bool) -> Result<Self, PoolError> {
         let file = open_file(path, OpenMode::ReadWrite)?;
         let own = FlockOperation::NonBlockingLockExclusive;
@@ -95,7 +102,8 @@ impl OpenPool {
         Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() } })
     }
 
-    /// Opens the pool for looking only: nothing can be stored in it, and others may look at the same time.
+    /// Opens the pool for looking only: nothing can be stored in it, and others may look at the
+    /// same time.
     pub(super) fn open_read_only(path: &Path) -> Result<Self, PoolError> {
         let file = open_file(path, OpenMode::ReadOnly)?;
         lock(path, &file, FlockOperation::NonBlockingLockShared)?;
@@ -121,8 +129,8 @@ impl OpenPool {
         words.counter_clean().is_some()
     }
 
-    /// Brings what is live in the pool to the files. Files that cannot be judged or written are set aside; an
-    /// error means that the pool itself is unusable and nothing was changed.
+    /// Brings what is live in the pool to the files. Files that cannot be judged or written are set
+    /// aside; an error means that the pool itself is unusable and nothing was changed.
     ///
     /// `options.dry_run` must be off: a pool that was only looked at is not a recovered one.
     pub fn recover(
@@ -183,7 +191,8 @@ pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> 
     if metadata.is_dir() {
         return Err(PoolError::new(format!("{shown} is a directory: name a pool file or a DAX device")));
     }
-    // Recovery writes to the files a pool names with the rights of who runs it: never on another user's word.
+    // Recovery writes to the files a pool names with the rights of who runs it: never on another
+    // user's word.
     let me = rustix::process::geteuid().as_raw();
     if metadata.uid() != me {
         return Err(PoolError::new(format!(
@@ -200,8 +209,8 @@ pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Resul
     let shown = path.display();
     let begun = Instant::now();
     let mut result = flock(file, operation);
-    // A keeper that was killed holds its lock until the last of its threads is gone; one that is ending, until everything is on
-    // the disk. Whoever serves nobody is soon done with the pool.
+    // A keeper that was killed holds its lock until the last of its threads is gone; one that is
+    // ending, until everything is on the disk. Whoever serves nobody is soon done with the pool.
     while result == Err(Errno::WOULDBLOCK)
         && begun.elapsed() < ENDING_OWNER_MAX
         && (owner_pid(path, file).is_some_and(is_dying) || !is_served(path, file))
@@ -229,8 +238,8 @@ pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Resul
     }
 }
 
-/// Whether a keeper of the pool takes connections. One that is ending does not, nor does one that is still recovering, nor
-/// any other owner.
+/// Whether a keeper of the pool takes connections. One that is ending does not, nor does one that
+/// is still recovering, nor any other owner.
 fn is_served(path: &Path, file: &File) -> bool {
     let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
     let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };

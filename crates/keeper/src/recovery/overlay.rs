@@ -1,11 +1,13 @@
-//! Which bytes of overlapping writes count. It looks only at places and order, never at the bytes themselves.
+//! Which bytes of overlapping writes count. It looks only at places and order, never at the bytes
+//! themselves.
 
 use std::collections::BinaryHeap;
 
 use super::scan::Entry;
 
-/// Covers the union of `writes` (oldest first) with pieces that do not overlap: `emit` hears, in ascending order of
-/// file offsets, the newest write of each piece, the bytes of it before the piece, and the piece's bytes.
+/// Covers the union of `writes` (oldest first) with pieces that do not overlap: `emit` hears, in
+/// ascending order of file offsets, the newest write of each piece, the bytes of it before the
+/// piece, and the piece's bytes.
 pub(super) fn newest_pieces<E>(
     writes: &[Entry],
     mut emit: impl FnMut(&Entry, u64, u64) -> Result<(), E>,
@@ -15,7 +17,8 @@ pub(super) fn newest_pieces<E>(
         writes.iter().enumerate().map(|(index, write)| (write.file_offset, index)).collect();
     starts.sort_unstable();
     let mut starts = starts.into_iter().peekable();
-    // Writes that begin at or before `at`, the newest on top; those that ended lie in it until they come up.
+    // Writes that begin at or before `at`, the newest on top; those that ended lie in it until they
+    // come up.
     let mut begun = BinaryHeap::new();
     let mut at = 0;
     loop {

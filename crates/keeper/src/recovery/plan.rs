@@ -1,7 +1,8 @@
 //! What to do with each slot: a total decision table. It decides and does nothing else.
 //!
-//! Every combination of facts fits exactly one row; a test enumerates them all. The rule behind the rows: what is
-//! proven is done, what would be a guess is set aside, and only a person's word (`--force`, `--discard`) overrides.
+//! Every combination of facts fits exactly one row; a test enumerates them all. The rule behind the
+//! rows: what is proven is done, what would be a guess is set aside, and only a person's word
+//! (`--force`, `--discard`) overrides.
 
 use Tri::{Any, No, Yes};
 
@@ -212,7 +213,8 @@ use Outcome::{
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    //  request       sound rebuilt void aside conflict live unlinking created place       witness    changed superseded outcome
+    //  request sound rebuilt void aside conflict live unlinking created place witness changed
+    //  superseded outcome
     row(DISCARD,      Any,  Any,    Any, Any,  Any,     Any, Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Discard),
     // A slot that cannot be read.
     row(NONE | FORCE, No,   Any,    Any, Any,  Any,     No,  Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Release),
@@ -221,7 +223,8 @@ const TABLE: &[Row] = &[
     row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    TAKEN,        ALL,         ANY,         Any, ReplayInto),
     row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    EMPTY | ORPHAN,ALL,        ANY,         Any, Rebuild),
     row(FORCE,        No,   Any,    Any, Any,  Any,     Yes, Any,      Any,    ABSENT,       ALL,         ANY,         Any, SetAside(Aside::Absent)),
-    // A recovery crashed between building a file and naming it. The name is taken only if it is free.
+    // A recovery crashed between building a file and naming it. The name is taken only if it is
+    // free.
     row(NONE,         Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, OLDER, ANY,       Any, SetAside(Aside::Older)),
     row(NONE,         Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, RUNS | AHEAD | CUT, ANY, Any, FinishRebuild),
     row(FORCE,        Yes,  Yes,    Any, Any,  Any,     Any, Any,      Any,    SAME | TAKEN | EMPTY, ALL, ANY,         Any, FinishRebuild),
@@ -260,7 +263,8 @@ const TABLE: &[Row] = &[
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OPEN,        Any, SetAside(Aside::Unclear)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,       AHEAD | CUT, ANY,         Any, SetAside(Aside::Absent)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    TAKEN,        AHEAD | CUT, ANY,         Any, SetAside(Aside::Replaced)),
-    // The kernel loses nothing while it runs: whoever removed it was somebody else, or moved it where it cannot be seen.
+    // The kernel loses nothing while it runs: whoever removed it was somebody else, or moved it
+    // where it cannot be seen.
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    EMPTY | ORPHAN, AHEAD,     ANY,         Any, SetAside(Aside::Missing)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         ANY,         Any, Rebuild),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    ORPHAN,       CUT,         ANY,         Any, SetAside(Aside::Missing)),
@@ -400,7 +404,8 @@ mod tests {
             if matches!(outcome, Replay | UnlinkAgain | Sync) {
                 assert_eq!(facts.place, Place::Same);
             }
-            // Where only processes died, nothing is written or built; over an older state, nothing is made at all.
+            // Where only processes died, nothing is written or built; over an older state, nothing
+            // is made at all.
             if facts.witness == Witness::Running && facts.sound && !facts.rebuilt {
                 assert!(!matches!(outcome, Replay | Rebuild | UnlinkAgain), "{facts:?}");
             }

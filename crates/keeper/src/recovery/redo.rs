@@ -1,4 +1,5 @@
-//! Changes of names that slots hold, made again before any file is written or built: removals, then renames.
+//! Changes of names that slots hold, made again before any file is written or built: removals, then
+//! renames.
 //!
 //! Must never take a name from anybody: a rename that finds its name taken is not made.
 
@@ -13,8 +14,9 @@ use super::plan::Outcome;
 use super::run::Planned;
 use crate::disk::Disk;
 
-/// Removes and renames again what the program had, so that the names are free which others were given later: a rename may
-/// wait for the name that another one gives up. Returns what failed, by slot.
+/// Removes and renames again what the program had, so that the names are free which others were
+/// given later: a rename may wait for the name that another one gives up. Returns what failed, by
+/// slot.
 pub(super) fn redo(
     applier: &mut Applier<'_, impl Nvm, impl Disk>,
     files: &[Planned],

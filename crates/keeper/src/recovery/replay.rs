@@ -1,17 +1,19 @@
 //! Writing a file's live records into it.
 //!
-//! One by one in seq order would be right: the file on disk holds any mixture of the effects of these records over
-//! what was synced before the first of them. A byte that none of them touched is as it was synced. A byte that some
-//! touched gets every one of their effects again, in order, so the last one wins, as it did when the program ran;
-//! and so does the size: only a truncation makes a file shorter, and it is among the records (history 17). Since
-//! the mixture does not matter, neither does an earlier replay that a crash cut off (invariant 8).
+//! One by one in seq order would be right: the file on disk holds any mixture of the effects of
+//! these records over what was synced before the first of them. A byte that none of them touched is
+//! as it was synced. A byte that some touched gets every one of their effects again, in order, so
+//! the last one wins, as it did when the program ran; and so does the size: only a truncation makes
+//! a file shorter, and it is among the records (history 17). Since the mixture does not matter,
+//! neither does an earlier replay that a crash cut off (invariant 8).
 //!
-//! Truncations and punches keep their place in that order. Of the writes between two of them only the outcome is
-//! written, in ascending order and each byte once. That is the same: writes neither read the file nor make it
-//! shorter, so after any order of them a byte holds what the newest write put there (which [`newest_pieces`] finds),
-//! and the size is the larger of what it was and the farthest end. A crash in between leaves one more mixture of
-//! effects of these records, whatever part of it the disk has begun with; the records stay in the log until the sync
-//! has succeeded, so the next recovery starts over with the same records and writes the same bytes.
+//! Truncations and punches keep their place in that order. Of the writes between two of them only
+//! the outcome is written, in ascending order and each byte once. That is the same: writes neither
+//! read the file nor make it shorter, so after any order of them a byte holds what the newest write
+//! put there (which [`newest_pieces`] finds), and the size is the larger of what it was and the
+//! farthest end. A crash in between leaves one more mixture of effects of these records, whatever
+//! part of it the disk has begun with; the records stay in the log until the sync has succeeded, so
+//! the next recovery starts over with the same records and writes the same bytes.
 
 use std::io;
 
@@ -25,12 +27,12 @@ use super::scan::Entry;
 use super::writer::Writer;
 use crate::disk::DiskFile;
 
-/// At most this many writes are merged at once: their places take 16 bytes of memory each, their bytes stay on the
-/// media.
+/// At most this many writes are merged at once: their places take 16 bytes of memory each, their
+/// bytes stay on the media.
 const WRITES_MAX: usize = 1 << 22;
 
-/// Applies `entries` (live, in seq order, of one file) to `file`. `tick` is called before every change of the file;
-/// the numbers it hears add up to the bytes of all writes.
+/// Applies `entries` (live, in seq order, of one file) to `file`. `tick` is called before every
+/// change of the file; the numbers it hears add up to the bytes of all writes.
 pub(super) fn replay(
     payloads: &Payloads<'_, impl Nvm>,
     entries: &[Entry],

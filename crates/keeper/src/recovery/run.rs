@@ -1,8 +1,9 @@
-//! The course of a recovery: scan, resolve, plan, then apply in an order that a crash cannot turn against us.
+//! The course of a recovery: scan, resolve, plan, then apply in an order that a crash cannot turn
+//! against us.
 //!
-//! First everything that must not be replayed is marked and what is not wanted is dropped; only then the heartbeat
-//! moves and files are written. Otherwise a recovery after a crash in this one would take somebody's change of a
-//! file for our own.
+//! First everything that must not be replayed is marked and what is not wanted is dropped; only
+//! then the heartbeat moves and files are written. Otherwise a recovery after a crash in this one
+//! would take somebody's change of a file for our own.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -111,8 +112,9 @@ fn plan(
 ) -> Result<Plan, PoolError> {
     let started = Instant::now();
     let words = source.words();
-    // A clean pool is not walked over: the word is stored last, after every slot was given back, and never while
-    // anything is set aside. So no slot is in use and no record live, and the counter is in the word.
+    // A clean pool is not walked over: the word is stored last, after every slot was given back,
+    // and never while anything is set aside. So no slot is in use and no record live, and the
+    // counter is in the word.
     let clean = words.counter_clean();
     let states = if clean.is_some() { Vec::new() } else { slot_states(source) };
     let mut found = match clean {
@@ -161,7 +163,8 @@ fn plan(
     Ok(Plan { live, files, counter_start, clocks, report })
 }
 
-/// What is known of times. Records of files that were set aside earlier may be of another boot, with another clock.
+/// What is known of times. Records of files that were set aside earlier may be of another boot,
+/// with another clock.
 fn clocks(disk: &impl Disk, words: &Words<'_, impl Nvm>, files: &[SlotFile], live: &Live) -> Clocks {
     let of_last_life = files.iter().filter(|file| file.marks & MARK_SET_ASIDE == 0);
     let written_ns = of_last_life.filter_map(|file| last_ns(live.of(file.slot))).max().unwrap_or(0);
@@ -220,15 +223,16 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         judge::changed(&self.clocks, witness, stamp, file.left, first_ns, &same.stat)
     }
 
-    /// The same, with a look at what the file holds where its times do not say enough: where it has all that the records say, writing
-    /// them again undoes nobody's change.
+    /// The same, with a look at what the file holds where its times do not say enough: where it has
+    /// all that the records say, writing them again undoes nobody's change.
     fn changed_after_a_look(&self, file: &SlotFile, same: &SameFile<D::File>, witness: Witness) -> Changed {
         let changed = self.changed(file, same, witness);
         let needs_look = changed != Changed::No
             && matches!(witness, Witness::Ahead | Witness::Cut)
             && !file.is_void()
             && file.marks & (MARK_SET_ASIDE | MARK_CONFLICT) == 0
-            // Who changed it under its old name does not expect it to get the one that a slot holds.
+            // Who changed it under its old name does not expect it to get the one that a slot
+            // holds.
             && left_behind(self.disk, file, same).is_none();
         let records = self.live.of(file.slot);
         if !needs_look || records.is_empty() {
@@ -239,8 +243,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         if matches!(written, Ok(true)) { Changed::No } else { changed }
     }
 
-    /// Finds file systems of which an older state stands there than was known to be on disk: what was written to them since would
-    /// be mixed with what they were.
+    /// Finds file systems of which an older state stands there than was known to be on disk: what
+    /// was written to them since would be mixed with what they were.
     fn find_older(&mut self, files: &[SlotFile]) {
         if on(Canary::RollbackUnseen) {
             return;
@@ -256,8 +260,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         }
     }
 
-    /// Paths at which a file stands that the program had removed or renamed, which recovery is about to do again, first of all. So
-    /// whoever was given such a name later finds it free.
+    /// Paths at which a file stands that the program had removed or renamed, which recovery is
+    /// about to do again, first of all. So whoever was given such a name later finds it free.
     fn vacated_paths(&self, files: &[SlotFile]) -> HashSet<Vec<u8>> {
         let mut vacated = HashSet::new();
         for file in files.iter().filter(|file| file.is_void() || file.rename().is_some()) {
@@ -358,8 +362,8 @@ fn plan_one(
     Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
 }
 
-/// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so it is not built anew, and
-/// whatever has its name now is not in its place.
+/// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so
+/// it is not built anew, and whatever has its name now is not in its place.
 fn removed_outside(facts: Facts) -> Facts {
     let place = if facts.place == Place::Taken { Place::Empty } else { facts.place };
     Facts { unlinking: true, created: false, place, ..facts }
@@ -637,7 +641,8 @@ mod tests {
         open.recover(&RecoverOptions::default(), &mut |_, _, _| ()).unwrap().0
     }
 
-    /// History 3, without a walk: what a client drew that did not notice the close is below the next start.
+    /// History 3, without a walk: what a client drew that did not notice the close is below the
+    /// next start.
     #[test]
     fn a_clean_pool_starts_above_what_was_drawn_after_its_close() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need a tmpfs at /dev/shm");

@@ -1,7 +1,8 @@
-//! The first pass over the log: headers and positions of every record that can be live. Pure: it never writes.
+//! The first pass over the log: headers and positions of every record that can be live. Pure: it
+//! never writes.
 //!
-//! Bytes of records stay on the media, so memory is bounded by the number of records: 56 bytes for each, of which
-//! none is smaller than 64.
+//! Bytes of records stay on the media, so memory is bounded by the number of records: 56 bytes for
+//! each, of which none is smaller than 64.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,10 +16,11 @@ use super::PoolError;
 use super::frames::{FrameError, scan_frame};
 use super::run::Source;
 
-/// Numbers above this cannot come from the counter: at a million a second it is reached after a century.
+/// Numbers above this cannot come from the counter: at a million a second it is reached after a
+/// century.
 pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
-/// A counter does not start above this: as many numbers again are left before [`SEQ_MAX`], above which every record
-/// would be taken for damage.
+/// A counter does not start above this: as many numbers again are left before [`SEQ_MAX`], above
+/// which every record would be taken for damage.
 const START_MAX: u64 = 1 << 51;
 const _: () = assert!(START_MAX < SEQ_MAX / 2 + (1 << 40));
 /// At most this many damaged places are listed one by one.
@@ -26,7 +28,8 @@ const DAMAGED_LISTED_MAX: usize = 1000;
 const SCAN_THREADS: usize = 2;
 /// A log of so few segments is read before threads have begun.
 const SEGMENTS_ALONE_MAX: u32 = 16;
-/// More seqs than the operations draw that can be under way in all clients together when their keeper closes.
+/// More seqs than the operations draw that can be under way in all clients together when their
+/// keeper closes.
 const SEQS_UNDER_WAY_MAX: u64 = 1 << 16;
 
 /// Where a record stands and what its header says.
@@ -46,7 +49,8 @@ pub(super) struct Entry {
     pub(super) group_index: u16,
     pub(super) group_count: u16,
     pub(super) kind: Kind,
-    /// No valid record stands behind it in its segment: its writer may have died before it made the call.
+    /// No valid record stands behind it in its segment: its writer may have died before it made the
+    /// call.
     pub(super) is_last: bool,
 }
 const _: () = assert!(size_of::<Entry>() == 56);
@@ -305,8 +309,8 @@ fn scan_one(
     }
 }
 
-/// The counter's first free number: above every generation, checksummed seq and `expired_seq` of the pool. Nothing
-/// given out from here on was ever used (history 3).
+/// The counter's first free number: above every generation, checksummed seq and `expired_seq` of
+/// the pool. Nothing given out from here on was ever used (history 3).
 pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Option<u64> {
     let (nvm, layout, slots) = (source.nvm, source.layout(), source.slots());
     let mut max = seq_max;
@@ -325,11 +329,12 @@ pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Opti
 
 /// The same of a pool whose owner closed it cleanly and left `counter_clean`.
 ///
-/// All generations, seqs and `expired_seq`s that the owner knew of are below that. A client that did not notice the
-/// close may have drawn a few more, and even have begun a segment or a record with them, which it could not
-/// acknowledge any more. None is live, since their slots' generations are older and those slots were given back; but
-/// no number may be used twice. After the close no segment becomes free, so each is begun at most once, and only the
-/// operations that were under way draw seqs.
+/// All generations, seqs and `expired_seq`s that the owner knew of are below that. A client that
+/// did not notice the close may have drawn a few more, and even have begun a segment or a record
+/// with them, which it could not acknowledge any more. None is live, since their slots' generations
+/// are older and those slots were given back; but no number may be used twice. After the close no
+/// segment becomes free, so each is begun at most once, and only the operations that were under way
+/// draw seqs.
 pub(super) fn counter_start_clean(layout: &Layout, counter_clean: u64) -> Option<u64> {
     let drawn_max = u64::from(layout.segment_count) + SEQS_UNDER_WAY_MAX;
     let max = counter_clean.checked_add(drawn_max)?;

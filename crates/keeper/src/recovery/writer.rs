@@ -1,5 +1,5 @@
-//! Writing to a file in large pieces, and having the disk begin early. It makes nothing durable: that is the sync
-//! that the caller does at the end.
+//! Writing to a file in large pieces, and having the disk begin early. It makes nothing durable:
+//! that is the sync that the caller does at the end.
 
 use std::io;
 use std::ops::Range;
@@ -22,7 +22,8 @@ pub(super) struct Writer<'a, F: DiskFile> {
     /// Where the first byte of the buffer goes, and how many there are.
     offset: u64,
     filled: usize,
-    /// What was written since the disk was last told to begin: how many bytes, and between which offsets.
+    /// What was written since the disk was last told to begin: how many bytes, and between which
+    /// offsets.
     dirty_bytes: u64,
     dirty: Option<Range<u64>>,
     /// Only for a file with that much to write.
@@ -48,7 +49,8 @@ impl<'a, F: DiskFile> Writer<'a, F> {
         (self.tick)(bytes);
     }
 
-    /// Takes `bytes` bytes for `offset`. `read` is called with parts of them, each to be filled from the given byte on.
+    /// Takes `bytes` bytes for `offset`. `read` is called with parts of them, each to be filled
+    /// from the given byte on.
     pub(super) fn put(
         &mut self,
         offset: u64,
@@ -96,7 +98,8 @@ impl<'a, F: DiskFile> Writer<'a, F> {
         Ok(())
     }
 
-    /// So that the sync at the end finds little left to do. Without a thread it does everything then.
+    /// So that the sync at the end finds little left to do. Without a thread it does everything
+    /// then.
     fn start_write_back(&mut self) {
         self.dirty_bytes = 0;
         let Some(range) = self.dirty.take() else { return };
@@ -117,8 +120,8 @@ impl<F: DiskFile> Drop for Writer<'_, F> {
     }
 }
 
-/// A thread that has the disk begin with ranges of a file. The call waits while the disk's queue is full, and the next
-/// bytes can be read from the log meanwhile.
+/// A thread that has the disk begin with ranges of a file. The call waits while the disk's queue is
+/// full, and the next bytes can be read from the log meanwhile.
 struct WriteBack {
     ranges: Sender<Range<u64>>,
     thread: JoinHandle<()>,

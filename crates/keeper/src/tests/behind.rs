@@ -1,5 +1,6 @@
-//! State Behind, keeper and clients in one process: whatever happens in whatever order, a read sees the newest write, the
-//! log alone can rebuild the file, and the kernel has it all once the file left the state.
+//! State Behind, keeper and clients in one process: whatever happens in whatever order, a read sees
+//! the newest write, the log alone can rebuild the file, and the kernel has it all once the file
+//! left the state.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -239,8 +240,8 @@ fn the_same_in_a_few_pages_with_a_few_frames() {
     random_operations("behind-small", 2, 20_000, 3);
 }
 
-/// Several threads write stripes of the same pages, read them back and never see anything else in them, while
-/// the keeper drains and expires all the time.
+/// Several threads write stripes of the same pages, read them back and never see anything else in
+/// them, while the keeper drains and expires all the time.
 fn racing(name: &str, frames: u64, age_ms_max: u64, rounds: u64) {
     const THREADS: u64 = 4;
     const STRIPE: u64 = 700;
@@ -386,8 +387,8 @@ fn a_file_that_others_have_open_or_that_goes_away_is_not_left_behind() {
     assert_eq!(state(&house.client, place), FileState::Through);
 }
 
-/// What a child of the kill test does until it is killed: writes records that tell whether they are whole, over one
-/// another, at the end, across pages.
+/// What a child of the kill test does until it is killed: writes records that tell whether they are
+/// whole, over one another, at the end, across pages.
 fn write_until_killed(socket: &str, path: &str, seed: u64) -> ! {
     let client = attach(std::path::Path::new(socket));
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -468,7 +469,8 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
     }
 }
 
-/// Reads of a file in state Through were refused with `EIO` for as long as the keeper wrote the log to it again.
+/// Reads of a file in state Through were refused with `EIO` for as long as the keeper wrote the log
+/// to it again.
 #[test]
 fn a_read_waits_while_the_log_is_written_to_the_file_again() {
     let house = super::house("rewritten", NEVER_MS);

@@ -1,9 +1,11 @@
-//! What a directory's real sync leaves of the changes before it: nothing that could hide a later one.
+//! What a directory's real sync leaves of the changes before it: nothing that could hide a later
+//! one.
 
 use super::*;
 
-/// The slot of a removed file was looked at only after a real sync of its directory had covered the removal. That was then taken off
-/// once more, and hid the next removal of the name, which no slot held.
+/// The slot of a removed file was looked at only after a real sync of its directory had covered the
+/// removal. That was then taken off once more, and hid the next removal of the name, which no slot
+/// held.
 #[test]
 fn a_removal_that_a_real_sync_covered_hides_no_other() {
     let house = house("hides-no-other", NEVER_MS);

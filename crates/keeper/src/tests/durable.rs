@@ -1,4 +1,5 @@
-//! The durable part by itself, on real files: what can be done to a file whose writers somebody keeps out.
+//! The durable part by itself, on real files: what can be done to a file whose writers somebody
+//! keeps out.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -141,7 +142,8 @@ fn a_file_to_be_rewritten_can_be_settled_and_bypassed_by_who_keeps_its_writers_o
 
 #[test]
 fn a_file_that_was_mapped_before_it_had_a_row_never_goes_behind() {
-    // The map shows the page cache; what others wrote afterwards was missing there until it was drained.
+    // The map shows the page cache; what others wrote afterwards was missing there until it was
+    // drained.
     let bench = bench("shown");
     let stat = bench.managed().held().stat().unwrap();
     let row = &bench.durable.board.files()[bench.place.slot as usize];
@@ -187,7 +189,8 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
 
 #[test]
 fn frames_are_emptied_before_there_are_none() {
-    // With all frames in rows, appends of a few bytes went to the page cache one by one, at half the speed.
+    // With all frames in rows, appends of a few bytes went to the page cache one by one, at half
+    // the speed.
     let bench = bench("frames");
     let row = &bench.durable.board.files()[bench.place.slot as usize];
     for page in 0..3u64 {
@@ -334,14 +337,16 @@ fn a_record_that_is_covered_in_part_or_drained_is_kept() {
 
 #[test]
 fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread() {
-    // Two such requests took both settlers, and the settle that the holder waited for was never answered.
+    // Two such requests took both settlers, and the settle that the holder waited for was never
+    // answered.
     let bench = bench("held-by-a-third");
     let board = &bench.durable.board;
     let row = &board.files()[bench.place.slot as usize];
     bench.write(0, b"bytes");
     assert!(board.lock_file(bench.place.slot, CLIENT + 1));
     assert_eq!(bench.ask(Ask::Bypass), Err(Errno::EDEADLK));
-    // A settle waits for nobody, but for what a failed sync may have dropped the log is written anew.
+    // A settle waits for nobody, but for what a failed sync may have dropped the log is written
+    // anew.
     bench.managed().meta().rewrite = true;
     assert_eq!(bench.ask(Ask::Settle), Err(Errno::EDEADLK));
     assert_eq!(bench.managed().meta().failures, 0, "it was no failure of the disk");
@@ -366,7 +371,8 @@ fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
     assert_eq!(bench.state(), FileState::Through);
     let row = &bench.durable.board.files()[bench.place.slot as usize];
     assert!(row.needs_real_sync(), "what was written meanwhile is in the page cache alone");
-    // And one that nobody has open for writing loses its slot: its next opener finds a file like any other.
+    // And one that nobody has open for writing loses its slot: its next opener finds a file like
+    // any other.
     bench.ask(Ask::Bypass).unwrap();
     assert!(!bench.durable.retire(&bench.managed()), "it is open for writing");
     let reader = File::open(bench.managed().held().magic_path()).unwrap();
@@ -381,7 +387,8 @@ fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
     assert_eq!(bench.state(), FileState::Free);
 }
 
-/// History 20, in state Behind: segments are emptied, given back and used again under everybody's eyes.
+/// History 20, in state Behind: segments are emptied, given back and used again under everybody's
+/// eyes.
 #[test]
 fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
     const WRITERS: u64 = 2;
@@ -403,7 +410,8 @@ fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
                         (state >> 33) % limit
                     };
                     for round in 1..15_000u64 {
-                        // One writer has the even pages; a few are written often, most of them seldom.
+                        // One writer has the even pages; a few are written often, most of them
+                        // seldom.
                         let span = if random(3) == 0 { PAGES } else { 50 };
                         let page = random(span) * WRITERS + writer;
                         bench.write(page * 4096, &page_of(page, round));

@@ -1,4 +1,5 @@
-//! What outsiders are told of files in state Behind, and files whose program has lent us its description.
+//! What outsiders are told of files in state Behind, and files whose program has lent us its
+//! description.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -18,7 +19,8 @@ use crate::lease::{self, Lease};
 
 #[test]
 fn outsiders_are_told_size_and_time_and_nothing_is_lost_by_it() {
-    // A backup tool that looked before it opened archived a file that grew a second ago with its old size.
+    // A backup tool that looked before it opened archived a file that grew a second ago with its
+    // old size.
     let bench = bench("told");
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
     for (offset, size) in [(20_000, 20_004), (3, 20_004), (40_959, 40_963)] {
@@ -30,7 +32,8 @@ fn outsiders_are_told_size_and_time_and_nothing_is_lost_by_it() {
         assert!(meta.modified().unwrap() > old);
         assert_eq!(bench.state(), FileState::Behind);
     }
-    // Told again, there is nothing to tell; and what was not brought to the page cache yet is still due.
+    // Told again, there is nothing to tell; and what was not brought to the page cache yet is still
+    // due.
     bench.write(0, &[7; 9000]);
     bench.durable.tell(&bench.managed()).unwrap();
     let drained = bench.durable.drained_bytes.load(Ordering::SeqCst);
@@ -83,7 +86,8 @@ fn a_lent_file_is_drained_and_synced_by_its_programs_description_alone() {
 
 #[test]
 fn a_sync_beside_a_programs_own_sync_of_a_lent_file_does_not_count() {
-    // The two share the description's memory of errors: the program's sync takes the notice of a lost page, ours succeeds.
+    // The two share the description's memory of errors: the program's sync takes the notice of a
+    // lost page, ours succeeds.
     let bench = lent_bench("lent-syncs");
     bench.write(0, b"lost");
     let row = &bench.durable.board.files()[bench.place.slot as usize];

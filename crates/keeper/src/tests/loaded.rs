@@ -1,4 +1,5 @@
-//! Loaded pages, keeper and clients in one process: a read without a lock is whole and new whatever happens beside it.
+//! Loaded pages, keeper and clients in one process: a read without a lock is whole and new whatever
+//! happens beside it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -110,8 +111,9 @@ fn without_a_read_cache_the_kernel_reads_what_is_drained() {
     assert!(asks() || asks_soon());
 }
 
-/// History 21: writers put records of one number across two pages; whoever reads one sees one number, and never an older one
-/// than it has seen before, while pages are loaded, evicted, drained, expired, and the file leaves the state and comes back.
+/// History 21: writers put records of one number across two pages; whoever reads one sees one
+/// number, and never an older one than it has seen before, while pages are loaded, evicted,
+/// drained, expired, and the file leaves the state and comes back.
 #[test]
 fn a_glance_never_sees_half_a_write_nor_goes_back() {
     const RECORDS: u64 = 40;

@@ -1,4 +1,5 @@
-//! Slots that are given back while others know their files, and changes of size that change nothing.
+//! Slots that are given back while others know their files, and changes of size that change
+//! nothing.
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -14,8 +15,9 @@ use crate::durable::{Held, Newcomer, Writers};
 
 #[test]
 fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alone() {
-    // A round of expiry takes the dirty files down and then waits for the disk. One of them was settled and renamed over
-    // meanwhile, another file got its slot, and its bytes went to the first file and its records were expired.
+    // A round of expiry takes the dirty files down and then waits for the disk. One of them was
+    // settled and renamed over meanwhile, another file got its slot, and its bytes went to the
+    // first file and its records were expired.
     let bench = bench("slot-reused");
     let before = bench.managed();
     let row = &bench.durable.board.files()[bench.place.slot as usize];

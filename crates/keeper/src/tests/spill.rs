@@ -1,4 +1,5 @@
-//! A log that goes on in a file, on real files: what comes back from there, and what is said when the file does not.
+//! A log that goes on in a file, on real files: what comes back from there, and what is said when
+//! the file does not.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -42,7 +43,8 @@ fn with_spill_file(name: &str) -> (Bench, PathBuf) {
     (bench, path)
 }
 
-/// A file that was written several times over, the older rounds of which lie in frames, and their segments in other use.
+/// A file that was written several times over, the older rounds of which lie in frames, and their
+/// segments in other use.
 fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
     let (bench, path) = with_spill_file(name);
     for round in 0..=rounds {
@@ -62,7 +64,8 @@ fn recovered(bench: &Bench) -> Result<Report, String> {
     recover(&bench.pool, &RecoverOptions::default(), &mut |_, _, _| ()).map_err(|error| error.message)
 }
 
-/// What a power cut leaves that takes all that was not synced: an empty file, as its stamp says, on a file system that was mounted anew.
+/// What a power cut leaves that takes all that was not synced: an empty file, as its stamp says, on
+/// a file system that was mounted anew.
 fn lose_page_cache(bench: &Bench) {
     bench.file.set_len(0).unwrap();
     let file = bench.managed();
@@ -167,8 +170,8 @@ fn a_file_that_is_not_the_pools_own_is_left_alone() {
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 }
 
-/// A pass that gave its segments back beside somebody else who did could free one that was in other use by then: what was
-/// written there was overwritten (invariant 3).
+/// A pass that gave its segments back beside somebody else who did could free one that was in other
+/// use by then: what was written there was overwritten (invariant 3).
 #[test]
 fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
     let (bench, _) = spilling("spill-turn", 1);
@@ -203,7 +206,8 @@ fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
     assert_eq!(sealed_then, sealed, "given back beside somebody else");
 }
 
-/// A segment may be given back and taken again while a pass waits for a page or the disk. What is in it by then is in no frame.
+/// A segment may be given back and taken again while a pass waits for a page or the disk. What is
+/// in it by then is in no frame.
 #[test]
 fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
     let (bench, _) = spilling("spill-other-use", 1);
@@ -244,7 +248,8 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
     );
 }
 
-/// A file that its disk refused had the oldest segments, so that pass after pass looked at those alone.
+/// A file that its disk refused had the oldest segments, so that pass after pass looked at those
+/// alone.
 #[test]
 fn what_a_disk_refuses_keeps_nothing_else_from_being_spilled() {
     let bench = with_spill_file("spill-refused").0;

@@ -1,4 +1,5 @@
-//! Files before their first sync: which new ones the log may stand for alone, and who is waited for before it does.
+//! Files before their first sync: which new ones the log may stand for alone, and who is waited for
+//! before it does.
 
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -37,8 +38,8 @@ fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
 
 #[test]
 fn the_log_stands_alone_only_for_a_new_file_that_was_written_and_nothing_else() {
-    // Recovery builds such a file from one record of its content: what that does not hold would be lost although the
-    // program synced it.
+    // Recovery builds such a file from one record of its content: what that does not hold would be
+    // lost although the program synced it.
     let bench = bench("unsynced-held");
     let at = |name: &str| bench.directory.path().join(name);
     let after = |name: &str, what: &dyn Fn(&Path)| {
@@ -73,7 +74,8 @@ fn the_log_stands_alone_only_for_a_new_file_that_was_written_and_nothing_else() 
 
 #[test]
 fn a_file_comes_back_to_the_log_only_when_nobody_writes_to_it_without() {
-    // A write that was begun while the file was left to the kernel landed after the sync that was to cover it.
+    // A write that was begun while the file was left to the kernel landed after the sync that was
+    // to cover it.
     let bench = bench("unsynced-passing");
     let file = bench.managed();
     bench.durable.bypass(&file, Reason::MappedShared).unwrap();
@@ -91,8 +93,8 @@ fn a_file_comes_back_to_the_log_only_when_nobody_writes_to_it_without() {
     assert!(!header.is_passed(ino));
 }
 
-/// Found by the fuzzer: removed while it was left to the kernel and written on, such a file was logged, and recovery asked a
-/// person about records of a file that no program had said it removed.
+/// Found by the fuzzer: removed while it was left to the kernel and written on, such a file was
+/// logged, and recovery asked a person about records of a file that no program had said it removed.
 #[test]
 fn a_file_that_lost_its_name_meanwhile_does_not_come_back_to_the_log() {
     let bench = bench("unsynced-lost-name");

@@ -109,8 +109,9 @@ fn a_lost_file_whose_new_name_is_taken_is_built_under_its_old_one() {
     assert_eq!(fs::read(&target).unwrap(), b"old");
 }
 
-/// btrfs: the sync of a directory brings a renamed file's new name to disk, and its old one is still there after a power cut.
-/// Found by power cuts of mail delivery: a message was in `tmp/` and in `new/`.
+/// btrfs: the sync of a directory brings a renamed file's new name to disk, and its old one is
+/// still there after a power cut. Found by power cuts of mail delivery: a message was in `tmp/` and
+/// in `new/`.
 #[test]
 fn a_renamed_file_that_stands_at_both_names_keeps_the_new_one() {
     let rig = Rig::new("both-names");

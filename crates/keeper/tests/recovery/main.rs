@@ -1,4 +1,5 @@
-//! Recovery against pools made with the real writers: what a crash may leave, and what must come of it.
+//! Recovery against pools made with the real writers: what a crash may leave, and what must come of
+//! it.
 //!
 //! A "crash" here is a pool that nobody closed; files that the crash took back are removed by hand.
 
@@ -342,7 +343,8 @@ fn a_name_that_was_removed_and_made_again_goes_to_the_newer_file() {
     let rig = Rig::new("reuse");
     let path = rig.file("a", b"old");
     rig.crash(|pool| {
-        // Removed, and the crash brings it back; what was created under the name since is lost with it.
+        // Removed, and the crash brings it back; what was created under the name since is lost with
+        // it.
         let old = pool.take(0, &path, 0);
         pool.write(1, old, 0, b"OLD");
         pool.slots().push_hint(0, HintKind::Unlink, path.as_os_str().as_encoded_bytes(), None);
@@ -373,8 +375,8 @@ fn a_name_removed_from_a_file_with_another_one_loses_nothing() {
     assert_eq!(fs::read(&b).unwrap(), b"1...");
 }
 
-/// Found by the fuzzer: the name that a hard link had left in the slot made a file whose last name was removed one that a
-/// person had to decide about.
+/// Found by the fuzzer: the name that a hard link had left in the slot made a file whose last name
+/// was removed one that a person had to decide about.
 #[test]
 fn a_removed_file_is_gone_though_its_slot_knows_a_link_that_was_removed_before() {
     let rig = Rig::new("links-gone");
@@ -520,8 +522,8 @@ fn impossible_numbers_are_damage_not_a_panic() {
     assert_eq!(outcomes(&report), ["failed"]);
 }
 
-/// A counter that starts just below the largest number would soon give out numbers that the next recovery takes for
-/// damage: acknowledged writes would be dropped.
+/// A counter that starts just below the largest number would soon give out numbers that the next
+/// recovery takes for damage: acknowledged writes would be dropped.
 #[test]
 fn a_counter_without_room_is_refused() {
     let rig = Rig::new("room");
@@ -551,7 +553,8 @@ fn a_path_with_dots_is_followed_nowhere() {
     assert_eq!(rig.names(), ["d"]);
 }
 
-/// ext4 opens a handle whose generation is zero whatever the file's is; such a handle is no identity.
+/// ext4 opens a handle whose generation is zero whatever the file's is; such a handle is no
+/// identity.
 #[test]
 fn a_handle_of_any_generation_names_no_file() {
     let rig = Rig::new("handle");
@@ -612,7 +615,8 @@ fn recovering_the_same_log_twice_gives_the_same_files() {
     assert_eq!(fs::read(&path).unwrap(), once);
 }
 
-/// Not a test of its own: [`recovery_killed_at_every_write_is_taken_up_again`] runs it in a process that dies.
+/// Not a test of its own: [`recovery_killed_at_every_write_is_taken_up_again`] runs it in a process
+/// that dies.
 #[test]
 fn child_that_dies_in_recovery() {
     let Ok(pool) = std::env::var("HOLDFAST_TEST_POOL") else { return };
@@ -628,8 +632,9 @@ fn child_that_dies_in_recovery() {
     .unwrap();
 }
 
-/// Invariant 8. The first crash lies more than the slack in the past, so that recovery's own changes of the files look
-/// late to the second run; one more file was changed by somebody else and must not slip in with them.
+/// Invariant 8. The first crash lies more than the slack in the past, so that recovery's own
+/// changes of the files look late to the second run; one more file was changed by somebody else and
+/// must not slip in with them.
 #[test]
 fn recovery_killed_at_every_write_is_taken_up_again() {
     let rig = Rig::new("killed");

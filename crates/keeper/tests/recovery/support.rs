@@ -1,4 +1,5 @@
-//! A pool on tmpfs, files on a managed file system, and a writer that fills the pool as a client and its keeper do.
+//! A pool on tmpfs, files on a managed file system, and a writer that fills the pool as a client
+//! and its keeper do.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -156,7 +157,8 @@ impl Writer {
         self
     }
 
-    /// Takes a slot for a file, as if its file system had been mounted anew since: its stamp says what the disk has.
+    /// Takes a slot for a file, as if its file system had been mounted anew since: its stamp says
+    /// what the disk has.
     pub fn take(&mut self, slot: u32, path: &Path, marks: u64) -> Taken {
         let mount = Mount { id: 1, ..stamp(path, true).mount };
         self.take_with(slot, path, marks, Stamp { mount, ..stamp(path, true) })

@@ -1,5 +1,5 @@
-//! io_uring and libaio: their writes pass no function that could have a hook, so a process that sets one of them up
-//! leaves all its files to the kernel, those open now and those opened later.
+//! io_uring and libaio: their writes pass no function that could have a hook, so a process that
+//! sets one of them up leaves all its files to the kernel, those open now and those opened later.
 //!
 //! POSIX AIO needs nothing: libc does it with `pwrite` and `fsync`.
 #![allow(unsafe_code)] // C entry points.

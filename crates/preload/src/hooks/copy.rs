@@ -1,6 +1,7 @@
 //! Calls by which the kernel itself moves bytes into a file, or gives a descriptor away.
 //!
-//! The log cannot hold what we do not see: such calls go around it, or the file is left to the kernel.
+//! The log cannot hold what we do not see: such calls go around it, or the file is left to the
+//! kernel.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_uint, c_ulong};
@@ -13,8 +14,8 @@ use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
 use crate::{behind, critical, memory, patch, process, unsynced};
 
-/// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares blocks for it, that and the
-/// size are the journal's.
+/// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares
+/// blocks for it, that and the size are the journal's.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
     let kernel = || {
         let result = kernel();
@@ -97,10 +98,12 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 const FIOQSIZE: c_ulong = 0x5460;
 const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
 const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
-/// Terminals, sockets and descriptors: types 'T' (0x54), 0x89, and FIOCLEX and friends among the former.
+/// Terminals, sockets and descriptors: types 'T' (0x54), 0x89, and FIOCLEX and friends among the
+/// former.
 const HARMLESS_TYPES: [c_ulong; 3] = [0x54, 0x89, 0x12];
-/// Requests on files that change nothing: FIBMAP, FIGETBSZ, FIEMAP, FS_IOC_GETFLAGS, FS_IOC_GETVERSION,
-/// FS_IOC_FSGETXATTR, FS_IOC_GETFSLABEL, BTRFS_IOC_FS_INFO, XFS_IOC_FSGEOMETRY, XFS_IOC_DIOINFO.
+/// Requests on files that change nothing: FIBMAP, FIGETBSZ, FIEMAP, FS_IOC_GETFLAGS,
+/// FS_IOC_GETVERSION, FS_IOC_FSGETXATTR, FS_IOC_GETFSLABEL, BTRFS_IOC_FS_INFO, XFS_IOC_FSGEOMETRY,
+/// XFS_IOC_DIOINFO.
 const HARMLESS: [c_ulong; 11] = [
     0x1,
     0x2,
@@ -178,7 +181,8 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         // The kernel compares first: content stays the same.
         FIDEDUPERANGE => give(kernel()) as c_int,
         FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => {
-            // A file that may only be appended to, or not be changed, cannot be brought up to date by the keeper.
+            // A file that may only be appended to, or not be changed, cannot be brought up to date
+            // by the keeper.
             behind::show(fd);
             let result = kernel();
             match target::of_other(fd) {
@@ -196,7 +200,8 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     }
 }
 
-/// A length in a message as the kernel has it: musl's are half as wide, and what fills them up may be anything.
+/// A length in a message as the kernel has it: musl's are half as wide, and what fills them up may
+/// be anything.
 fn length_of(word: usize) -> usize {
     if patch::is_musl() { word & 0xffff_ffff } else { word }
 }
@@ -208,7 +213,8 @@ unsafe fn give_away(message: *const msghdr) {
     let (control, bytes) = (message.msg_control.cast::<u8>(), length_of(message.msg_controllen));
     let mut at = 0usize;
     while !control.is_null() && at.checked_add(16).is_some_and(|end| end <= bytes) {
-        // SAFETY: a control header lies within the buffer: 8 bytes of length, 4 of level, 4 of type.
+        // SAFETY: a control header lies within the buffer: 8 bytes of length, 4 of level, 4 of
+        // type.
         let (length, level, kind) = unsafe {
             let header = control.add(at);
             (

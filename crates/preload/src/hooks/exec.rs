@@ -1,4 +1,5 @@
-//! Ways to become, or to start, another program that lead to libc's own `execve`, which only glibc lets be seen.
+//! Ways to become, or to start, another program that lead to libc's own `execve`, which only glibc
+//! lets be seen.
 //!
 //! All of them come to our `execve` in the end, whatever the libc.
 #![allow(unsafe_code)] // C entry points and arrays of C strings.
@@ -74,7 +75,8 @@ pub unsafe extern "C-unwind" fn execvpe(
 const NAME_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Calls `found` with each path that musl would look for a program at, until that returns something.
+/// Calls `found` with each path that musl would look for a program at, until that returns
+/// something.
 ///
 /// # Safety
 /// `file` is a C string.
@@ -119,8 +121,8 @@ unsafe fn search(
     None
 }
 
-/// Defines a function whose arguments, up to a null one, are the new program's: they are laid out as an array, whose
-/// first ones come from registers.
+/// Defines a function whose arguments, up to a null one, are the new program's: they are laid out
+/// as an array, whose first ones come from registers.
 macro_rules! listed {
     ($($name:ident = $run:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
@@ -165,7 +167,8 @@ unsafe extern "C" fn run_found_list(file: *const c_char, arguments: Arguments) -
 
 unsafe extern "C" fn run_list_with_environment(path: *const c_char, arguments: Arguments) -> c_int {
     let mut at = 0;
-    // SAFETY: the program's arguments, which end with a null one, behind which the environment is passed.
+    // SAFETY: the program's arguments, which end with a null one, behind which the environment is
+    // passed.
     unsafe {
         while !(*arguments.add(at)).is_null() {
             at += 1;
@@ -182,8 +185,9 @@ pub(super) enum Program {
     Shell,
 }
 
-/// Does in the parent what `execve` and the calls before it do in a child of glibc's: files of descriptors that the program
-/// inherits, or that `actions` open for it, are left to the kernel. Returns the environment it shall have.
+/// Does in the parent what `execve` and the calls before it do in a child of glibc's: files of
+/// descriptors that the program inherits, or that `actions` open for it, are left to the kernel.
+/// Returns the environment it shall have.
 ///
 /// # Safety
 /// The arguments are those of musl's `posix_spawn`, or null.

@@ -1,5 +1,5 @@
-//! Older ways to install a signal handler. glibc makes them of its `sigaction`, whose entry is patched; musl calls its own
-//! unseen, so there they are made of ours.
+//! Older ways to install a signal handler. glibc makes them of its `sigaction`, whose entry is
+//! patched; musl calls its own unseen, so there they are made of ours.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::c_int;

@@ -1,6 +1,8 @@
-//! Shared writable mappings: their stores cannot be seen, so the file is left to the kernel before one exists.
+//! Shared writable mappings: their stores cannot be seen, so the file is left to the kernel before
+//! one exists.
 //!
-//! A readable shared mapping may become writable later: such ranges are remembered in a small table.
+//! A readable shared mapping may become writable later: such ranges are remembered in a small
+//! table.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_void};
@@ -34,8 +36,8 @@ static READABLE: [Range; RANGES] = [const {
 }; RANGES];
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Remembers a range; false when the table is full. Entries are never removed: at worst a file is left to the kernel
-/// without need.
+/// Remembers a range; false when the table is full. Entries are never removed: at worst a file is
+/// left to the kernel without need.
 fn remember(start: usize, bytes: usize, file: FileRef) -> bool {
     let index = USED.fetch_add(1, Ordering::Relaxed);
     let Some(range) = READABLE.get(index) else {
@@ -79,7 +81,8 @@ pub unsafe extern "C-unwind" fn mmap(
         let _: Target = target::of_other(fd);
         target::leave_to_kernel(fd, Reason::MappedShared);
     }
-    // Registers it before it is mapped, or it could enter state Behind afterwards. A mapping outlives its descriptor.
+    // Registers it before it is mapped, or it could enter state Behind afterwards. A mapping
+    // outlives its descriptor.
     let target =
         if watched && protection & libc::PROT_WRITE == 0 { target::of_change(fd) } else { Target::Kernel };
     let is_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0;

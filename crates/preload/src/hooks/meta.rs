@@ -1,4 +1,5 @@
-//! Mode, owner, times and attributes: made by the kernel, and pending in the ledger from then on (invariant 9).
+//! Mode, owner, times and attributes: made by the kernel, and pending in the ledger from then on
+//! (invariant 9).
 //!
 //! The note is taken when the kernel has done it and before the program knows.
 #![allow(unsafe_code)] // C entry points.
@@ -18,8 +19,8 @@ type Name = *const c_char;
 
 const HERE: c_int = libc::AT_FDCWD;
 
-/// A file that may be executed is read by the kernel and the dynamic linker, without any hook, and one that gives its
-/// user's or group's rights away loses that bit with the kernel's first write.
+/// A file that may be executed is read by the kernel and the dynamic linker, without any hook, and
+/// one that gives its user's or group's rights away loses that bit with the kernel's first write.
 const MAY_RUN: c_uint = 0o6111;
 
 fn note_fd(fd: c_int, result: isize) -> c_int {
@@ -32,8 +33,8 @@ fn note_fd(fd: c_int, result: isize) -> c_int {
     give_int(result)
 }
 
-/// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has anyway, which
-/// changes nothing that a sync would have to make durable.
+/// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has
+/// anyway, which changes nothing that a sync would have to make durable.
 fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
     if process::client().is_none() {
         return give_int(kernel());
@@ -51,7 +52,8 @@ fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
     give_int(result)
 }
 
-/// The kernel's answer for descriptors of a path alone, whose file musl reaches by its path in `/proc`.
+/// The kernel's answer for descriptors of a path alone, whose file musl reaches by its path in
+/// `/proc`.
 const NO_DESCRIPTOR: isize = -(libc::EBADF as isize);
 
 /// What libc returned, as the kernel would.
@@ -105,7 +107,8 @@ unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_
     give_int(result)
 }
 
-/// A system call whose first arguments are a directory and a path, and after which the file is noted.
+/// A system call whose first arguments are a directory and a path, and after which the file is
+/// noted.
 pub unsafe fn note_at(number: i64, [a, b, c, d, e, f]: [usize; 6], flags: c_int) -> c_int {
     let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH);
     // SAFETY: the program's own call; the kernel checks its addresses.
@@ -115,7 +118,8 @@ pub unsafe fn note_at(number: i64, [a, b, c, d, e, f]: [usize; 6], flags: c_int)
     }
 }
 
-/// Defines hooks that make one system call and note the file behind their first argument, a descriptor or a path.
+/// Defines hooks that make one system call and note the file behind their first argument, a
+/// descriptor or a path.
 macro_rules! noted {
     ($(fd $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
@@ -153,7 +157,8 @@ noted! {
     path(libc::AT_SYMLINK_NOFOLLOW) lremovexattr(name: Name) = libc::SYS_lremovexattr;
 }
 
-/// Whether an attribute is one that the kernel's next write takes away, which must not be a write of before.
+/// Whether an attribute is one that the kernel's next write takes away, which must not be a write
+/// of before.
 fn is_lost_by_writes(name: Name) -> bool {
     let lost = c"security.capability".to_bytes_with_nul();
     memory::may_look()

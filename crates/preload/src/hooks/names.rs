@@ -1,5 +1,5 @@
-//! Names coming and going: a removal is announced before the kernel's call (history 16), files that get another name
-//! are settled first, and every change that no slot holds is noted in the ledger.
+//! Names coming and going: a removal is announced before the kernel's call (history 16), files that
+//! get another name are settled first, and every change that no slot holds is noted in the ledger.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_char, c_int, c_uint};

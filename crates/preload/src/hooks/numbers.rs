@@ -15,7 +15,8 @@ use crate::{behind, critical, process, streams, target};
 
 const F_SETLEASE: c_int = 1024;
 
-/// Makes a call that closes a number. The number is forgotten before: afterwards it may be another thread's.
+/// Makes a call that closes a number. The number is forgotten before: afterwards it may be another
+/// thread's.
 fn closing(fd: c_int, close: impl FnOnce() -> isize) -> c_int {
     if process::client().is_none() {
         return give_int(close());
@@ -168,8 +169,9 @@ fn owner(fd: c_int) -> c_int {
     }
 }
 
-/// Whether a command is about what the lease fence sets on a description: the lease, and whom the kernel tells of it. Nor does
-/// the keeper write by a description that goes around the page cache. The file leaves the state for which it is leased first.
+/// Whether a command is about what the lease fence sets on a description: the lease, and whom the
+/// kernel tells of it. Nor does the keeper write by a description that goes around the page cache.
+/// The file leaves the state for which it is leased first.
 fn looks_at_lease(command: c_int, argument: usize) -> bool {
     const F_SETOWN: c_int = 8;
     const F_GETSIG: c_int = 11;
@@ -187,8 +189,8 @@ fn looks_at_lease(command: c_int, argument: usize) -> bool {
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
-        // A lease is about every other open of the file, the keeper's too: it must have none of its own to make, and for a
-        // lease that excludes readers it must have none at all.
+        // A lease is about every other open of the file, the keeper's too: it must have none of its
+        // own to make, and for a lease that excludes readers it must have none at all.
         if argument == libc::F_WRLCK as usize {
             target::let_go(fd);
         } else {
@@ -210,7 +212,8 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         }
     };
     if command == libc::F_GETOWN && (-4095..0).contains(&result) {
-        // A process group, which this call returns below zero: the other form tells it from an error, as libc does.
+        // A process group, which this call returns below zero: the other form tells it from an
+        // error, as libc does.
         return owner(fd);
     }
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {

@@ -1,8 +1,8 @@
-//! Calls after which somebody looks at a file or changes it where no hook sees it: the kernel itself, the dynamic linker,
-//! or the program by notices of changes.
+//! Calls after which somebody looks at a file or changes it where no hook sees it: the kernel
+//! itself, the dynamic linker, or the program by notices of changes.
 //!
-//! The file is left to the kernel, or only kept out of state Behind, before the call is made. The call's result is the
-//! kernel's in any case.
+//! The file is left to the kernel, or only kept out of state Behind, before the call is made. The
+//! call's result is the kernel's in any case.
 #![allow(unsafe_code)] // C entry points.
 
 use core::arch::naked_asm;
@@ -48,14 +48,15 @@ pub unsafe extern "C-unwind" fn swapon(path: Name, flags: c_int) -> c_int {
     }
 }
 
-/// The program wants to be told of changes to a file, or to any file of a directory. Those of files in state Behind reach
-/// the kernel only when the keeper brings them there.
+/// The program wants to be told of changes to a file, or to any file of a directory. Those of files
+/// in state Behind reach the kernel only when the keeper brings them there.
 pub fn watching(find: impl FnOnce() -> Result<raw::Stat, holdfast_cache::Errno>) {
     let Some(client) = process::client().filter(|client| client.writes_behind()) else { return };
     let Ok(stat) = find() else { return };
     critical::section(|| match client.find(stat.dev, stat.ino) {
         Some(seen) if stat.regular => {
-            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail, too.
+            // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
+            // too.
             let _ = client.leave_behind(seen.file, true);
         }
         _ => client.forbid_behind(),

@@ -1,7 +1,8 @@
 //! Opening files.
 //!
-//! An open for writing leaves `O_SYNC` and `O_TRUNC` out of the kernel's call and does their work through the cache;
-//! it tries `O_EXCL` first, to learn whether the file is new. Never fails where the kernel would not.
+//! An open for writing leaves `O_SYNC` and `O_TRUNC` out of the kernel's call and does their work
+//! through the cache; it tries `O_EXCL` first, to learn whether the file is new. Never fails where
+//! the kernel would not.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
@@ -43,7 +44,8 @@ unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> O
     // SAFETY: the kernel checks the path's address.
     let stat = unsafe { raw::fstatat(dirfd, path, follow) }.ok()?;
     if client.leases_files() {
-        // The kernel would refuse an open that does not wait, and let signals interrupt one that does.
+        // The kernel would refuse an open that does not wait, and let signals interrupt one that
+        // does.
         target::end_lease(client, &stat);
     }
     target::announce_open(client, &stat, flags)
@@ -76,7 +78,8 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             }
             let reads = !target::may_write(flags) && target::may_read(flags);
             let may_be_file = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
-            // Neither a fence that counts opens nor state Behind: nobody asks which file it is that is read.
+            // Neither a fence that counts opens nor state Behind: nobody asks which file it is that
+            // is read.
             let is_of_no_matter = reads && !client.announces_opens() && !client.writes_behind();
             if target::may_write(flags) {
                 fds::retire(number)
@@ -200,7 +203,8 @@ fn adopt(
         streams::give(fd);
     }
     if process::bypasses_all() && !truncate {
-        // At once: its writes will not be seen. A keeper that cannot answer now does not make the open fail.
+        // At once: its writes will not be seen. A keeper that cannot answer now does not make the
+        // open fail.
         let _: Target = target::of_change(fd);
     }
     Ok(())
@@ -220,7 +224,8 @@ unsafe fn open_without_client(dirfd: c_int, path: Name, flags: c_int, mode: c_ui
     unsafe { kernel_open(dirfd, path, flags, mode, cancel) }
 }
 
-/// `openat`. The mode is only looked at when the flags ask for it, as the caller may not have passed one.
+/// `openat`. The mode is only looked at when the flags ask for it, as the caller may not have
+/// passed one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn openat(dirfd: c_int, path: Name, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
@@ -249,8 +254,9 @@ pub unsafe extern "C-unwind" fn creat(path: Name, mode: c_uint) -> c_int {
     give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, true) })
 }
 
-/// An open that the kernel makes as asked, synchronous or not: the number is looked at when it is written to. Only a
-/// truncation is taken out, as the log must hear of it. `open` makes the call with the flags that it gets.
+/// An open that the kernel makes as asked, synchronous or not: the number is looked at when it is
+/// written to. Only a truncation is taken out, as the log must hear of it. `open` makes the call
+/// with the flags that it gets.
 fn open_as_asked(flags: c_int, open: impl Fn(c_int) -> isize) -> isize {
     if process::client().or_else(process::parents_client).is_none() {
         return open(flags);
@@ -313,7 +319,8 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     };
     let open = |flags: c_int| {
         let mut copy = [0u8; HOW_BYTES_MAX];
-        // SAFETY: the program's structure, readable as probed, fits into the copy; the kernel checks the path.
+        // SAFETY: the program's structure, readable as probed, fits into the copy; the kernel
+        // checks the path.
         unsafe {
             core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
             copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
@@ -336,7 +343,8 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     }))
 }
 
-/// The outcome of a call without a length, as an errno result; `None`: the slot was given back, try again.
+/// The outcome of a call without a length, as an errno result; `None`: the slot was given back, try
+/// again.
 pub(super) fn plain_outcome(
     outcome: Result<Outcome, Errno>,
     kernel: impl FnOnce() -> isize,

@@ -1,5 +1,5 @@
-//! Everything that reads bytes at a descriptor. Only files of which the page cache may lack bytes are read here; all
-//! others are the kernel's, after one load.
+//! Everything that reads bytes at a descriptor. Only files of which the page cache may lack bytes
+//! are read here; all others are the kernel's, after one load.
 #![allow(unsafe_code)] // C entry points and the program's buffers.
 
 use core::cell::Cell;
@@ -37,8 +37,8 @@ impl Buffers for Vector<'_> {
         if part.iov_len == 0 {
             return Some(&mut []);
         }
-        // SAFETY: the program's buffer, writable as `is_writable` probed; nobody else fills it during the call, or the
-        // program races with itself.
+        // SAFETY: the program's buffer, writable as `is_writable` probed; nobody else fills it
+        // during the call, or the program races with itself.
         Some(unsafe { core::slice::from_raw_parts_mut(part.iov_base.cast(), part.iov_len) })
     }
 }
@@ -56,8 +56,9 @@ impl Vector<'_> {
     }
 }
 
-/// Reads from wherever the newest bytes are: from memory, or by the kernel, which is asked again should it not have had all of
-/// them all the time. What it read at the cursor cannot be read again: such reads of files in state Behind are not its own.
+/// Reads from wherever the newest bytes are: from memory, or by the kernel, which is asked again
+/// should it not have had all of them all the time. What it read at the cursor cannot be read
+/// again: such reads of files in state Behind are not its own.
 #[inline]
 fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
     let mut is_first = true;
@@ -205,8 +206,8 @@ unsafe fn read_parts(
         return give(call.kernel());
     };
     if flags != 0 || length > transfer::PARTS_FEW {
-        // Not to wait, or not through the page cache, or a vector that is too long to be copied to the stack: the kernel's to
-        // answer, when it can.
+        // Not to wait, or not through the page cache, or a vector that is too long to be copied to
+        // the stack: the kernel's to answer, when it can.
         behind::bring(fd);
         return give(call.kernel());
     }

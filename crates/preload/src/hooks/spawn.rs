@@ -1,7 +1,8 @@
-//! Children: forked ones become clients of their own, those that run in our memory are marked, and a program that
-//! takes over a writable descriptor ends the file's management first.
+//! Children: forked ones become clients of their own, those that run in our memory are marked, and
+//! a program that takes over a writable descriptor ends the file's management first.
 //!
-//! In a child that runs in its parent's memory no hook may change a table or take a lock; it may ask the keeper.
+//! In a child that runs in its parent's memory no hook may change a table or take a lock; it may
+//! ask the keeper.
 #![allow(unsafe_code)] // C entry points, calls of libc's own functions by address.
 
 use core::arch::naked_asm;
@@ -116,8 +117,8 @@ pub unsafe extern "C-unwind" fn forkpty(
     pid
 }
 
-/// `vfork`: the child runs in our memory, on our stack, until it becomes another program. The return address is kept
-/// in a register, as the child overwrites its place.
+/// `vfork`: the child runs in our memory, on our stack, until it becomes another program. The
+/// return address is kept in a register, as the child overwrites its place.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn vfork() -> pid_t {
@@ -163,8 +164,8 @@ fn spawning<R>(spawn: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Defines hooks that mark the thread and call libc's function. `before` is what musl, whose child makes its calls unseen,
-/// needs to have done before, and `after` what is done with its result.
+/// Defines hooks that mark the thread and call libc's function. `before` is what musl, whose child
+/// makes its calls unseen, needs to have done before, and `after` what is done with its result.
 macro_rules! spawns {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:expr, else $missing:expr
         $(, before($told:ident) $before:stmt)? $(, after $after:expr)?;)*) => {$(
@@ -258,13 +259,15 @@ pub unsafe extern "C-unwind" fn clone(
         return forking(call, |_| false, |pid| pid < 0);
     }
     if flags & libc::CLONE_VFORK == 0 || flags & libc::CLONE_SETTLS != 0 {
-        // Two processes in one memory at once, or a child without our mark: nothing here is made for that.
+        // Two processes in one memory at once, or a child without our mark: nothing here is made
+        // for that.
         super::aio::leave_all_to_kernel(Reason::Uncovered);
     }
     spawning(call)
 }
 
-/// A thread is about to have descriptors of its own: numbers mean one thing in it and another elsewhere.
+/// A thread is about to have descriptors of its own: numbers mean one thing in it and another
+/// elsewhere.
 #[cold]
 pub(super) fn unsharing() {
     super::aio::leave_all_to_kernel(Reason::Uncovered);
@@ -280,8 +283,8 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     give_int(unsafe { call!(libc::SYS_unshare, flags) })
 }
 
-/// Before another program takes over: the files of descriptors that it will inherit are left to the kernel. Returns the
-/// environment it shall have, for which `told` must be kept.
+/// Before another program takes over: the files of descriptors that it will inherit are left to the
+/// kernel. Returns the environment it shall have, for which `told` must be kept.
 ///
 /// # Safety
 /// `environment` is the one that the program passes on.

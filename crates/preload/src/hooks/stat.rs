@@ -1,4 +1,5 @@
-//! Looking at files: size and time of a file of which the kernel does not know the newest come from the board.
+//! Looking at files: size and time of a file of which the kernel does not know the newest come from
+//! the board.
 #![allow(unsafe_code)] // C entry points and the program's structures.
 
 use core::ffi::{c_char, c_int, c_uint};
@@ -16,8 +17,8 @@ const HERE: c_int = libc::AT_FDCWD;
 /// How often the kernel is asked about a file that the keeper goes on changing.
 const LOOKS_MAX: u32 = 8;
 
-/// Asks the kernel, and puts right what it does not know. `about` tells what it said of a regular file, `correct` corrects
-/// it.
+/// Asks the kernel, and puts right what it does not know. `about` tells what it said of a regular
+/// file, `correct` corrects it.
 #[inline]
 fn ask(
     kernel: impl Fn() -> isize,

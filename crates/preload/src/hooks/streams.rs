@@ -1,7 +1,9 @@
-//! Functions of libc that open, write or close by system calls of their own where libc is musl ([`crate::streams`]).
+//! Functions of libc that open, write or close by system calls of their own where libc is musl
+//! ([`crate::streams`]).
 //!
-//! With glibc, whose entries are patched, they do nothing but call libc's own. With musl, streams are opened by our `open`,
-//! numbers that libc is about to close are forgotten before, and the file behind a stream is left to the kernel.
+//! With glibc, whose entries are patched, they do nothing but call libc's own. With musl, streams
+//! are opened by our `open`, numbers that libc is about to close are forgotten before, and the file
+//! behind a stream is left to the kernel.
 #![allow(unsafe_code)] // C entry points, calls of libc's own functions by address.
 
 use core::arch::naked_asm;
@@ -131,7 +133,8 @@ with_musl! {
         };
 }
 
-/// `dprintf`: tells of the number and ends in a jump, as its arguments cannot be passed on otherwise.
+/// `dprintf`: tells of the number and ends in a jump, as its arguments cannot be passed on
+/// otherwise.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn dprintf(fd: c_int, format: Name) -> c_int {
@@ -265,7 +268,8 @@ fn stream_of(fd: c_int, mode: Name) -> Stream {
     stream
 }
 
-/// A description of a file that another one of libc's own making is about to follow: the file is the kernel's when that comes.
+/// A description of a file that another one of libc's own making is about to follow: the file is
+/// the kernel's when that comes.
 struct Forerunner(Option<c_int>);
 
 impl Forerunner {

@@ -1,5 +1,6 @@
-//! Making a file's changes durable: absorbed where the log holds them all. What syncs whole file systems goes to the kernel, with
-//! what only the log has: a snapshot may follow that takes no notice of the pool.
+//! Making a file's changes durable: absorbed where the log holds them all. What syncs whole file
+//! systems goes to the kernel, with what only the log has: a snapshot may follow that takes no
+//! notice of the pool.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_uint};
@@ -11,7 +12,8 @@ use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Handle, Target};
 use crate::{behind, critical, process, unsynced};
 
-/// The device of an open directory. Directories are synced to make names durable, most of which the slots know.
+/// The device of an open directory. Directories are synced to make names durable, most of which the
+/// slots know.
 fn directory_device(fd: c_int) -> Option<u64> {
     let stat = raw::fstat(fd).ok().filter(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR)?;
     // A descriptor of a path alone cannot be synced.
@@ -19,8 +21,8 @@ fn directory_device(fd: c_int) -> Option<u64> {
     is_open.then_some(stat.dev)
 }
 
-/// What a sync through `fd` is about: as [`target::of_other`], and a file that is only read through it, too. The kernel tells of
-/// lost pages once, and whoever is told must be counted (invariant 4).
+/// What a sync through `fd` is about: as [`target::of_other`], and a file that is only read through
+/// it, too. The kernel tells of lost pages once, and whoever is told must be counted (invariant 4).
 fn of_sync(fd: c_int) -> Target {
     let target = target::of_other(fd);
     if !matches!((target, fds::look(fd)), (Target::Kernel, Row::Readable)) {

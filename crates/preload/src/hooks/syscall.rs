@@ -139,7 +139,8 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_io_setup => aio::io_setup_call(a, b),
             libc::SYS_io_uring_setup => aio::io_uring_setup_call(a, b),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
-                // The child notices by itself what it is, but its parent must stop to remember cursors now.
+                // The child notices by itself what it is, but its parent must stop to remember
+                // cursors now.
                 descriptions::share_all();
                 if number == libc::SYS_clone && int(a) & libc::CLONE_FILES != 0 {
                     aio::leave_all_to_kernel(holdfast_cache::Reason::Uncovered);

@@ -1,6 +1,7 @@
 //! What reads and writes have in common: the place, the buffers, and the kernel's own call.
 //!
-//! It looks at a call's arguments and never moves bytes; what the kernel would refuse is the kernel's to refuse.
+//! It looks at a call's arguments and never moves bytes; what the kernel would refuse is the
+//! kernel's to refuse.
 #![allow(unsafe_code)] // The program's buffers.
 
 use core::ffi::{c_int, c_void};
@@ -52,8 +53,8 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// `length` bytes, or parts, at `from`. The kernel takes offsets of vectors in two halves, of which on 64 bits the first
-    /// holds all.
+    /// `length` bytes, or parts, at `from`. The kernel takes offsets of vectors in two halves, of
+    /// which on 64 bits the first holds all.
     pub fn new(
         (number, fd): (i64, c_int),
         (from, length): (*const c_void, usize),
@@ -88,7 +89,8 @@ impl Transfer {
         other
     }
 
-    /// The same with a vector that cannot be read, whatever another thread maps meanwhile where the program's own should be.
+    /// The same with a vector that cannot be read, whatever another thread maps meanwhile where the
+    /// program's own should be.
     pub fn with_unreadable_parts(&self) -> Self {
         let mut other = *self;
         other.arguments[1] = NOWHERE;
@@ -113,11 +115,12 @@ pub enum Copied<'a> {
     NoRoom,
 }
 
-/// Has `work` use a copy of the program's vector of `length` parts, as [`length_of`] gives it. Whoever sums, probes, logs and then calls the kernel must
-/// mean the same parts each time, but another thread can change the program's own at any moment.
+/// Has `work` use a copy of the program's vector of `length` parts, as [`length_of`] gives it.
+/// Whoever sums, probes, logs and then calls the kernel must mean the same parts each time, but
+/// another thread can change the program's own at any moment.
 ///
-/// The copy is gone when `work` returns. Longer ones than [`PARTS_FEW`] lie in memory that would be lost if the thread were
-/// cancelled in `work`.
+/// The copy is gone when `work` returns. Longer ones than [`PARTS_FEW`] lie in memory that would be
+/// lost if the thread were cancelled in `work`.
 ///
 /// # Safety
 /// Where faults do not come to us, the program's vector must be readable.
@@ -131,7 +134,8 @@ pub unsafe fn copied<T>(parts: *const iovec, length: usize, work: impl FnOnce(Co
     unsafe { copy_to(few.as_mut_ptr().cast(), parts, length, work) }
 }
 
-/// The same in memory of its own: the stacks of some signal handlers are smaller than the longest vectors.
+/// The same in memory of its own: the stacks of some signal handlers are smaller than the longest
+/// vectors.
 #[cold]
 unsafe fn copied_aside<T>(parts: *const iovec, length: usize, work: impl FnOnce(Copied<'_>) -> T) -> T {
     let bytes = length * size_of::<iovec>();
@@ -169,7 +173,8 @@ pub fn length_of(count: c_int) -> Option<usize> {
     usize::try_from(count).ok().filter(|length| (1..=PARTS_MAX).contains(length))
 }
 
-/// Whether the kernel may take such parts: it refuses negative lengths, and addresses above the program's half.
+/// Whether the kernel may take such parts: it refuses negative lengths, and addresses above the
+/// program's half.
 pub fn are_sound(parts: &[iovec]) -> bool {
     let bytes = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len));
     bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)

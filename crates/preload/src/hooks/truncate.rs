@@ -1,7 +1,7 @@
 //! Changing a file's size and its holes.
 //!
-//! What a record can express is logged; what shifts data goes around the log; what only allocates makes the next
-//! sync real.
+//! What a record can express is logged; what shifts data goes around the log; what only allocates
+//! makes the next sync real.
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_char, c_int};
@@ -77,7 +77,8 @@ pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_
         let Ok(stat) = (unsafe { raw::fstatat(libc::AT_FDCWD, path, 0) }) else { break };
         let Some(seen) = client.find(stat.dev, stat.ino) else { break };
         if client.announces_opens() && client.writes_behind() {
-            // A lease is broken by this call, which must not wait for the keeper while it has the file.
+            // A lease is broken by this call, which must not wait for the keeper while it has the
+            // file.
             let _ = critical::section(|| client.leave_behind(seen.file, true));
         }
         let outcome = critical::section(|| client.truncate(seen.file, bytes, || check(kernel()).map(|_| ())));
@@ -147,8 +148,8 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
     }
 }
 
-/// Whether `fallocate` leaves content and size as they are. A size that grows without a record must not stay behind
-/// a live truncation, which would cut it again in recovery.
+/// Whether `fallocate` leaves content and size as they are. A size that grows without a record must
+/// not stay behind a live truncation, which would cut it again in recovery.
 fn allocates_only(fd: c_int, mode: c_int, start: u64, length: u64) -> bool {
     match mode {
         libc::FALLOC_FL_KEEP_SIZE => true,
@@ -163,7 +164,8 @@ pub unsafe extern "C-unwind" fn fallocate(fd: c_int, mode: c_int, offset: off_t,
     give_int(allocate(fd, mode, offset, bytes, true))
 }
 
-/// `posix_fallocate`: returns the errno. Where the file system cannot, libc writes zeros through its own `pwrite`.
+/// `posix_fallocate`: returns the errno. Where the file system cannot, libc writes zeros through
+/// its own `pwrite`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
     if let Target::Managed(_) | Target::Refused(_) = target::of_other(fd)
@@ -173,7 +175,8 @@ pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes:
         if result != -(libc::EOPNOTSUPP as isize) {
             return -result as c_int;
         }
-        // libc would write zeros only where a read finds nothing, which a racing writer could fill meanwhile.
+        // libc would write zeros only where a read finds nothing, which a racing writer could fill
+        // meanwhile.
         target::leave_to_kernel(fd, Reason::Uncovered);
     }
     match POSIX_FALLOCATE.address() {

@@ -1,6 +1,7 @@
 //! Everything that writes bytes at a descriptor.
 //!
-//! The kernel's answer is the program's answer: short writes, EINTR and limits come from the raw call.
+//! The kernel's answer is the program's answer: short writes, EINTR and limits come from the raw
+//! call.
 #![allow(unsafe_code)] // C entry points and the program's buffers.
 
 use core::cell::Cell;
@@ -23,7 +24,8 @@ const RWF_SYNC: c_int = 0x4;
 const RWF_APPEND: c_int = 0x10;
 const RWF_NOAPPEND: c_int = 0x20;
 const RWF_HIPRI: c_int = 0x1;
-/// Flags that no kernel refuses, and whose meaning for a file in the page cache is the log's to keep.
+/// Flags that no kernel refuses, and whose meaning for a file in the page cache is the log's to
+/// keep.
 const KNOWN_FLAGS: c_int = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
 /// The cursor is learned from writes up to this size.
 const LEARN_BYTES_MAX: usize = 64 << 10;
@@ -36,7 +38,8 @@ const _: () = {
     assert!(words[0] == 0x1000 && words[1] == 7, "Bytes and iovec differ in their fields' order");
 };
 
-/// How many write calls of this thread came through the hooks: lets tests see that none goes around them.
+/// How many write calls of this thread came through the hooks: lets tests see that none goes around
+/// them.
 #[unsafe(no_mangle)]
 pub extern "C" fn holdfast_seen_writes() -> u32 {
     tls::with(|thread| thread.writes.get())
@@ -63,7 +66,8 @@ impl Call {
         self.transfer.with_flags(self.transfer.flags & !(RWF_DSYNC | RWF_SYNC)).plain()
     }
 
-    /// The call on a file left to the kernel, whose description the program believes to be synchronous.
+    /// The call on a file left to the kernel, whose description the program believes to be
+    /// synchronous.
     fn kernel_synced(&self, synced: bool) -> isize {
         self.synced_after(self.transfer.kernel(), synced)
     }
@@ -90,7 +94,8 @@ impl Call {
         handle.flags & DSYNC != 0 || self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0
     }
 
-    /// Ends a call of which the log has the bytes: a synchronous write is a write and then exactly a sync.
+    /// Ends a call of which the log has the bytes: a synchronous write is a write and then exactly
+    /// a sync.
     #[inline]
     fn ended(&self, handle: Handle, bytes: usize) -> isize {
         if !self.is_synchronous(handle) || on(Canary::SynchronousUnsynced) {
@@ -138,9 +143,9 @@ impl Call {
         ))
     }
 
-    /// A vector is read once. What is summed, reserved, logged and written by the kernel would otherwise be different parts, should
-    /// another thread change them: the record would be longer than its room in the log, or the file would get bytes that no
-    /// record has.
+    /// A vector is read once. What is summed, reserved, logged and written by the kernel would
+    /// otherwise be different parts, should another thread change them: the record would be longer
+    /// than its room in the log, or the file would get bytes that no record has.
     ///
     /// # Safety
     /// The program says that `count` parts lie at `parts`.
@@ -160,7 +165,8 @@ impl Call {
                 if !transfer::are_sound(parts) {
                     return Some(call.transfer.plain());
                 }
-                // SAFETY: the program says that its parts can be read; `Bytes` has the layout of `iovec` (asserted above).
+                // SAFETY: the program says that its parts can be read; `Bytes` has the layout of
+                // `iovec` (asserted above).
                 let parts = unsafe { core::slice::from_raw_parts(parts.as_ptr().cast(), parts.len()) };
                 call.managed(handle, parts)
             }
@@ -169,7 +175,8 @@ impl Call {
         unsafe { transfer::copied(parts, length, with_copy) }
     }
 
-    /// A call of which only the kernel knows the result: how far it can read the bytes, or what it thinks of a flag.
+    /// A call of which only the kernel knows the result: how far it can read the bytes, or what it
+    /// thinks of a flag.
     #[cold]
     fn around(&self, handle: Handle) -> isize {
         handle.forget_cursor();
@@ -177,8 +184,9 @@ impl Call {
         raw::encode(done.and_then(|result| result))
     }
 
-    /// Another thread closed or replaced the number during the call: the bytes went to the file of before or to that
-    /// of now, and no record says where. Both are brought to the disk before the call is acknowledged (invariant 5).
+    /// Another thread closed or replaced the number during the call: the bytes went to the file of
+    /// before or to that of now, and no record says where. Both are brought to the disk before the
+    /// call is acknowledged (invariant 5).
     #[cold]
     fn settle_others(&self, result: isize, before: Option<Handle>) -> isize {
         let now = match target::of_other(self.transfer.fd) {
@@ -194,8 +202,8 @@ impl Call {
         result
     }
 
-    /// A write to a file that is left to the kernel, which may end at any moment: what is under way then is noted. `None`: it is
-    /// the log's again.
+    /// A write to a file that is left to the kernel, which may end at any moment: what is under way
+    /// then is noted. `None`: it is the log's again.
     fn left_to_kernel(&self, handle: Handle) -> Option<isize> {
         let synced = handle.flags & DSYNC != 0;
         let passed = critical::section(|| handle.client.pass_by(handle.file, || self.transfer.plain()));
@@ -286,7 +294,8 @@ impl Call {
             Spot::Cursor => Place::Cursor { known },
             Spot::At(offset) => Place::At(offset),
         };
-        // A positioned write leaves the cursor alone even when it appends: then the file's end tells where it went.
+        // A positioned write leaves the cursor alone even when it appends: then the file's end
+        // tells where it went.
         let called = Cell::new(false);
         let landed = || {
             let place = match self.spot {
@@ -296,7 +305,8 @@ impl Call {
             if called.get() || moment.lasts(self.transfer.fd) {
                 return place;
             }
-            // Another file's cursor, perhaps, and nothing is done yet: see what the number stands for now.
+            // Another file's cursor, perhaps, and nothing is done yet: see what the number stands
+            // for now.
             moved.set(true);
             Err(Errno::EAGAIN)
         };

@@ -78,7 +78,8 @@ unsafe fn read(info: &libc::dl_phdr_info) -> Option<Object> {
         loop {
             // SAFETY: the dynamic section ends with a zero tag.
             let [tag, value] = unsafe { *entry };
-            // glibc writes absolute addresses into the section; objects it may not write to keep offsets.
+            // glibc writes absolute addresses into the section; objects it may not write to keep
+            // offsets.
             let address = if (value as usize) < base { base + value as usize } else { value as usize };
             match tag {
                 0 => break,
@@ -104,8 +105,9 @@ impl Object {
     /// Calls `found` for each version of `name` that this object defines.
     pub fn find(&self, name: &CStr, mut found: impl FnMut(Symbol)) {
         let wanted = gnu_hash(name);
-        // SAFETY: the layout of DT_GNU_HASH: four words, a bloom filter, buckets, chains that end with a set low
-        // bit; all indexes come from the table itself, which the loader trusts as well.
+        // SAFETY: the layout of DT_GNU_HASH: four words, a bloom filter, buckets, chains that end
+        // with a set low bit; all indexes come from the table itself, which the loader trusts as
+        // well.
         unsafe {
             let [buckets, first, bloom_words] = [*self.hash, *self.hash.add(1), *self.hash.add(2)];
             if buckets == 0 {

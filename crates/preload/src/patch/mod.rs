@@ -1,7 +1,9 @@
-//! Getting in front of libc's own calls: glibc's entries are patched, because stdio and others do not use the PLT.
+//! Getting in front of libc's own calls: glibc's entries are patched, because stdio and others do
+//! not use the PLT.
 //!
-//! All or nothing: when one function cannot be replaced, none is. Only the constructor calls this, before the
-//! program has threads. musl is never patched: what it does by system calls of its own is [`crate::streams`]' matter.
+//! All or nothing: when one function cannot be replaced, none is. Only the constructor calls this,
+//! before the program has threads. musl is never patched: what it does by system calls of its own
+//! is [`crate::streams`]' matter.
 #![allow(unsafe_code)] // Looks at libc's variables and writes its code.
 
 mod elf;
@@ -29,7 +31,8 @@ impl Original {
         Self { name, address: AtomicUsize::new(0) }
     }
 
-    /// Its address, or 0: the next object behind us that defines it. Entries of these are never patched.
+    /// Its address, or 0: the next object behind us that defines it. Entries of these are never
+    /// patched.
     pub fn address(&self) -> usize {
         match self.address.load(Ordering::Relaxed) {
             0 => {
@@ -136,7 +139,8 @@ pub fn find_originals() {
     elf::objects(|name, object| {
         let musl = names_musl(name);
         if musl || is_libc(name) {
-            // musl does not tell whether there is one thread alone; there the calls cost next to nothing.
+            // musl does not tell whether there is one thread alone; there the calls cost next to
+            // nothing.
             let flag = if musl { Some(0) } else { object.default_of(c"__libc_single_threaded") };
             let set = object.default_of(c"pthread_setcanceltype");
             let test = object.default_of(c"pthread_testcancel");
@@ -171,7 +175,8 @@ fn names_musl(name: &CStr) -> bool {
     file.starts_with(b"ld-musl-") || file == b"libc.so"
 }
 
-/// Replaces libc's functions by the hooks. False, with nothing replaced, when the system or libc's shape forbids it.
+/// Replaces libc's functions by the hooks. False, with nothing replaced, when the system or libc's
+/// shape forbids it.
 pub fn patch_libc() -> bool {
     let mut complete = false;
     elf::objects(|name, object| {
@@ -211,8 +216,8 @@ fn patch_object(object: &Object) -> bool {
     each_target(object, |entry, symbol| fits &= text.fits(symbol.address, entry.address(), symbol.bytes));
     if fits {
         each_target(object, |entry, symbol| {
-            // SAFETY: constructors run before the program's threads, and we are not inside one of these functions;
-            // the table pairs each name with a hook of the same shape.
+            // SAFETY: constructors run before the program's threads, and we are not inside one of
+            // these functions; the table pairs each name with a hook of the same shape.
             unsafe { text.replace(symbol.address, entry.address(), symbol.bytes) };
         });
     }

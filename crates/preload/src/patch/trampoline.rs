@@ -50,7 +50,8 @@ enum Work {
 }
 
 impl Text {
-    /// Opens the pages from `first` to `last` (addresses of functions) for changes. `None` when the system refuses.
+    /// Opens the pages from `first` to `last` (addresses of functions) for changes. `None` when the
+    /// system refuses.
     ///
     /// # Safety
     /// The range is code of one object, mapped readable and executable.
@@ -60,10 +61,11 @@ impl Text {
             end: (last + FAR_BYTES).next_multiple_of(PAGE_BYTES),
             work: Work::InPlace,
         };
-        // One step, which stays executable: a system that forbids this must not leave libc half closed.
+        // One step, which stays executable: a system that forbids this must not leave libc half
+        // closed.
         if !text.protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
-            // Where no memory may be written and executed (systemd's MemoryDenyWriteExecute), a file may still be
-            // written first and mapped to be executed then.
+            // Where no memory may be written and executed (systemd's MemoryDenyWriteExecute), a
+            // file may still be written first and mapped to be executed then.
             text.work = text.copy()?;
         }
         Some(text)
@@ -86,7 +88,8 @@ impl Text {
         let sized = raw::check(unsafe { call!(libc::SYS_ftruncate, fd, self.bytes()) });
         let mapped = sized.and_then(|_| {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+            // SAFETY: a new mapping at an address of the kernel's choice touches no existing
+            // memory.
             raw::check(unsafe { call!(libc::SYS_mmap, 0, self.bytes(), protection, libc::MAP_SHARED, fd, 0) })
         });
         let Ok(address) = mapped else {
@@ -101,7 +104,8 @@ impl Text {
     }
 
     fn protect(&self, protection: i32) -> bool {
-        // SAFETY: changes only the protection of libc's own text, which stays readable and executable.
+        // SAFETY: changes only the protection of libc's own text, which stays readable and
+        // executable.
         let result = unsafe { call!(libc::SYS_mprotect, self.first_page, self.bytes(), protection) };
         raw::check(result).is_ok()
     }
@@ -111,7 +115,8 @@ impl Text {
         address >= self.first_page && address + room <= self.end && jump(address, hook, room).is_some()
     }
 
-    /// Replaces the function at `address` of `room` bytes by a jump to `hook`, as from [`Text::finish`] on.
+    /// Replaces the function at `address` of `room` bytes by a jump to `hook`, as from
+    /// [`Text::finish`] on.
     ///
     /// # Safety
     /// The function is not running, and `hook` takes its arguments and returns its result.
@@ -121,13 +126,14 @@ impl Text {
             Work::Copy { address: copy, .. } => copy + (address - self.first_page),
         };
         if let Some((code, bytes)) = jump(address, hook, room) {
-            // SAFETY: `bytes` bytes of writable text, or of its copy, that belong to this function alone.
+            // SAFETY: `bytes` bytes of writable text, or of its copy, that belong to this function
+            // alone.
             unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, bytes) };
         }
     }
 
-    /// Lets the changes take effect, all at once where a copy holds them. False, with nothing changed, when the system
-    /// refuses.
+    /// Lets the changes take effect, all at once where a copy holds them. False, with nothing
+    /// changed, when the system refuses.
     pub fn finish(self) -> bool {
         let Work::Copy { fd, .. } = self.work else { return true };
         let protection = libc::PROT_READ | libc::PROT_EXEC;
@@ -142,7 +148,8 @@ impl Text {
 impl Drop for Text {
     fn drop(&mut self) {
         match self.work {
-            // If this fails the text stays writable, as it worked a moment ago; nothing depends on it.
+            // If this fails the text stays writable, as it worked a moment ago; nothing depends on
+            // it.
             Work::InPlace => {
                 self.protect(libc::PROT_READ | libc::PROT_EXEC);
             }

@@ -75,8 +75,8 @@ impl DiskState {
         next
     }
 
-    /// What is left when all processes die and the kernel goes on; `None` once bytes of a file were lost, of which the kernel may have
-    /// told somebody who is dead now.
+    /// What is left when all processes die and the kernel goes on; `None` once bytes of a file were
+    /// lost, of which the kernel may have told somebody who is dead now.
     pub fn all_die(&self) -> Option<Self> {
         let mut next = self.clone();
         for id in 0..next.inodes.len() as u32 {
@@ -96,8 +96,8 @@ impl DiskState {
         Some(next)
     }
 
-    /// Everything that recovery can see of a file system after a power cut, in a few bits: inodes by their names, not by their
-    /// places in the table, which nobody outside learns.
+    /// Everything that recovery can see of a file system after a power cut, in a few bits: inodes
+    /// by their names, not by their places in the table, which nobody outside learns.
     pub fn digest(&self) -> Digest {
         let mut digest = Digest::default();
         for number in [self.ordering as u64, self.now_unix_s, self.next_number, self.next_generation.into()] {
@@ -132,8 +132,8 @@ impl DiskState {
         }
     }
 
-    /// Somebody changes a file some time after the mount: its bytes, or another file in its place. Gives its name and
-    /// what it holds now.
+    /// Somebody changes a file some time after the mount: its bytes, or another file in its place.
+    /// Gives its name and what it holds now.
     pub fn tamper(&mut self, random: &mut Random) -> Option<(Vec<u8>, Vec<u8>)> {
         let directory = self.lookup(b"/d").ok()?;
         let names: Vec<Vec<u8>> = self.inode(directory).entries.keys().cloned().collect();

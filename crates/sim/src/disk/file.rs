@@ -120,7 +120,8 @@ impl SimFile {
         self.disk.state().inode(self.id).errors > self.seen.load(Ordering::Relaxed)
     }
 
-    /// `sync_file_range` of a program, of no page: tells of a failure as a sync would, and writes nothing.
+    /// `sync_file_range` of a program, of no page: tells of a failure as a sync would, and writes
+    /// nothing.
     pub fn tell_error(&self) -> io::Result<()> {
         if !self.owes_error() {
             return Ok(());

@@ -98,8 +98,8 @@ impl DiskState {
         }
     }
 
-    /// Whether a change of names can be on disk only after an earlier one: same name, same inode, or the same inode
-    /// number under a new generation.
+    /// Whether a change of names can be on disk only after an earlier one: same name, same inode,
+    /// or the same inode number under a new generation.
     pub(super) fn depends(&self, later: &NameChange, earlier: &NameChange) -> bool {
         let names = |change: &NameChange| match change {
             NameChange::Add { directory, name, .. } | NameChange::Remove { directory, name, .. } => {

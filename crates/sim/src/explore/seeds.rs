@@ -1,6 +1,7 @@
 //! Seeded long histories, on several miniatures: everything that happens, mixed.
 //!
-//! A seed's history must stay what it is, since failures are named by it: what is added later is drawn from numbers of its own.
+//! A seed's history must stay what it is, since failures are named by it: what is added later is
+//! drawn from numbers of its own.
 
 use super::{A, pairs};
 use crate::disk::Journal;
@@ -62,7 +63,8 @@ pub fn seeded(seed: u64) -> History {
         };
         steps.push(Step { thread, op, amid });
     }
-    // One in so many with files that are logged from their first sync on, which there are more of then.
+    // One in so many with files that are logged from their first sync on, which there are more of
+    // then.
     let mut third = Random::of(&[seed, 5]);
     let on_sync = third.one_in(ON_SYNC_ONE_IN);
     if on_sync {
@@ -73,7 +75,8 @@ pub fn seeded(seed: u64) -> History {
             }
         }
     }
-    // And one in so many where the kernel fails to write back by itself, and outsiders sync what they read.
+    // And one in so many where the kernel fails to write back by itself, and outsiders sync what
+    // they read.
     let mut fourth = Random::of(&[seed, 7]);
     if fourth.one_in(LOSING_ONE_IN) {
         lose_and_peek(&mut steps, names, &mut fourth);
@@ -97,7 +100,8 @@ fn lose_and_peek(steps: &mut [Step], names: usize, random: &mut Random) {
     }
 }
 
-/// An operation where files are in state Behind: near the ends of pages, and not too large to be there.
+/// An operation where files are in state Behind: near the ends of pages, and not too large to be
+/// there.
 fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
     let name = A + random.below(names) as u8;
     // Mostly so near to one another that they join.
@@ -126,7 +130,8 @@ fn draw_behind(random: &mut Random, names: usize, segment_bytes: u64) -> Op {
     }
 }
 
-/// What mail and message stores do: new files get another name that is mostly free, and the directory is synced.
+/// What mail and message stores do: new files get another name that is mostly free, and the
+/// directory is synced.
 fn draw_store(random: &mut Random, names: usize) -> Op {
     let name = A + random.below(names) as u8;
     let other = A + random.below(names) as u8;

@@ -5,7 +5,8 @@ use crate::disk::Journal;
 use crate::history::Behind;
 use crate::op::Op;
 
-/// The operations of sequences in which the log goes on in a file: what fills segments, and what needs their records.
+/// The operations of sequences in which the log goes on in a file: what fills segments, and what
+/// needs their records.
 pub const CORE_SPILL: [Op; 10] = [
     Op::Put(A, 300, 900),
     Op::Put(B, 0, 40),
@@ -31,7 +32,8 @@ const ALL_SPILL: [Op; 6] = [
 
 /// Longer sequences with a spill file.
 const DIRECTED_SPILL: [&[Op]; 3] = [
-    // A sync fails when segments that were spilled have other records in them: only the frames still have what it dropped.
+    // A sync fails when segments that were spilled have other records in them: only the frames
+    // still have what it dropped.
     &[
         Op::Put(A, 0, 1200),
         Op::Spill(8),
@@ -69,7 +71,8 @@ const DIRECTED_SPILL: [&[Op]; 3] = [
     ],
 ];
 
-/// Two passes at once: what one has written, while it drains rows, is lost in a failure that the other is told of.
+/// Two passes at once: what one has written, while it drains rows, is lost in a failure that the
+/// other is told of.
 const FAILING_SPILL: [Op; 10] = [
     Op::Put(A, 0, 40),
     Op::Put(A, 4096, 40),
@@ -83,8 +86,8 @@ const FAILING_SPILL: [Op; 10] = [
     Op::Spill(1),
 ];
 
-/// Visits histories in which the log goes on in a file of a few frames, in both states: all sequences of up to so many
-/// operations, spilling beside what else is under way, and deaths.
+/// Visits histories in which the log goes on in a file of a few frames, in both states: all
+/// sequences of up to so many operations, spilling beside what else is under way, and deaths.
 pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
     let machines = [
         (Journal::Ordered, None, false),

@@ -99,8 +99,9 @@ impl Model {
         self.changes.iter().any(|change| change.id == id && change.naming == *naming)
     }
 
-    /// The names that depend on what somebody did to one of them after a crash that left `found`: a file that was changed
-    /// under its old name does not get its new one, and one that was to get the name stays under its old one.
+    /// The names that depend on what somebody did to one of them after a crash that left `found`: a
+    /// file that was changed under its old name does not get its new one, and one that was to get
+    /// the name stays under its old one.
     pub fn tied_to(&self, name: &[u8], found: &Tree) -> BTreeSet<Vec<u8>> {
         let mut tied = BTreeSet::from([name.to_vec()]);
         loop {
@@ -130,8 +131,8 @@ impl Model {
         self.next_id
     }
 
-    /// Changes of names up to a number are durable. `only_held` leaves out creations of files that have no byte: no
-    /// promise covers them.
+    /// Changes of names up to a number are durable. `only_held` leaves out creations of files that
+    /// have no byte: no promise covers them.
     pub fn names_synced(&mut self, up_to: u64, with_blank: bool) {
         for index in 0..self.changes.len() {
             let change = &self.changes[index];
@@ -151,7 +152,8 @@ impl Model {
         }
     }
 
-    /// Whether a change is found only where an earlier one is, once that was made: on a journal that is so of all of them.
+    /// Whether a change is found only where an earlier one is, once that was made: on a journal
+    /// that is so of all of them.
     pub(super) fn needs(&self, later: usize, earlier: usize) -> bool {
         let (later, earlier) = (&self.changes[later], &self.changes[earlier]);
         // Of two at once the one that was announced first may be made last.

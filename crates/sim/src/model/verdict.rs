@@ -6,7 +6,8 @@ use std::rc::Rc;
 use super::{Effect, FileIndex, Model, Tree, difference};
 
 impl Model {
-    /// Checks what was found after a crash; says what is wrong. `exempt` are names that somebody else had a hand in.
+    /// Checks what was found after a crash; says what is wrong. `exempt` are names that somebody
+    /// else had a hand in.
     pub fn check(&self, found: &Tree, exempt: &BTreeSet<Vec<u8>>) -> Result<(), String> {
         let unsure: Vec<usize> = (0..self.changes.len()).filter(|&index| !self.changes[index].sure).collect();
         let mut nearest = None;

@@ -27,7 +27,8 @@ pub(super) fn create(name: Name) {
     stage::point(Kind::Raw);
 }
 
-/// Has the file registered with its program's own description, where it has no place in the board yet.
+/// Has the file registered with its program's own description, where it has no place in the board
+/// yet.
 pub(super) fn lend(thread: u8, name: Name) {
     if file_at(name).is_none() {
         create(name);
@@ -78,7 +79,8 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
         let place = at.map_or(Place::Append, |at| Place::At(at.into()));
         let parts = [Bytes::from_slice(&data)];
         let row = &client.board().files()[reference.slot as usize];
-        // Who keeps the writers out and logs nothing goes around the log: durable when it returns, not before.
+        // Who keeps the writers out and logs nothing goes around the log: durable when it returns,
+        // not before.
         let around = Cell::new(false);
         let raw_write = || {
             let is_logging =
@@ -121,8 +123,9 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
     model(|model| model.returned(index, id));
 }
 
-/// Has the kernel change a file that has no place in the board yet, where files are logged from their first sync on; as the
-/// library. The second thread has its files registered first, as other changes do.
+/// Has the kernel change a file that has no place in the board yet, where files are logged from
+/// their first sync on; as the library. The second thread has its files registered first, as other
+/// changes do.
 fn passes<R>(thread: u8, index: FileIndex, raw: impl FnOnce() -> R) -> bool {
     let client = client(thread);
     let key = with_handle(index, |handle| handle.file.key());
@@ -152,7 +155,8 @@ impl Content for Whole {
     }
 }
 
-/// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show them.
+/// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show
+/// them.
 pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
     let Some(ghost) = parts(|parts| parts.ghost.take()) else { return };
     let data = payload(bytes);
@@ -257,7 +261,8 @@ pub(super) fn raw_sync(index: FileIndex) -> Result<(), Errno> {
 
 pub(super) fn sync(thread: u8, name: Name) {
     let Some(index) = file_at(name) else { return };
-    // The library syncs a file natively that nobody has registered yet; it looks for its place, whatever the descriptor is for.
+    // The library syncs a file natively that nobody has registered yet; it looks for its place,
+    // whatever the descriptor is for.
     let (states, changes) = model(|model| (model.states(index), model.name_changes()));
     let logs = client(thread).logs_on_sync();
     let reference = if logs {

@@ -131,7 +131,8 @@ pub(super) fn drain(name: Name) {
     }
 }
 
-/// The keeper has the log go on in the spill file. With few segments at a time it is taken for short from then on.
+/// The keeper has the log go on in the spill file. With few segments at a time it is taken for
+/// short from then on.
 pub(super) fn spill(segments_max: u32) {
     let durable = durable();
     durable.spill(segments_max, Order::Any);

@@ -27,10 +27,11 @@ fn amid(plays: &mut Plays, operations: &[Op], how: impl Fn(usize) -> Amid, rest:
     }
 }
 
-/// Three segments: in the first R covers bytes that the second covers in part, and newer. The second is freed and reused,
-/// the first replayed.
+/// Three segments: in the first R covers bytes that the second covers in part, and newer. The
+/// second is freed and reused, the first replayed.
 pub(super) fn nearly_dead_segments(plays: &mut Plays) {
-    // Segments 0 to 3, of which 0 then has the newest records and is used again, and 2 and 3 keep the oldest.
+    // Segments 0 to 3, of which 0 then has the newest records and is used again, and 2 and 3 keep
+    // the oldest.
     let first = [&[Op::Put(A, 0, 40); 12][..], &[Op::Expire]].concat();
     let then = [&first[..], &[Op::Put(A, 0, 20); 3], &[Op::Put(A, 0, 10), Op::Expire]].concat();
     plays.push([alone(&then), vec![Step::alone(1, Op::Put(B, 0, 40)); 3]].concat());
@@ -43,7 +44,8 @@ pub(super) fn nearly_dead_segments(plays: &mut Plays) {
     plays.push(alone(&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)]));
 }
 
-/// A group whose members lie in several segments; some of them are overwritten, some segments reused.
+/// A group whose members lie in several segments; some of them are overwritten, some segments
+/// reused.
 pub(super) fn groups(plays: &mut Plays) {
     plays.push(alone(&[Op::Put(A, 0, 500), Op::Put(A, 100, 500)]));
     plays.push(alone(&[Op::Put(A, 300, 900), Op::Fail(A), Op::Expire, Op::Put(B, 300, 900)]));
@@ -59,7 +61,8 @@ pub(super) fn restarts(plays: &mut Plays) {
     plays.push([full, vec![Step::alone(1, Op::Put(B, 0, 40)); 2]].concat());
 }
 
-/// The first life gives a file's slot a high generation; the second draws numbers until its file in that slot has the same.
+/// The first life gives a file's slot a high generation; the second draws numbers until its file in
+/// that slot has the same.
 pub(super) fn reused_numbers() -> Vec<(History, History)> {
     let history = |operations: &[Op]| History {
         journal: Journal::Ordered,
@@ -162,7 +165,8 @@ pub(super) fn unlogged_changes(plays: &mut Plays) {
         Op::Put(A, 0, 40),
         Op::Sync(A),
     ]));
-    // A file in a watched directory that nobody wrote to yet, and one that is about to get its first record.
+    // A file in a watched directory that nobody wrote to yet, and one that is about to get its
+    // first record.
     let watched = [Op::Put(A, 0, 40), Op::SyncDirectory];
     plays.push(alone(&[&watched[..], &[Op::Create(B), Op::SyncDirectory]].concat()));
     let refused = [Op::Create(B), Op::Short(B, 0, 40, 0), Op::SyncDirectory];
@@ -200,7 +204,8 @@ pub(super) fn outsiders(plays: &mut Plays) {
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Put(A, 20, 40)]));
 }
 
-/// The log is full of a file's records, whose sync failed: nothing is freed before its rewrite, which keeps writers out.
+/// The log is full of a file's records, whose sync failed: nothing is freed before its rewrite,
+/// which keeps writers out.
 pub(super) fn no_space(plays: &mut Plays) {
     let full = [Op::Put(A, 0, 900), Op::Fail(A), Op::Expire];
     let more = [Op::Put(A, 0, 900), Op::Put(A, 0, 400), Op::Put(A, 0, 400), Op::Put(A, 0, 900)];
@@ -268,7 +273,8 @@ pub(super) fn failed_syncs(plays: &mut Plays) {
     // An outsider's, who came to read, does.
     plays.push(alone(&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Peek(A), Op::Expire]));
     plays.push(alone(&[Op::Put(A, 0, 1200), Op::Lose(A), Op::Peek(A), Op::Expire]));
-    // It is about to take it when the keeper, which had no description of the file before, syncs with success.
+    // It is about to take it when the keeper, which had no description of the file before, syncs
+    // with success.
     let pages = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 12_288, 40)];
     let old = [Op::Put(B, 0, 40), Op::Expire];
     let failing = [&old[..], &pages[..], &[Op::Rename(B, C), Op::Fail(A), Op::Sync(A)]].concat();
@@ -326,7 +332,8 @@ pub(super) fn reads_behind(plays: &mut Plays) {
     }
 }
 
-/// State Behind: records are covered by newer ones, in part or whole, in segments that are given back and used again.
+/// State Behind: records are covered by newer ones, in part or whole, in segments that are given
+/// back and used again.
 fn cleaned(plays: &mut Plays) {
     let written = [Op::Put(A, 0, 40), Op::Put(A, 4096, 40), Op::Put(A, 8192, 40)];
     let covering = [Op::Put(A, 4096, 40), Op::Put(A, 8192, 40), Op::Put(A, 0, 10), Op::Put(A, 8192, 10)];

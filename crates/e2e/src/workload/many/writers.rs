@@ -1,5 +1,5 @@
-//! The program of the many writers. Each operation is noted in the journal by one append once it returned. An error ends the
-//! writer that meets it; the program then fails.
+//! The program of the many writers. Each operation is noted in the journal by one append once it
+//! returned. An error ends the writer that meets it; the program then fails.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode};
 
 use super::{LOGS, Operation, Operations, SHARED_FILES, file_name, log_name};
 
-/// Runs with the arguments DIR JOURNAL SEED PROCESSES THREADS OPERATIONS SYNCED [PROCESS]. The processes are started as this
-/// very program with `prefix` before the arguments.
+/// Runs with the arguments DIR JOURNAL SEED PROCESSES THREADS OPERATIONS SYNCED [PROCESS]. The
+/// processes are started as this very program with `prefix` before the arguments.
 pub fn run(prefix: &[&str], arguments: &[String]) -> ExitCode {
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
     let (Some(seed), Some(processes), Some(threads), Some(operations), Some(synced)) =
@@ -22,8 +22,9 @@ pub fn run(prefix: &[&str], arguments: &[String]) -> ExitCode {
     let (dir, journal) = (Path::new(&arguments[0]), Path::new(&arguments[1]));
     let well = match number(7) {
         None => {
-            // Processes that meet a file at the same moment are strangers to each other, and leave it to the kernel. One that
-            // was there before spares them that; in one run of eight they meet.
+            // Processes that meet a file at the same moment are strangers to each other, and leave
+            // it to the kernel. One that was there before spares them that; in one run of eight
+            // they meet.
             let first = (seed % 8 != 0).then(|| take(dir));
             let well = start(prefix, arguments, processes);
             drop(first);

@@ -1,4 +1,5 @@
-//! Random logs: what is replayed must equal the records applied one by one, whatever an earlier try left behind.
+//! Random logs: what is replayed must equal the records applied one by one, whatever an earlier try
+//! left behind.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
