@@ -192,7 +192,7 @@ impl<'a> Storm<'a> {
         assert!(self.tally.count("acknowledged") > 0, "{name}: nothing was acknowledged");
         // Who changes names all the time has most of its syncs made by the kernel, as natively: a
         // few cuts may find nothing in the log, and on btrfs no cut does.
-        let programs = ["dpkg", "editor", "git", "leveldb", "rsync"];
+        let programs = ["dpkg", "editor", "git", "leveldb", "maildir", "rsync"];
         let names = programs.iter().any(|program| name.contains(program));
         let syncs_itself = names && (name.ends_with("Btrfs") || self.tally.count("rounds") < ROUNDS_PROVE);
         assert!(
