@@ -22,7 +22,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// Parses a command line. A program that stands where Holdfast's options are is answered with
-    /// what is missing.
+    /// what is missing, and so is an empty variable.
     pub fn from_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let line: Vec<OsString> = line.into_iter().collect();
         Self::try_parse_from(&line).map_err(|mut error| {
@@ -30,6 +30,12 @@ impl Arguments {
             let is_word = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
             if error.kind() == ErrorKind::UnknownArgument && takes_program && is_word {
                 let tip = "put `--` between Holdfast's options and the program with its arguments";
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+            }
+            let is_empty = error.kind() == ErrorKind::InvalidValue
+                && std::env::var_os("HOLDFAST_POOL").is_some_and(|pool| pool.is_empty());
+            if is_empty {
+                let tip = "HOLDFAST_POOL is set to nothing: unset it, or have it name a pool";
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
             }
             error
@@ -109,15 +115,18 @@ pub struct RunArgs {
     /// Accept a pool that survives a crash of the program but not a power cut
     #[arg(long)]
     pub volatile: bool,
-    /// What is guaranteed when a call returns
-    #[arg(long, value_enum, default_value_t = Durability::Sync, env = "HOLDFAST_DURABILITY")]
-    pub durability: Durability,
+    /// What is guaranteed when a call returns [default: sync]
+    #[arg(long, value_enum, env = "HOLDFAST_DURABILITY")]
+    pub durability: Option<Durability>,
     /// You vouch that nobody else opens the files below DIR (may be given several times)
     #[arg(long, value_name = "DIR")]
     pub exclusive: Vec<PathBuf>,
-    /// How to notice others who open managed files
-    #[arg(long, value_enum, default_value_t = Fence::Auto)]
-    pub fence: Fence,
+    /// How to notice others who open managed files [default: auto]
+    #[arg(long, value_enum)]
+    pub fence: Option<Fence>,
+    /// Join a keeper that runs already although it was started with other options than these
+    #[arg(long)]
+    pub join_as_is: bool,
     /// Start the program although recovery set files aside and nobody decided what becomes of them
     #[arg(long)]
     pub ignore_set_aside: bool,
@@ -128,12 +137,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// Let writes reach the page cache later than the log where nobody can see the difference
-    #[arg(long, value_enum, default_value_t = Behind::Off)]
-    pub write_behind: Behind,
+    /// [default: off]
+    #[arg(long, value_enum)]
+    pub write_behind: Option<Behind>,
     /// Memory for pages that are read often, or whose newest bytes are scattered over the log, with
-    /// --write-behind
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = sizes::parse_bytes_or_none)]
-    pub read_cache: u64,
+    /// --write-behind [default: 32M]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes_or_none, requires = "write_behind")]
+    pub read_cache: Option<u64>,
     /// When the log is full let it go on in FILE, in order, on any local disk; made if it does not
     /// exist
     #[arg(long, value_name = "FILE")]
@@ -147,15 +157,15 @@ pub struct RunArgs {
     /// Bring files to disk at the latest when this much is logged [default: half of the pool]
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     pub batch_max: Option<u64>,
-    /// Bring files to disk at the latest when the oldest logged write is this old; with
-    /// --write-behind when a file was not written for so long, and at the latest after thirty times
-    /// that
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    pub age_max: u64,
+    /// Bring files to disk at the latest when the oldest logged write is this old, for example
+    /// 200ms or 5s; with --write-behind when a file was not written for so long, and at the latest
+    /// after thirty times that. A number alone is milliseconds [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = sizes::parse_ms)]
+    pub age_max: Option<u64>,
     /// Inject latency: every durable write takes at least this long
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
-    pub nvm_latency_ns: u64,
-    /// Inject a write bandwidth limit, for example 2G/s
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    pub nvm_latency_ns: Option<u64>,
+    /// Inject a write bandwidth limit, for example 2G/s; at least 1M/s
     #[arg(long, value_name = "SIZE/s", value_parser = sizes::parse_bytes_per_s)]
     pub nvm_bandwidth: Option<u64>,
     /// At the end, print what was absorbed to standard error, or write it as JSON to FILE

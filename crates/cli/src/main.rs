@@ -9,6 +9,7 @@ mod export;
 mod format;
 mod keeper_process;
 mod locate;
+mod options;
 mod preload;
 mod program;
 mod progress;

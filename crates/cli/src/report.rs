@@ -100,6 +100,22 @@ pub fn counters(summary: &Summary) -> String {
     text
 }
 
+/// What a user must hear even without asking: the programs ran as without Holdfast, and why.
+pub fn nothing_absorbed(summary: &Summary) -> Option<String> {
+    if summary.writes_absorbed + summary.syncs_absorbed + summary.truncates_absorbed > 0 {
+        return None;
+    }
+    let files = summary.bypassed.iter().map(|file| format!("{}: {}", file.path, file.reason));
+    let programs = summary.programs_unseen.iter().map(|one| format!("{}: {}", one.program, one.reason));
+    let mut reasons = programs.chain(files);
+    let first = reasons.next()?;
+    let more = match reasons.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more: --summary lists them)"),
+    };
+    Some(format!("NOTHING was absorbed: {first}{more}"))
+}
+
 /// The lines of a recovery: one in sum, one per file, one per damaged record.
 pub fn recovery(report: &Report) -> String {
     let mut text = if report.clean {

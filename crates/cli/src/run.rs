@@ -3,6 +3,7 @@
 //! start without Holdfast.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use holdfast_canary::{Canary, on};
-use holdfast_keeper::config::KeeperConfig;
+use holdfast_keeper::config::{KeeperConfig, WriteBehind};
 use holdfast_keeper::control::{Control, ControlError};
 use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
 use holdfast_keeper::status::Summary;
@@ -23,7 +24,7 @@ use crate::program::{self, Refused};
 use crate::recover::advice;
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
-use crate::{EXIT_KEEPER, elf, format, locate, preload, report};
+use crate::{EXIT_KEEPER, elf, format, options, preload, report};
 
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just
 /// ending.
@@ -38,15 +39,17 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     let name = args.program.first().expect("the parser asks for one");
     let path = program::resolve(name)?;
     let library = preload::library()?;
-    let config = config_of(args)?;
+    let config = options::config_of(args)?;
+    if let Some(target) = &args.summary {
+        refuse_unwritable(target)?;
+    }
     let mut keeper = attach(&config, args.size)?;
-    refuse_unexpected_volatile(&mut keeper.control, &config)?;
-    if !args.ignore_set_aside
-        && let Some(refusal) = set_aside(&mut keeper.control, &config.pool)?
-    {
-        keeper.control.drain()?;
+    if let Err(refusal) = refuse_what_was_not_agreed(args, &config, &mut keeper) {
+        if keeper.child.is_some() {
+            keeper.control.drain()?;
+        }
         end(keeper, &config.pool);
-        bail!(refusal);
+        return Err(refusal);
     }
 
     let signals = Signals::hold()?;
@@ -62,6 +65,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
+    if let Some(told) = report::nothing_absorbed(&summary) {
+        report::say(&told);
+    }
     if let Some(target) = &args.summary {
         write_summary(&summary, target)?;
     }
@@ -69,52 +75,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
         0 if !keeper_well => EXIT_KEEPER,
         code => code,
     })
-}
-
-/// What the keeper is told, from the command line.
-fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
-    let pool = match &args.pool {
-        Some(pool) => locate::absolute(pool)?,
-        None if args.volatile => locate::default_volatile_pool(),
-        None => bail!(
-            "no pool is named: give --pool PATH, a DAX device or a file on a DAX file system (`holdfast doctor` \
-             lists them), or --volatile to use memory, which survives a crash of the program but not a power cut"
-        ),
-    };
-    format::refuse_volatile_media(&pool, args.volatile)?;
-    let exclusive = args.exclusive.iter().map(|dir| {
-        // Files are compared by their real paths.
-        dir.canonicalize().with_context(|| format!("--exclusive {}", dir.display()))
-    });
-    Ok(KeeperConfig {
-        volatile: args.volatile,
-        exclusive: exclusive.collect::<Result<_, _>>()?,
-        fence: args.fence.into(),
-        include: args.include.clone(),
-        exclude: args.exclude.clone(),
-        batch_bytes_min: args.batch_min.unwrap_or(0),
-        batch_bytes_max: args.batch_max.unwrap_or(0),
-        age_ms_max: args.age_max,
-        durability: args.durability.into(),
-        write_behind: args.write_behind.into(),
-        read_cache_bytes: args.read_cache,
-        spill: args.spill.as_deref().map(spill_path).transpose()?,
-        spill_bytes: args.spill_size.unwrap_or(0),
-        nvm_latency_ns: args.nvm_latency_ns,
-        nvm_bandwidth_bytes_per_s: args.nvm_bandwidth.unwrap_or(0),
-        ..KeeperConfig::new(pool)
-    })
-}
-
-/// The spill file's path as the pool keeps it: recovery follows no symbolic link.
-fn spill_path(path: &Path) -> anyhow::Result<PathBuf> {
-    let path = locate::absolute(path)?;
-    let named = path
-        .parent()
-        .zip(path.file_name())
-        .with_context(|| format!("--spill {}: no file", path.display()))?;
-    let directory = named.0.canonicalize().with_context(|| format!("--spill {}", path.display()))?;
-    Ok(directory.join(named.1))
 }
 
 /// The keeper that serves this run.
@@ -131,7 +91,6 @@ fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<Keep
     let mut pause = Duration::from_millis(5);
     loop {
         if let Some(control) = join(&config.pool, size_bytes, config.volatile)? {
-            say_if_options_are_ignored(config, control.keeper_pid());
             let pidfd = supervise::pidfd_of(control.keeper_pid())?;
             return Ok(Keeper { control, pidfd, child: None });
         }
@@ -168,11 +127,57 @@ fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<
     }
 }
 
-fn say_if_options_are_ignored(config: &KeeperConfig, keeper_pid: u32) {
-    let plain = KeeperConfig { volatile: config.volatile, ..KeeperConfig::new(config.pool.clone()) };
-    if format!("{config:?}") != format!("{plain:?}") {
-        report::say(&format!("joining keeper {keeper_pid}, which keeps the options it was started with"));
+/// No program starts with less than it was to have.
+fn refuse_what_was_not_agreed(
+    args: &RunArgs,
+    config: &KeeperConfig,
+    keeper: &mut Keeper,
+) -> anyhow::Result<()> {
+    refuse_unexpected_volatile(&mut keeper.control, config)?;
+    refuse_other_options(args, config, keeper)?;
+    match set_aside(&mut keeper.control, &config.pool)? {
+        Some(refusal) if !args.ignore_set_aside => bail!(refusal),
+        _ => Ok(()),
     }
+}
+
+/// A keeper that runs already keeps the options it was started with: a program that was to have
+/// others would be promised less than it was told.
+fn refuse_other_options(args: &RunArgs, config: &KeeperConfig, keeper: &mut Keeper) -> anyhow::Result<()> {
+    let status = keeper.control.status()?;
+    options::refuse_another_size(&config.pool, status.pool_bytes, args.size)?;
+    if keeper.child.is_some() {
+        let behind = config.write_behind != WriteBehind::Off;
+        if behind && config.exclusive.is_empty() && status.summary.fence == "inotify" {
+            report::say(
+                "--write-behind has no effect: others are only noticed here. Give --exclusive DIR or --fence \
+                 lease, or run as root",
+            );
+        }
+        return Ok(());
+    }
+    let told = options::not_in_force(args, config, &status.options).join("; ");
+    let (pid, pool) = (status.keeper_pid, config.pool.display());
+    match (told.is_empty(), args.join_as_is) {
+        (true, _) => Ok(()),
+        (false, true) => {
+            report::say(&format!("joining keeper {pid} as it is: {told}"));
+            Ok(())
+        }
+        (false, false) => bail!(
+            "keeper {pid} of pool {pool} runs with other options: {told}. Wait for its programs to end, name \
+             another pool, or accept its options with --join-as-is"
+        ),
+    }
+}
+
+/// Finds out before the program runs, not after it.
+fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
+    if target != Path::new("-") {
+        let opened = File::options().append(true).create(true).open(target);
+        opened.with_context(|| format!("cannot write --summary={}", target.display()))?;
+    }
+    Ok(())
 }
 
 fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {

@@ -36,9 +36,36 @@ pub fn parse_bytes_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { parse_bytes(text) }
 }
 
-/// Reads a bandwidth: a size, with `/s` or without.
+/// Reads a bandwidth: a size, with `/s` or without. Slower than any memory is a slip of the
+/// fingers, and a program under such a pool would seem to hang.
 pub fn parse_bytes_per_s(text: &str) -> Result<u64, String> {
-    parse_bytes(text.strip_suffix("/s").unwrap_or(text))
+    const LEAST: u64 = 1 << 20;
+    match parse_bytes(text.strip_suffix("/s").unwrap_or(text))? {
+        bytes if bytes < LEAST => {
+            Err(format!("{bytes} bytes a second is slower than any memory: at least 1M/s, for example 2G/s"))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// Reads a time from 1 ms to an hour: `200ms`, `5s`, `2m`, or milliseconds alone.
+pub fn parse_ms(text: &str) -> Result<u64, String> {
+    const MOST: u64 = 3_600_000;
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit.trim_start() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => MOST,
+        other => return Err(format!("unknown unit {other:?}: write ms, s, m or h")),
+    };
+    let time = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    match time {
+        Some(ms @ 1..=MOST) => Ok(ms),
+        Some(_) => Err("must be from 1 ms to an hour".to_owned()),
+        None => Err(format!("{text:?} is not a time such as 200ms, 5s or 2m")),
+    }
 }
 
 /// Writes `17 B`, `1.5 KiB`, `256.0 MiB`.
@@ -98,6 +125,19 @@ mod tests {
         }
         assert_eq!(parse_bytes_per_s("2G/s"), Ok(2 << 30));
         assert_eq!(parse_bytes_per_s("100M"), Ok(100 << 20));
+        assert!(parse_bytes_per_s("2").is_err());
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, ms) in
+            [("1", 1), ("200", 200), ("200ms", 200), ("1s", 1000), ("2 m", 120_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(parse_ms(text), Ok(ms), "{text}");
+        }
+        for text in ["", "0", "-1", "s", "1.5s", "2h", "1d", "99999999999999999999"] {
+            assert!(parse_ms(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -202,6 +202,81 @@ fn impossible_size() {
     pool.run(&[]).args(["--", "true"]).output().expect(&[2]).says(&["--size", "many"], &[]);
 }
 
+/// Each is refused before the program starts, and says what is wrong and what would do.
+#[test]
+fn options_that_cannot_be_kept() {
+    let pool = Pool::formatted();
+    let refused: &[(&[&str], i32, &[&str])] = &[
+        (&["--nvm-bandwidth", "2"], 2, &["--nvm-bandwidth", "1M/s"]),
+        (&["--age-max", "2d"], 2, &["--age-max", "ms, s, m or h"]),
+        (&["--read-cache", "1M"], 2, &["--write-behind"]),
+        (&["--fence", "none"], REFUSED, &["--fence none", "--exclusive"]),
+        (&["--fence", "inotify", "--write-behind", "on"], REFUSED, &["--write-behind", "--fence lease"]),
+        (&["--batch-min", "2M", "--batch-max", "1M"], REFUSED, &["--batch-min", "--batch-max"]),
+        (&["--summary=/no/such/directory/file"], REFUSED, &["/no/such/directory/file"]),
+    ];
+    for (options, status, says) in refused {
+        let run = Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]).args(*options);
+        let output = run.args(["--", "echo", "the program ran"]).output();
+        output.expect(&[*status]).says(says, &[]);
+        assert!(!output.stdout.contains("the program ran"), "{}", output.told());
+    }
+    let other =
+        Cmd::holdfast("run").args(["--volatile", "--pool", pool.text(), "--size", "1G", "--", "true"]);
+    other.output().expect(&[REFUSED]).says(&[pool.text(), "--size", "1.0 GiB"], &[]);
+    let empty = Cmd::holdfast("run").env("HOLDFAST_POOL", "").args(["--volatile", "--", "true"]);
+    empty.output().expect(&[2]).says(&["HOLDFAST_POOL"], &[]);
+}
+
+/// A run that asked for every write to be durable joined a keeper that absorbs nothing before a
+/// file's first sync, and said nothing.
+#[test]
+fn a_joined_keeper_that_promises_less_is_refused() {
+    let pool = Pool::formatted();
+    let run = |options: &[&str]| {
+        Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]).args(options).arg("--")
+    };
+    let mut first = run(&["--durability=sync", "--age-max=2s"]).args(["sleep", "30"]).spawn();
+    proc::wait_until(Duration::from_secs(10), "the program", || {
+        proc::descendants(first.id()).into_iter().any(|pid| !proc::is_holdfast(pid))
+    });
+    let asks = ["--durability=write", "--age-max=5s"];
+    let refused = run(&asks).args(["echo", "the program ran"]).output();
+    refused
+        .expect(&[REFUSED])
+        .says(&[pool.text(), "--durability is sync, not write", "2000 ms, not 5000 ms", "--join-as-is"], &[]);
+    assert!(!refused.stdout.contains("the program ran"), "{}", refused.told());
+    let joined = run(&[asks[0], asks[1], "--join-as-is"]).arg("true").ok();
+    assert!(joined.stderr.contains("--durability is sync, not write"), "{}", joined.told());
+    // What is not asked for by name asks for nothing, and what is the same is the same.
+    for options in [&[][..], &["--durability=sync", "--age-max=2000ms"]] {
+        let joined = run(options).arg("true").ok();
+        assert!(!joined.stderr.contains("as it is"), "{}", joined.told());
+    }
+    proc::descendants(first.id())
+        .into_iter()
+        .filter(|pid| !proc::is_holdfast(*pid))
+        .for_each(proc::kill_hard);
+    drop(first.wait());
+}
+
+/// Whoever asked for Holdfast and got the kernel alone hears so without asking.
+#[test]
+fn nothing_absorbed_is_said() {
+    let tmpfs = Tmpfs::new("24m");
+    let file = tmpfs.0.path().join("file");
+    let write = |to: &Path| {
+        let to = format!("of={}", text(to));
+        Pool::new().run(&[]).args(["--", "dd", "if=/dev/zero", &to, "bs=4k", "count=4", "conv=fsync"]).ok()
+    };
+    let output = write(&file);
+    assert!(output.stderr.contains("NOTHING was absorbed"), "{}", output.told());
+    assert!(output.stderr.contains(text(&file)), "{}", output.told());
+    let disk = Disk::new(Kind::Ext4);
+    let output = write(&disk.root.join("file"));
+    assert!(!output.stderr.contains("NOTHING"), "{}", output.told());
+}
+
 #[test]
 fn volatile_media_needs_consent() {
     let pool = Pool::formatted();

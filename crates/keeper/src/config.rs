@@ -46,7 +46,7 @@ pub enum Durability {
 }
 
 /// Everything a keeper is started with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperConfig {
     /// The pool: a DAX device, a file on a DAX file system, or a file on tmpfs.
     pub pool: PathBuf,
@@ -86,6 +86,12 @@ pub struct KeeperConfig {
     pub nvm_bandwidth_bytes_per_s: u64,
     /// Whether the keeper ends by itself when its last client is gone.
     pub exit_when_unused: bool,
+}
+
+impl Default for KeeperConfig {
+    fn default() -> Self {
+        Self::new(PathBuf::new())
+    }
 }
 
 impl KeeperConfig {

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::config::KeeperConfig;
+
 /// Why a file is left to the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BypassedFile {
@@ -116,6 +118,9 @@ pub struct Status {
     pub backlog_bytes: u64,
     /// Errors the keeper met while bringing files to disk, newest last, at most 20.
     pub errors: Vec<String>,
+    /// What the keeper was started with.
+    #[serde(default)]
+    pub options: KeeperConfig,
     /// Counters.
     pub summary: Summary,
 }

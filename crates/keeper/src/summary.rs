@@ -102,6 +102,7 @@ impl Keeper {
                 sealed * self.durable.superblock.layout.segment_bytes + in_lanes
             },
             errors: locked(&self.notes.errors).iter().cloned().collect(),
+            options: self.config.clone(),
             summary: self.summary(dirty == 0),
         }
     }

@@ -129,8 +129,10 @@ fn check_memory(fd: BorrowedFd<'_>, path: &Path, len: u64) -> Result<(), MediaEr
     }
 }
 
+/// What had been free before: the part that was allocated counts with the rest.
 fn no_space(fd: BorrowedFd<'_>, path: &Path, len: u64) -> MediaError {
-    let free = fstatfs(fd).map_or(0, |s| s.f_bavail * s.f_bsize as u64);
+    let left = fstatfs(fd).map_or(0, |s| s.f_bavail * s.f_bsize as u64);
+    let free = left + fstat(fd).map_or(0, |stat| stat.st_blocks as u64 * 512);
     MediaError::NoSpace { path: path.to_owned(), len, file_system: file_system_of(fd), free }
 }
 
