@@ -17,6 +17,9 @@ fn main() {
     script(&out.join("libgcc_s.so"), &format!("GROUP ( {} )\n", unwinder.join(" ")));
     script(&out.join("libc.so"), &format!("INPUT ( {} )\n", tool_file("libc.so.6")));
     println!("cargo::rustc-link-search=native={}", out.display());
+    // What is ours is called by ours: a program that exports `sigaction` itself, and calls the next
+    // library's from there, would be called back for ever.
+    println!("cargo::rustc-link-arg-cdylib=-Wl,-Bsymbolic");
     // The unwinder asks glibc's loader where tables lie. What is ours and fails makes it ask
     // `dl_iterate_phdr` instead.
     println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym=_dl_find_object=holdfast_find_no_object");

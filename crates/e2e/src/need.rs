@@ -31,6 +31,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("musl-gcc", "musl-tools"),
     ("ndctl", "ndctl"),
+    ("nm", "binutils"),
     ("pg_amcheck", "postgresql-15"),
     ("pg_checksums", "postgresql-15"),
     ("pgbench", "postgresql-15"),

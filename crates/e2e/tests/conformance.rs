@@ -16,7 +16,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::transcript::differences;
-use holdfast_e2e::{disk, proc, report, tally};
+use holdfast_e2e::{disk, need, proc, report, tally};
 use tempfile::TempDir;
 
 /// How often the log is brought to disk while the checks run: one of them waits for it.
@@ -32,17 +32,37 @@ const SHOWN_MAX: usize = 12;
 /// The compiled checks.
 fn program() -> &'static Path {
     static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let build = || {
-        let home = disk::directory();
-        let program = home.path().join("conform");
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
-        let sources = std::fs::read_dir(sources).expect("sources").map(|entry| entry.expect("source").path());
-        let sources: Vec<PathBuf> =
-            sources.filter(|path| path.extension().is_some_and(|name| name == "c")).collect();
-        Cmd::new("gcc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources).arg("-lutil").ok();
-        (home, program)
+    &BUILT.get_or_init(|| build(|_| Vec::new())).1
+}
+
+/// The same with a function of its own for each name that the library hooks, as beam.smp has
+/// `sigaction`: each goes on to the next library's.
+fn exporting_program() -> &'static Path {
+    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let export = |home: &Path| {
+        let library = need::holdfast().with_file_name("libholdfast.so");
+        let symbols = Cmd::new(need::tool("nm")).args(["-D", "--defined-only"]).arg(library).ok().stdout;
+        let names = symbols.lines().filter_map(|line| line.rsplit(' ').next());
+        let names: Vec<&str> = names.filter(|name| !name.starts_with("holdfast_")).collect();
+        assert!(names.len() > 200, "{} names: {symbols}", names.len());
+        let slots: String = names.iter().map(|name| format!("EXPORT({name})\n")).collect();
+        std::fs::write(home.join("names.h"), slots).expect("written");
+        let forward = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/exports/forward.c");
+        vec!["-rdynamic".into(), "-I".into(), home.into(), forward]
     };
-    &BUILT.get_or_init(build).1
+    &BUILT.get_or_init(|| build(export)).1
+}
+
+fn build(more: impl Fn(&Path) -> Vec<PathBuf>) -> (TempDir, PathBuf) {
+    let home = disk::directory();
+    let program = home.path().join("conform");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
+    let sources = std::fs::read_dir(sources).expect("sources").map(|entry| entry.expect("source").path());
+    let sources: Vec<PathBuf> =
+        sources.filter(|path| path.extension().is_some_and(|name| name == "c")).collect();
+    let gcc = Cmd::new("gcc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).args(sources);
+    gcc.args(more(home.path())).arg("-lutil").ok();
+    (home, program)
 }
 
 /// Whether one theme or check is asked for.
@@ -82,8 +102,8 @@ fn fresh(root: &Path, name: &str) -> PathBuf {
     path
 }
 
-fn native(theme: &str, directory: &Path) -> String {
-    Cmd::new(program()).args(["run", theme]).arg(directory).ok().stdout
+fn native(program: &Path, theme: &str, directory: &Path) -> String {
+    Cmd::new(program).args(["run", theme]).arg(directory).ok().stdout
 }
 
 fn tree(directory: &Path) -> String {
@@ -95,8 +115,8 @@ fn tree_of(transcript: &str) -> &str {
 }
 
 /// Runs a theme both ways and compares transcripts, trees at the end, and trees after the drain.
-fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: u64) {
-    let natively = native(theme, &fresh(root, &format!("native-{place}-{theme}")));
+fn compare(program: &Path, root: &Path, place: &str, theme: &str, options: &[&str], writes_min: u64) {
+    let natively = native(program, theme, &fresh(root, &format!("native-{place}-{theme}")));
     let directory = fresh(root, &format!("held-{place}-{theme}"));
     let text = directory.to_str().expect("text");
     let place = format!("{place}, {theme}");
@@ -107,7 +127,7 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
         *last = "--exclusive";
         all.push(text);
     }
-    let argv = [program().to_str().expect("text"), "run", theme, text];
+    let argv = [program.to_str().expect("text"), "run", theme, text];
     let (output, summary) = pool.run_summarised(&all, &argv);
     output.ok();
     must_agree(&place, &natively, &output.stdout);
@@ -139,10 +159,11 @@ fn compare(root: &Path, place: &str, theme: &str, options: &[&str], writes_min: 
 
 /// `absorbed` says which part of the checks' writes must have been, in percent.
 fn all_themes(root: &Path, place: &str, modes: &[(&str, &[&str])], absorbed: u64) {
-    themes_where(|_| true, root, place, modes, absorbed);
+    themes_where(program(), |_| true, root, place, modes, absorbed);
 }
 
 fn themes_where(
+    program: &Path,
     wanted: impl Fn(&str) -> bool,
     root: &Path,
     place: &str,
@@ -157,7 +178,7 @@ fn themes_where(
         for (mode, options) in modes {
             let place = format!("{place}-{mode}");
             let writes_min = writes * absorbed / 100;
-            let run = || compare(root, &place, theme, options, writes_min);
+            let run = || compare(program, root, &place, theme, options, writes_min);
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
                 failures.push(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| place.clone()));
             }
@@ -224,7 +245,7 @@ fn ext4_behind_leases_shows_no_difference() {
     // What a lease can be seen by; the rest with everything.
     let themes = ["locks", "opening"];
     let wanted = |theme: &str| runs_everything() || asked_for() || themes.contains(&theme);
-    themes_where(wanted, &disk.root, "ext4", modes, 50);
+    themes_where(program(), wanted, &disk.root, "ext4", modes, 50);
 }
 
 #[test]
@@ -234,7 +255,7 @@ fn xfs_in_state_behind_shows_no_difference() {
     let wanted =
         |theme: &str| ["copies", "mapping", "metadata", "sizing", "writing"].contains(&theme) || asked_for();
     let modes: &[(&str, &[&str])] = &[(BEHIND, &["--write-behind=at-once"])];
-    themes_where(wanted, &disk.root, "xfs", modes, ABSORBED_BEHIND);
+    themes_where(program(), wanted, &disk.root, "xfs", modes, ABSORBED_BEHIND);
 }
 
 #[test]
@@ -253,6 +274,14 @@ fn btrfs_shows_no_difference() {
 fn tmpfs_shows_no_difference() {
     let memory = Memory::new();
     all_themes(memory.0.path(), "tmpfs", &[("unmanaged", &[])], 0);
+}
+
+/// Erlang's machine exports `sigaction` and asks for the next library's: the library's own calls of
+/// it led back to the program, for ever.
+#[test]
+fn a_program_that_exports_every_hooked_name_shows_no_difference() {
+    let disk = Disk::new(Kind::Ext4);
+    themes_where(exporting_program(), |_| true, &disk.root, "ext4-exporting", &both_fences()[..1], 100);
 }
 
 /// A tmpfs of its own, small enough to be filled up.

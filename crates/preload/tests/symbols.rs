@@ -174,14 +174,25 @@ fn sources() -> BTreeMap<String, String> {
     sources
 }
 
+/// What stands above the table.
+const HEAD: &str = "\
+# Every function of libc
+
+Made by `crates/preload/tests/symbols.rs` from the lists in `crates/preload/tests/symbols`, which it
+compares with what glibc and musl export. Tests: themes of the conformance checks
+(`crates/e2e/conformance`), or programs (`.c`) of the library's own tests and the differential
+fuzzer; at most three are named. With musl what libc writes by itself is left to the kernel
+([interposition.md](interposition.md)).
+
+## With a hook
+
+| function | what is done | test |
+| --- | --- | --- |
+";
+
 fn table() -> String {
     const TESTS_MAX: usize = 3;
-    let mut page = String::from(
-        "# Every function of libc\n\nMade by `crates/preload/tests/symbols.rs` from the lists in `crates/preload/tests/symbols`, which it \
-         compares with\nwhat glibc and musl export. Tests: themes of the conformance checks (`crates/e2e/conformance`), or programs \
-         (`.c`) of\nthe library's own tests and the differential fuzzer; at most three are named. With musl \
-         what\nlibc writes by itself is left to the kernel ([interposition.md](interposition.md)).\n\n## With a hook\n\n| function | what is done | test |\n| --- | --- | --- |\n",
-    );
+    let mut page = String::from(HEAD);
     let sources = sources();
     for hook in hooks() {
         if hook.does.starts_with("our own") {
