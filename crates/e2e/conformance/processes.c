@@ -246,6 +246,26 @@ static int receive_fd(int socket) {
     memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
     return T(fd);
 }
+// musl copies what is given to it, and dies of it by itself.
+#ifdef __GLIBC__
+CHECK(messages_that_cannot_be_read, 0) {
+    int ends[2];
+    T(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    char *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char byte = 'x';
+    struct iovec part = { &byte, 1 };
+    T(sendmsg(ends[0], NULL, 0));
+    T(sendmsg(ends[0], (struct msghdr *)bad, 0));
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = bad, .msg_controllen = 64 };
+    T(sendmsg(ends[0], &message, 0));
+    T(sendmmsg(ends[0], NULL, 1, 0));
+    T(sendmmsg(ends[0], (struct mmsghdr *)bad, 2, 0));
+    struct mmsghdr two[2] = { { .msg_hdr = { .msg_iov = &part, .msg_iovlen = 1 } }, { .msg_hdr = message } };
+    two[1].msg_hdr.msg_control = bad;
+    T(sendmmsg(ends[0], two, 2, 0));
+    munmap(bad, 4096);
+}
+#endif
 CHECK(a_descriptor_sent_to_a_child, 1) {
     int ends[2];
     T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));

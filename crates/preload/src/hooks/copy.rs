@@ -206,13 +206,20 @@ fn length_of(word: usize) -> usize {
     if patch::is_musl() { word & 0xffff_ffff } else { word }
 }
 
-/// Leaves the files of all descriptors in a message to the kernel.
+/// Leaves the files of all descriptors in a message to the kernel. An address that cannot be read is
+/// the kernel's to refuse.
 unsafe fn give_away(message: *const msghdr) {
-    // SAFETY: the caller has checked that it is not null; the program says it is a message.
-    let message = unsafe { &*message };
+    if message.is_null() || !memory::is_range_readable(message.addr(), size_of::<msghdr>()) {
+        return;
+    }
+    // SAFETY: the program says that it is a message, and it can be read.
+    let message = unsafe { message.read_unaligned() };
     let (control, bytes) = (message.msg_control.cast::<u8>(), length_of(message.msg_controllen));
     let mut at = 0usize;
-    while !control.is_null() && at.checked_add(16).is_some_and(|end| end <= bytes) {
+    while at.checked_add(16).is_some_and(|end| end <= bytes) {
+        if control.is_null() || !memory::is_range_readable(control.addr() + at, 16) {
+            return;
+        }
         // SAFETY: a control header lies within the buffer: 8 bytes of length, 4 of level, 4 of
         // type.
         let (length, level, kind) = unsafe {
@@ -223,7 +230,7 @@ unsafe fn give_away(message: *const msghdr) {
                 header.add(12).cast::<c_int>().read_unaligned(),
             )
         };
-        if length < 16 || length > bytes - at {
+        if length < 16 || length > bytes - at || !memory::is_range_readable(control.addr() + at, length) {
             return;
         }
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
@@ -243,7 +250,7 @@ unsafe fn give_away(message: *const msghdr) {
 /// `sendmsg`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if !message.is_null() && process::client().is_some() {
+    if process::client().is_some() {
         // SAFETY: the program's own message.
         unsafe { give_away(message) };
     }
@@ -267,10 +274,14 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !messages.is_null() && process::client().is_some() {
+    if process::client().is_some() {
         for index in 0..count.min(1024) as usize {
-            // SAFETY: the program's own messages.
-            unsafe { give_away(&raw const (*messages.add(index)).msg_hdr) };
+            let message = messages.wrapping_add(index);
+            if messages.is_null() || !memory::is_range_readable(message.addr(), size_of::<libc::mmsghdr>()) {
+                break;
+            }
+            // SAFETY: the program's own messages, as far as they can be read.
+            unsafe { give_away(&raw const (*message).msg_hdr) };
         }
     }
     if patch::is_musl() {
