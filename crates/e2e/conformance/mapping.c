@@ -14,6 +14,20 @@ CHECK(a_shared_mapping_before_any_write, 0) {
     T(fsync(fd));
     state(fd);
 }
+CHECK(a_mapping_that_is_refused, 5) {
+    int fd = make("a", 8192, 1);
+    T(fsync(fd));
+    int out = T(open("a", O_WRONLY));
+    P(mmap(NULL, 8192, RW, MAP_SHARED, out, 0));
+    P(mmap(NULL, 0, RW, MAP_SHARED, fd, 0));
+    P(mmap(NULL, 8192, RW, MAP_SHARED, fd, 100));
+    P(mmap(NULL, 8192, RW, MAP_SHARED_VALIDATE | 0x80000000, fd, 0));
+    T(pwrite(fd, "still in the log", 16, 0));
+    P(mmap(NULL, 8192, RW, MAP_SHARED_VALIDATE | 0x80000 /* MAP_SYNC */, fd, 0));
+    for (int at = 0; at < 3; at++) T(pwrite(fd, "and now", 7, 100 * at));
+    T(fsync(fd));
+    state(fd);
+}
 CHECK(a_shared_mapping_after_writes, 2) {
     int fd = make("a", 8192, 1);
     T(pwrite(fd, "written", 7, 100));

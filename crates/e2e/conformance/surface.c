@@ -32,6 +32,15 @@ typedef ssize_t writing_at(int, const void *, size_t, off_t);
 typedef ssize_t vectors(int, const struct iovec *, int);
 typedef ssize_t vectors_at(int, const struct iovec *, int, off_t);
 typedef ssize_t vectors_flagged(int, const struct iovec *, int, off_t, int);
+CHECK(a_question_that_no_file_answers, 4) {
+    int fd = make("a", 4096, 1);
+    T(fsync(fd));
+    T(ioctl(fd, 0x5899, 0));
+    T(ioctl(fd, TIOCGWINSZ, big));
+    for (int at = 0; at < 3; at++) T(pwrite(fd, "and now", 7, 100 * at));
+    T(fsync(fd));
+    state(fd);
+}
 CHECK(every_form_of_write, 25) {
     int fd = make("a", 100, 1);
     FORMS(writing, R(f(fd, name, strlen(name))), "write", "__write", "__write_nocancel");

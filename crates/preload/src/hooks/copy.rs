@@ -191,12 +191,15 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
             }
             give(result) as c_int
         }
-        _ => {
-            if let Target::Managed(_) = target::of_other(fd) {
+        // Programs ask whether a file can do something; one that cannot stays in the log.
+        _ if matches!(target::of_other(fd), Target::Managed(_)) => {
+            let result = around(fd, kernel) as c_int;
+            if result >= 0 {
                 target::leave_to_kernel(fd, Reason::Uncovered);
             }
-            give(kernel()) as c_int
+            result
         }
+        _ => give(kernel()) as c_int,
     }
 }
 

@@ -76,7 +76,9 @@ pub unsafe extern "C-unwind" fn mmap(
 ) -> *mut c_void {
     let shared = matches!(flags & 0xf, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
     let watched = shared && fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && process::client().is_some();
-    if watched && protection & libc::PROT_WRITE != 0 {
+    let writes = watched && protection & libc::PROT_WRITE != 0;
+    let is_possible = writes && is_possible(bytes, protection, flags, fd, offset);
+    if is_possible {
         // Gives descriptors whose opening was not seen a row, so that the next line knows them.
         let _: Target = target::of_other(fd);
         target::leave_to_kernel(fd, Reason::MappedShared);
@@ -92,13 +94,30 @@ pub unsafe extern "C-unwind" fn mmap(
     }
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };
-    if let Target::Managed(handle) = target
-        && result > 0
-        && !remember(result as usize, bytes, handle.file)
-    {
+    let is_unknown = match target {
+        Target::Managed(handle) => result > 0 && !remember(result as usize, bytes, handle.file),
+        _ => false,
+    };
+    // A mapping that came about after all is left now: nobody knows its address yet.
+    if is_unknown || writes && !is_possible && result > 0 {
         target::leave_to_kernel(fd, Reason::MappedShared);
     }
     give(result) as *mut c_void
+}
+
+/// Whether the kernel makes such a mapping, where it may choose the place: programs ask for one to
+/// find out (MAP_SYNC), and a file of which none exists stays in the log.
+fn is_possible(bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> bool {
+    const PLACES: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
+    let flags = flags & !PLACES;
+    // SAFETY: nobody is told the address of the mapping, which is gone again before the next line.
+    unsafe {
+        let probed = call!(libc::SYS_mmap, 0usize, bytes, protection, flags, fd, offset);
+        if probed > 0 {
+            call!(libc::SYS_munmap, probed, bytes);
+        }
+        probed > 0
+    }
 }
 
 /// A range's protection is about to change.
