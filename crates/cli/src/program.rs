@@ -142,8 +142,12 @@ fn secure_execution(path: &Path, facts: &Metadata) -> Option<&'static str> {
 }
 
 fn has_capabilities(path: &Path) -> bool {
-    let mut nothing = [0u8; 0];
-    rustix::fs::getxattr(path, "security.capability", &mut nothing[..]).is_ok_and(|bytes| bytes > 0)
+    // The largest form that there is has 24 bytes; a larger one would be one, too.
+    let mut found = [0u8; 64];
+    match rustix::fs::getxattr(path, "security.capability", &mut found[..]) {
+        Ok(bytes) => bytes > 0,
+        Err(errno) => errno == rustix::io::Errno::RANGE,
+    }
 }
 
 fn no_new_privileges() -> bool {

@@ -481,6 +481,22 @@ fn setuid_program() {
 }
 
 #[test]
+fn program_with_capabilities() {
+    let disk = Disk::new(Kind::Ext4);
+    let program = disk.root.join("program");
+    std::fs::copy("/bin/true", &program).expect("copy");
+    // cap_net_raw, permitted and effective (struct vfs_cap_data, revision 2).
+    let mut capabilities = [0u8; 20];
+    capabilities[..4].copy_from_slice(&0x0200_0001u32.to_le_bytes());
+    capabilities[4..8].copy_from_slice(&(1u32 << 13).to_le_bytes());
+    let hex: String = capabilities.iter().map(|byte| format!("{byte:02x}")).collect();
+    let set = "import os, sys; os.setxattr(sys.argv[1], 'security.capability', bytes.fromhex(sys.argv[2]))";
+    Cmd::new("python3").args(["-c", set, text(&program), &hex]).ok();
+    let run = Pool::of_user(NOBODY, "").run(&[]).arg("--").arg(&program).output();
+    run.expect(&[REFUSED]).says(&[text(&program)], &["file capabilities"]);
+}
+
+#[test]
 fn unknown_program() {
     let run = Pool::new().run(&[]).args(["--", "no-such-program-anywhere"]).output();
     run.expect(&[127]).says(&["no-such-program-anywhere"], &["not found", "no such"]);
