@@ -154,6 +154,21 @@ fn busy_pool_names_its_owner() {
     drop(program.wait());
 }
 
+/// `su` keeps the variable of whoever called it, and a container's /run may be read-only: a keeper
+/// is found elsewhere then.
+#[test]
+fn a_runtime_directory_that_is_not_ours() {
+    need::root();
+    let roots = disk::directory();
+    let run = Pool::of_user(NOBODY, "").run(&[]).env("XDG_RUNTIME_DIR", text(roots.path()));
+    run.args(["--", "true"]).ok();
+    let pool = Pool::new();
+    let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
+    let namespace = Cmd::new(need::tool("unshare")).args(["-m", "sh", "-c", script, "sh"]);
+    let run = namespace.arg(need::holdfast()).args(["run", "--volatile", "--size", "64M", "--pool"]);
+    run.args([pool.text(), "--", "true"]).ok();
+}
+
 /// A tmpfs of its own, unmounted at the end.
 struct Tmpfs(tempfile::TempDir);
 
@@ -648,8 +663,18 @@ fn changed_file_is_exported_and_discarded() {
     let theirs = content(&file);
     let out = disk.root.join("out");
     std::fs::create_dir(&out).expect("directory");
+    // Somebody prepared links where it is about to write.
+    let elsewhere = out.with_extension("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("directory");
+    let name = file.file_name().expect("a name").to_str().expect("text");
+    for slot in 0..16 {
+        std::os::unix::fs::symlink(&elsewhere, out.join(format!("{slot}-{name}"))).expect("link");
+    }
     let exported = pool.command("recover").arg("--export").arg(&out).output();
     exported.expect(&[0, 1]);
+    assert!(std::fs::read_dir(&elsewhere).expect("directory").next().is_none(), "a link was followed");
+    let others = Cmd::new("find").arg(&out).args(["-type", "f", "-perm", "/077"]).ok();
+    assert!(others.stdout.is_empty(), "others may read {}", others.stdout);
     let found = Cmd::new("grep").args(["-rlc", "nnnnnnnnnnnnnnnn"]).arg(&out).output();
     assert!(found.status.success(), "nothing exported holds the writes\n{}", exported.told());
     assert!(content(&file) == theirs, "the export wrote to the file");

@@ -5,19 +5,27 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// The directory of this user's keeper sockets.
+/// The directory of this user's keeper sockets. A place that cannot be ours (`su` keeps the
+/// XDG_RUNTIME_DIR of whoever called it; a container's /run is read-only) is passed over, by those
+/// who serve and by those who look for them alike.
 fn directory() -> PathBuf {
     let uid = rustix::process::geteuid();
-    if uid.is_root() {
-        return PathBuf::from("/run/holdfast");
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if Path::new(&dir).is_absolute() => Path::new(&dir).join("holdfast"),
-        _ => PathBuf::from(format!("/tmp/holdfast-{}", uid.as_raw())),
+    let usual = if uid.is_root() {
+        Some(PathBuf::from("/run"))
+    } else {
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
+    };
+    let is_ours = |dir: &PathBuf| {
+        std::fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid.as_raw())
+            && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+    };
+    match usual.filter(is_ours) {
+        Some(dir) => dir.join("holdfast"),
+        None => PathBuf::from(format!("/tmp/holdfast-{}", uid.as_raw())),
     }
 }
 
@@ -33,14 +41,20 @@ pub fn prepare_directory() -> io::Result<()> {
     let path = directory();
     let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
     match std::fs::DirBuilder::new().mode(mode).create(&path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let why = format!("cannot make {}, where programs find their keeper: {error}", path.display());
+            return Err(io::Error::new(error.kind(), why));
+        }
         _ => {}
     }
     let meta = std::fs::symlink_metadata(&path)?;
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
         return Err(io::Error::other(format!(
-            "{} is not a directory of this user alone; remove it",
-            path.display()
+            "{} is not a directory of this user alone: it belongs to user {} with mode {:o}. Have it removed, or \
+             set XDG_RUNTIME_DIR to a directory of your own",
+            path.display(),
+            meta.uid(),
+            meta.mode() & 0o7777
         )));
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))

@@ -3,7 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
@@ -36,7 +37,9 @@ struct Info<'a> {
 }
 
 /// Makes `directory/<slot>-<name>/` with `data` (the records applied to an empty file),
-/// `records.json` and `info.json`. Durable when it returns: the records may be discarded next.
+/// `records.json` and `info.json`, for this user's eyes alone. A name that is taken is left alone:
+/// whatever stands there may have been prepared by somebody. Durable when it returns: the records
+/// may be discarded next.
 pub(super) fn export(
     source: &Source<'_, impl Nvm>,
     directory: &Path,
@@ -45,10 +48,11 @@ pub(super) fn export(
     reason: &str,
 ) -> io::Result<()> {
     let shown = file.shown();
-    let name: String = shown.rsplit('/').next().unwrap_or("file").chars().take(100).collect();
-    let target = directory.join(format!("{}-{name}", file.slot));
-    fs::create_dir_all(&target)?;
-    let data = OsFile::from(File::create(target.join("data"))?);
+    let name = shown.rsplit('/').next().unwrap_or("file");
+    let name: String = name.chars().filter(|char| !char.is_control()).take(100).collect();
+    fs::create_dir_all(directory)?;
+    let target = new_directory(directory, &format!("{}-{name}", file.slot))?;
+    let data = OsFile::from(new_file(&target.join("data"))?);
     replay(&source.payloads(), entries, &data, &mut |_| {})?;
     data.sync()?;
     let rows: Vec<RecordRow> = entries.iter().map(row).collect();
@@ -63,6 +67,23 @@ pub(super) fn export(
     json(&target.join("info.json"), &info)?;
     File::open(&target)?.sync_all()?;
     File::open(directory)?.sync_all()
+}
+
+/// A directory under a name that was free: `name`, `name.2`, `name.3` and so on.
+fn new_directory(parent: &Path, name: &str) -> io::Result<PathBuf> {
+    let names = (1..).map(|nth| if nth == 1 { name.to_owned() } else { format!("{name}.{nth}") });
+    for name in names {
+        let path = parent.join(name);
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path),
+        }
+    }
+    unreachable!("there is always one more name")
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn row(entry: &Entry) -> RecordRow {
@@ -84,7 +105,7 @@ fn row(entry: &Entry) -> RecordRow {
 }
 
 fn json(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
+    let mut out = BufWriter::new(new_file(path)?);
     serde_json::to_writer_pretty(&mut out, value)?;
     out.write_all(b"\n")?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
