@@ -98,7 +98,9 @@ struct RawStamp {
     mode: U32,
     owner: U32,
     group: U32,
-    reserved: [u8; 44],
+    reserved: [u8; 4],
+    born_ns: U64,
+    unused: [u8; 32],
 }
 const _: () = assert!(size_of::<RawStamp>() == 128 && STAMPS[0] + 128 <= STAMPS[1]);
 const _: () = assert!(STAMPS[1] + 128 <= HINTS[0]);
@@ -167,10 +169,20 @@ pub struct Stamp {
     pub modified_ns: i64,
     /// Last change of any kind, in nanoseconds since 1970.
     pub changed_ns: i64,
+    /// When the file was made, in nanoseconds since 1970, if the file system tells: with the handle
+    /// it says who the file is, since a handle can be given again once a crash took its file.
+    pub born_ns: Option<i64>,
     /// The mount through which the keeper had it.
     pub mount: Mount,
     /// Mode and owner then.
     pub ownership: Ownership,
+}
+
+impl Stamp {
+    /// Whether a file with the handle of the stamp's, born at that moment, is the same one.
+    pub fn is_of(&self, born_ns: Option<i64>) -> bool {
+        self.born_ns.is_none() || born_ns.is_none() || self.born_ns == born_ns
+    }
 }
 
 /// What the keeper said last of a file that it changes by itself (state Behind).
@@ -342,6 +354,7 @@ impl<N: Nvm> Slots<'_, N> {
             size: raw.size.get(),
             modified_ns: raw.modified_ns.get() as i64,
             changed_ns: raw.changed_ns.get() as i64,
+            born_ns: Some(raw.born_ns.get() as i64).filter(|&born_ns| born_ns != 0),
             mount: Mount { boot: raw.boot, id: raw.mount.get() },
             ownership: Ownership { mode: raw.mode.get(), owner: raw.owner.get(), group: raw.group.get() },
         };
@@ -356,6 +369,7 @@ impl<N: Nvm> Slots<'_, N> {
         raw.size = U64::new(stamp.size);
         raw.modified_ns = U64::new(stamp.modified_ns as u64);
         raw.changed_ns = U64::new(stamp.changed_ns as u64);
+        raw.born_ns = U64::new(stamp.born_ns.unwrap_or(0) as u64);
         raw.boot = stamp.mount.boot;
         raw.mount = U64::new(stamp.mount.id);
         raw.mode = U32::new(stamp.ownership.mode);

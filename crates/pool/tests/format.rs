@@ -92,6 +92,7 @@ fn the_document_shows_the_bytes_that_are_written() {
         size: 4096,
         modified_ns: 1_700_000_000_123_456_789,
         changed_ns: 1_700_000_000_987_654_321,
+        born_ns: Some(1_600_000_000_000_000_001),
         mount: Mount { boot: *b"id of this boot!", id: 5001 },
         ownership,
     };

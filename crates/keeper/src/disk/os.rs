@@ -321,7 +321,7 @@ impl DiskFile for OsFile {
             modified_ns: ns(&found.stx_mtime),
             changed_ns: ns(&found.stx_ctime),
             mount: if told.contains(MNT_ID_UNIQUE) { found.stx_mnt_id } else { 0 },
-            born_unix_s: told.contains(StatxFlags::BTIME).then_some(found.stx_btime.tv_sec),
+            born_ns: told.contains(StatxFlags::BTIME).then(|| ns(&found.stx_btime)),
         })
     }
 

@@ -92,6 +92,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             size: stat.size,
             modified_ns: stat.modified_ns,
             changed_ns: stat.changed_ns,
+            born_ns: stat.born_ns,
             mount: Mount { boot: self.disk.boot(), id: stat.mount },
             ownership: stat.ownership,
         };

@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, Identity, Left, MARK_CREATED, MARK_VOID, Stamp};
 
 use super::run::Source;
 use super::scan::SlotState;
+use crate::disk::Stat;
 
 /// What a slot says of its file.
 pub(super) struct SlotFile {
@@ -77,6 +79,13 @@ impl SlotFile {
     pub(super) fn is_void(&self) -> bool {
         let known = |hint: &Hint| hint.kind != HintKind::Unlink && hint.path != self.hints[0].path;
         self.marks & MARK_VOID != 0 || self.is_unlinking() && !self.hints.iter().any(known)
+    }
+
+    /// Whether a file with the slot's handle is the slot's file. A file system may give the handle
+    /// of a file that a crash took to another one: xfs does, when its log brings an earlier life of
+    /// the inode to its end.
+    pub(super) fn is_born(&self, stat: &Stat) -> bool {
+        self.stamp.is_none_or(|stamp| stamp.is_of(stat.born_ns)) || on(Canary::BirthIgnored)
     }
 
     /// The newest path, or the slot's number when there is none.

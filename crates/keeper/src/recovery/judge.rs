@@ -164,6 +164,7 @@ mod tests {
             size: 10,
             modified_ns: 900 * S,
             changed_ns: 900 * S,
+            born_ns: None,
             mount: Mount { boot: [boot; 16], id: 7 },
             ownership: Ownership { mode: 0o644, owner: 0, group: 0 },
         }
@@ -180,7 +181,7 @@ mod tests {
             modified_ns,
             changed_ns,
             mount: 9,
-            born_unix_s: None,
+            born_ns: None,
         }
     }
 

@@ -10,12 +10,14 @@ use std::process::Command;
 
 use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
 use holdfast_log::Kind;
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Taken};
+use holdfast_pool::{
+    HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Mount, Slots, Stamp, Taken,
+};
 
 mod lost;
 mod pools;
 mod support;
-use support::{Rig, pass};
+use support::{Rig, pass, stamp};
 
 fn none() -> RecoverOptions {
     RecoverOptions::default()
@@ -231,6 +233,34 @@ fn a_file_under_an_unknown_name_is_found_by_its_handle_or_set_aside() {
         ["replayed"] => assert_eq!(fs::read(&elsewhere).unwrap(), b"1..."),
         ["set aside"] => assert_ne!(fs::metadata(&rig.pool).unwrap().uid(), 0, "root may open by handle"),
         _ => panic!("{report:?}"),
+    }
+}
+
+/// xfs gives the handle of a file that a crash took to the next new one. Who was born at another
+/// moment is somebody else, at the file's own path and elsewhere, and whatever the clock says.
+#[test]
+fn a_file_that_was_given_a_lost_ones_handle_is_left_alone() {
+    for (marks, at, outcome) in [
+        (MARK_CREATED, "a", "set aside"),
+        (MARK_CREATED, "elsewhere", "rebuilt"),
+        (MARK_VOID, "a", "unlinked"),
+        (MARK_VOID, "elsewhere", "unlinked"),
+    ] {
+        for apart_ns in [-1, 1] {
+            let rig = Rig::new("handle-twice");
+            let (path, stranger) = (rig.file("a", b"theirs"), rig.dir.join(at));
+            rig.crash(|pool| {
+                let known = stamp(&path, true);
+                let mount = Mount { id: 1, ..known.mount };
+                let born_ns = known.born_ns.map(|born_ns| born_ns + apart_ns);
+                let file = pool.take_with(0, &path, marks, Stamp { born_ns, mount, ..known });
+                pool.write(1, file, 0, b"1");
+                fs::rename(&path, &stranger).unwrap();
+            });
+            let report = rig.recover(&none());
+            assert_eq!(outcomes(&report), [outcome], "{at}: {report:?}");
+            assert_eq!(fs::read(&stranger).unwrap(), b"theirs", "{at}: {report:?}");
+        }
     }
 }
 
