@@ -111,6 +111,7 @@ canaries! {
         RecoverNoTruncate, "7", "recovery leaves truncations out";
         RecoverNoPunch, "7", "recovery leaves punched holes out";
         RecoverUnsynced, "8", "recovery gives records up before they are synced to the file";
+        CutsUncompared, "8 (recovery)", "a file counts as what its records left, whatever they cut off";
         BirthIgnored, "8 (recovery)", "recovery takes a file for a lost one of which it was given the handle";
         RebuiltTooEarly, "8", "recovery marks a file as rebuilt before its copy is written";
         RebuiltUnnamed, "8", "recovery gives a rebuilt file's records up before its name is synced";

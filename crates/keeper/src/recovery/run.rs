@@ -20,7 +20,7 @@ use holdfast_pool::{
 };
 
 use super::apply::Applier;
-use super::compare::is_written;
+use super::compare::is_applied;
 use super::export::export;
 use super::file::SlotFile;
 use super::frames::{self, Payloads, ReadSpill};
@@ -239,7 +239,7 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
             return changed;
         }
         let open = same.file.reopen(Access::Read);
-        let written = open.and_then(|open| is_written(&self.source.payloads(), records, &open));
+        let written = open.and_then(|open| is_applied(&self.source.payloads(), records, &open));
         if matches!(written, Ok(true)) { Changed::No } else { changed }
     }
 

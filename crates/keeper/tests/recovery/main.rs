@@ -309,6 +309,55 @@ fn a_file_changed_after_the_crash_waits_for_a_word() {
     assert!(rig.recover(&none()).clean);
 }
 
+/// A record of the test: a write of text, a cut, or a hole.
+enum Had {
+    Write(u64, &'static [u8]),
+    Cut(u64),
+    Hole(u64, u64),
+}
+
+/// After a sync by its program a file's times are later than anything that is known, and it holds
+/// all that its records say: sizes and holes included.
+#[test]
+fn a_file_that_has_all_of_its_records_is_nobody_elses() {
+    use Had::{Cut, Hole, Write};
+    let ours: &[(&[Had], &[u8])] = &[
+        (&[Cut(0), Write(0, b"new")], b"new"),
+        (&[Write(6, b"far"), Cut(4)], b"....\0"),
+        (&[Write(6, b"far"), Cut(4)], b"...."),
+        (&[Cut(4), Cut(2), Cut(6), Write(5, b"z")], b"..\0\0\0z"),
+        (&[Cut(2), Write(4, b"ab")], b"..\0\0ab"),
+        (&[Cut(2), Write(4, b"ab")], b"....ab"),
+        (&[Cut(2), Write(4, b"ab")], b"..\0\0abc"),
+        (&[Write(0, b"abcd"), Hole(1, 2)], b"a\0\0d.."),
+        (&[Write(0, b"abcd"), Hole(1, 2)], b"abcd.."),
+        (&[Hole(1, 2), Write(0, b"abcd")], b"abcd.."),
+        (&[Write(0, b"ab"), Write(1, b"cd")], b"acd"),
+        (&[Write(0, b"ab"), Write(1, b"cd")], b"abd"),
+    ];
+    for (index, (had, holds)) in ours.iter().enumerate() {
+        let rig = Rig::new("compared");
+        let path = rig.file("a", b"......");
+        rig.crash(|pool| {
+            let file = pool.take(0, &path, 0);
+            for had in *had {
+                match *had {
+                    Write(at, bytes) => pool.write(1, file, at, bytes),
+                    Cut(size) => pool.record(1, file, Kind::Truncate, size, 0, b""),
+                    Hole(at, bytes) => pool.record(1, file, Kind::Punch, at, bytes, b""),
+                };
+            }
+        });
+        pass();
+        fs::write(&path, holds).unwrap();
+        let report = rig.recover(&none());
+        let is_ours = ![1, 5, 6, 8, 11].contains(&index);
+        let outcome = if is_ours { "replayed" } else { "set aside" };
+        assert_eq!(outcomes(&report), [outcome], "{index}: {report:?}");
+        assert_eq!(fs::read(&path).unwrap(), *holds, "{index}");
+    }
+}
+
 #[test]
 fn a_conflict_is_set_aside_exported_and_discarded() {
     let rig = Rig::new("conflict");
