@@ -248,7 +248,10 @@ A file is set aside, not replayed, when it was changed or replaced after the cra
 be told, or when its file system is older than it was known to be. `run` starts no program until you
 have decided: --force replays the log over it, --export saves what the log holds, --discard forgets
 it. A file that was served again since it was set aside cannot be forced. Exits 1 if any file was set
-aside or failed, or if a record is damaged.";
+aside or put off, or if a record is damaged.
+
+A file is put off when something stands in the way: its file system is full, read-only or not mounted,
+or the user may not change it. Nothing is decided by that: the next `recover` tries again.";
 
 /// Arguments of `recover`.
 #[derive(Args, Debug)]

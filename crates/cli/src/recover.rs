@@ -48,10 +48,11 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
     let mut text = String::new();
     for file in outcome.files.iter().filter(|file| report::is_unresolved(file)) {
         text += &match file.outcome.as_str() {
-            "failed" => format!(
-                "{} could not be brought back ({}). Its data stays in the pool: remove the cause and run \
-                 `holdfast recover --pool {pool}` again\n",
-                file.path, file.reason
+            "put off" => format!(
+                "{path} could not be brought back ({reason}). Its data stays in the pool: once nothing stands in the way, \
+                 `holdfast recover --pool {pool}` tries again; or give it up with --discard {path}, after --export DIR\n",
+                path = file.path,
+                reason = file.reason,
             ),
             _ => format!(
                 "{path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \

@@ -137,7 +137,7 @@ pub fn needs_attention(report: &Report) -> bool {
 
 /// Whether a file's records are still waiting for a decision.
 pub fn is_unresolved(file: &FileReport) -> bool {
-    matches!(file.outcome.as_str(), "set aside" | "failed")
+    matches!(file.outcome.as_str(), "set aside" | "put off")
 }
 
 #[cfg(test)]

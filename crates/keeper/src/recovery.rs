@@ -78,7 +78,8 @@ pub struct FileReport {
     /// Its path.
     pub path: String,
     /// `replayed`, `synced` (the page cache had all of it), `rebuilt`, `unlinked`, `already on
-    /// disk`, `set aside`, `discarded` or `failed`.
+    /// disk`, `discarded`, `set aside` (a person decides) or `put off` (the next recovery tries
+    /// again).
     pub outcome: String,
     /// Why, in words.
     pub reason: String,

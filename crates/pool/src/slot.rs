@@ -45,6 +45,8 @@ const IN_USE: u64 = 256;
 const EXPIRED: u64 = 320;
 const MARKS: u64 = 384;
 const LEFT: u64 = 448;
+const LIFE: u64 = 456;
+const LIFE_BOOTED: u64 = 464;
 const STAMPS: [u64; 2] = [512, 640];
 const HINTS: [u64; 2] = [768, 768 + 1664];
 /// The word of a file that the keeper is changing.
@@ -196,6 +198,16 @@ pub enum Left {
     At(u64),
 }
 
+/// The last sign of life of the keeper that had a slot, by its clock, for a recovery that comes
+/// after one which was kept from the file: the heartbeat has moved since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// When that was, in microseconds since 1970.
+    pub last_us: u64,
+    /// When its machine was booted, in microseconds since 1970, if that was known.
+    pub booted_us: Option<u64>,
+}
+
 /// What a path hint says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintKind {
@@ -295,6 +307,7 @@ impl<N: Nvm> Slots<'_, N> {
         self.set_word(slot, EXPIRED, encode(older.unwrap_or(generation)));
         self.set_word(slot, MARKS, encode(marks));
         self.set_word(slot, LEFT, encode(0));
+        self.set_word(slot, LIFE, encode(0));
         let parent = parent.cloned();
         let hint = Hint { kind: HintKind::Name, version: 1, path: path.to_vec(), parent };
         self.write_hint(slot, 0, generation, &hint);
@@ -399,6 +412,23 @@ impl<N: Nvm> Slots<'_, N> {
             Left::At(unix_us) => unix_us.clamp(IN_HAND + 1, CHECKED_MAX),
         };
         self.set_word(slot, LEFT, encode(word));
+    }
+
+    /// The last sign of life that counts for this file, if it is not the pool's.
+    pub fn life(&self, slot: u32) -> Option<Life> {
+        let last_us = self.word(slot, LIFE).filter(|&last_us| last_us != 0)?;
+        Some(Life { last_us, booted_us: self.word(slot, LIFE_BOOTED).filter(|&booted_us| booted_us != 0) })
+    }
+
+    /// Persists that. Torn, a later sign of life stands beside an earlier boot: what was set between
+    /// the two then leaves open what is not, and nothing else.
+    pub fn set_life(&self, slot: u32, life: &Life) {
+        let last = (LIFE, life.last_us.clamp(1, CHECKED_MAX));
+        let booted = (LIFE_BOOTED, life.booted_us.unwrap_or(0).min(CHECKED_MAX));
+        let is_known = self.life(slot).is_some();
+        for (field, value) in if is_known { [last, booted] } else { [booted, last] } {
+            self.set_word(slot, field, encode(value));
+        }
     }
 
     fn read_identity(&self, slot: u32) -> Result<(Identity, Ownership), &'static str> {

@@ -80,6 +80,18 @@ fn is_set_aside(told: &Output, file: &Path, words: &str) {
     assert!(said.contains(words), "it does not say `{words}`\n{}", told.told());
 }
 
+/// `recover` says what kept it from this file, and that it will try again.
+fn is_put_off(told: &Output, file: &Path, words: &str) {
+    told.expect(&[1]);
+    let said = format!("{}{}", told.stdout, told.stderr);
+    assert!(said.contains(text(file)) && said.contains("put off"), "{}", told.told());
+    assert!(
+        said.contains("tries again") && said.contains(words),
+        "it does not say `{words}`\n{}",
+        told.told()
+    );
+}
+
 /// The page cache had every byte, and somebody's write and sync right after the kill was undone by
 /// a replay.
 #[test]
@@ -262,11 +274,11 @@ fn waits_for(disk: &Disk, pool: &Pool, at: &Path, mount: &dyn Fn(), unmount: &dy
     unmount();
     disk.restore_power();
     let told = pool.recover(&[]);
-    is_set_aside(&told, &at.join("second"), "another directory stands");
+    is_put_off(&told, &at.join("second"), "another directory stands");
     assert_eq!(std::fs::read_dir(at).expect("directory").count(), 0, "{}", told.told());
     mount();
     let second = at.join("second");
-    let told = pool.recover(&["--force", text(&second), "--force", text(&at.join("first"))]);
+    let told = pool.recover(&[]);
     told.ok();
     assert_eq!(whole(&second), b"bytes of second", "{}", told.told());
     unmount();
@@ -384,5 +396,102 @@ fn no_old_records_go_over_a_later_life_of_their_file() {
     std::fs::create_dir(&out).expect("directory");
     pool.recover(&["--export", text(&out)]).expect(&[1]);
     assert!(std::fs::read_dir(&out).expect("directory").next().is_some(), "nothing was exported");
+    pool.recover(&["--discard", text(&file)]).ok();
+}
+
+/// What kept recovery from a file once (a disk that was full, mounted read-only or not at all) set
+/// it aside for good, and the next recovery, by which time nothing stood in the way, wanted a word
+/// from a person.
+#[test]
+fn what_stands_in_the_way_is_no_decision() {
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let file = old_file(&disk);
+        killed(&pool, &[LATE], OVERWRITE, &file, || disk.cut_power());
+        disk.restore_power();
+        let older = whole(&file);
+        let remount = |how: &str| drop(Cmd::new("mount").args(["-o", how]).arg(&disk.root).ok());
+        remount("remount,ro");
+        is_put_off(&pool.recover(&[]), &file, "mount its file system for writing");
+        pool.run(&[]).args(["--", "true"]).output().expect(&[120]).says(&[text(&file)], &["tries again"]);
+        remount("remount,rw");
+        Cmd::new("mount").args(["-t", "tmpfs", "none"]).arg(&disk.root).ok();
+        let told = pool.recover(&[]);
+        Cmd::new("umount").arg(&disk.root).ok();
+        is_put_off(&told, &file, "its file system is not mounted");
+        assert!(whole(&file) == older, "{kind:?}\n{}", told.told());
+        let told = pool.recover(&[]);
+        told.ok();
+        assert!(whole(&file) == vec![b'n'; BYTES], "{kind:?}\n{}", told.told());
+        assert!(pool.recover(&[]).ok().stdout.contains("\"clean\": true"), "{kind:?}");
+    }
+}
+
+/// The same of a disk without room, for a file that is there in part and for one that the crash
+/// took.
+#[test]
+fn a_full_disk_is_no_decision() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+for name, size in ('there', 200000), ('taken', 2000):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(fd, b'n' * size)
+    os.fsync(fd)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::with_size(kind, 320 << 20), Pool::new());
+        let names = ["there", "taken"].map(|name| disk.root.join(name));
+        std::fs::write(&names[0], "").expect("file");
+        disk.settle();
+        killed(&pool, &[LATE], script, &disk.root, || disk.cut_power());
+        disk.restore_power();
+        let full = disk.root.join("full");
+        drop(Cmd::new("dd").args(["if=/dev/zero", "bs=1M", &format!("of={}", text(&full))]).output());
+        drop(Cmd::new("dd").args(["if=/dev/zero", "bs=4k", &format!("of={}2", text(&full))]).output());
+        for _ in 0..2 {
+            is_put_off(&pool.recover(&[]), &names[0], "make room on its file system");
+        }
+        std::fs::remove_file(&full).expect("removed");
+        let told = pool.recover(&[]);
+        told.ok();
+        let sizes = names.map(|name| whole(&name).iter().filter(|byte| **byte == b'n').count());
+        assert_eq!(sizes, [200_000, 2000], "{kind:?}\n{}", told.told());
+    }
+}
+
+/// Recovery was kept from a file that somebody had changed since the crash, and worked at another
+/// one. What it did there was a later sign of life than that change.
+#[test]
+fn a_file_that_is_put_off_is_judged_by_its_own_crash() {
+    let script = "
+import os, sys, time
+for path in sys.argv[1:]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.pwrite(fd, b'n' * 1000, 0)
+    os.fsync(fd)
+print('ready', flush=True)
+time.sleep(60)
+";
+    let (disk, other, pool) = (Disk::new(Kind::Ext4), Disk::with_size(Kind::Ext4, 64 << 20), Pool::new());
+    let (file, there) = (old_file(&disk), old_file(&other));
+    let program = ["--", "python3", "-c", script, text(&file), text(&there)];
+    let mut run = Running::start(&pool.run(&[LATE]).args(program));
+    run.until("ready");
+    disk.cut_power();
+    run.kill_all(&pool);
+    disk.restore_power();
+    std::thread::sleep(Duration::from_millis(100));
+    write_natively(&file, 30);
+    let theirs = whole(&file);
+    std::thread::sleep(Duration::from_millis(100));
+    Cmd::new("mount").args(["-t", "tmpfs", "none"]).arg(&disk.root).ok();
+    let told = pool.recover(&[]);
+    Cmd::new("umount").arg(&disk.root).ok();
+    is_put_off(&told, &file, "its file system is not mounted");
+    is_set_aside(&pool.recover(&[]), &file, "changed after the crash");
+    assert!(whole(&file) == theirs);
     pool.recover(&["--discard", text(&file)]).ok();
 }

@@ -12,8 +12,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    HintKind, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID, Mount,
-    Slots, Stamp,
+    HintKind, Left, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID,
+    Mount, Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -102,6 +102,18 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         slots.push_stamp(file.slot, &stamp);
     }
 
+    /// Ends that in the midst of it: the file is as we left it, and who changes it from now on is
+    /// somebody else.
+    fn let_go(&self, file: &SlotFile, target: &D::File) {
+        self.beat();
+        let left = target.stat().map_or(Left::Unknown, |stat| Left::At(stat.changed_ns.max(0) as u64 / 1000));
+        let (slots, words) = (self.slots(), self.source.words());
+        slots.set_left(file.slot, left);
+        if let Some(last_us) = words.heartbeat_unix_us() {
+            slots.set_life(file.slot, &Life { last_us, booted_us: words.booted_unix_us() });
+        }
+    }
+
     /// Voids the slot's records, which are in the synced file, and gives it back.
     fn expire(&self, slot: u32) {
         if let Some(log) = self.live.slots.get(&slot) {
@@ -116,8 +128,11 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         let target = found.file.reopen(Access::Write)?;
         let before = target.stat()?;
         self.take_in_hand(file, &before, witness);
-        self.write_records(file.slot, &target, Some(before))?;
-        self.sync_names(file, &found)?;
+        let written = self.write_records(file.slot, &target, Some(before));
+        if let Err(error) = written.and_then(|()| self.sync_names(file, &found)) {
+            self.let_go(file, &target);
+            return Err(error);
+        }
         self.expire(file.slot);
         Ok(())
     }
@@ -135,9 +150,15 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             }
         }
         (self.progress)(self.live.slots.get(&file.slot).map_or(0, |log| log.bytes));
-        if open.sync().is_err() {
+        match open.sync() {
+            Ok(()) => {}
             // The kernel lost pages that nobody was told of yet. The log has them.
-            return self.replay(file, Witness::Ahead);
+            Err(_) if changed == Changed::No => return self.replay(file, Witness::Ahead),
+            // So it has, and what somebody changed since would be under them.
+            Err(error) => {
+                self.slots().set_marks(file.slot, self.slots().marks(file.slot) | MARK_AHEAD);
+                return Err(error);
+            }
         }
         self.sync_names(file, &found)?;
         self.expire(file.slot);
@@ -291,13 +312,29 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         self.slots().release(file.slot);
     }
 
-    /// Persists that a person has to decide, and takes away half a copy that an earlier recovery
-    /// may have left.
+    /// Persists that a person has to decide.
     pub(super) fn set_aside(&self, file: &SlotFile) {
         let marks = self.slots().marks(file.slot);
         if marks & MARK_SET_ASIDE == 0 {
             self.slots().set_marks(file.slot, marks | MARK_SET_ASIDE);
         }
+        self.clear_copy(file);
+    }
+
+    /// Leaves a file to the next recovery, which will judge it by what is known now: what stands in
+    /// our way is nobody's decision, and the heartbeat moves. Says whether it is: not so of a file
+    /// of which a person has to decide anyway.
+    pub(super) fn put_off(&self, file: &SlotFile) -> bool {
+        let is_put_off = self.slots().marks(file.slot) & MARK_SET_ASIDE == 0;
+        if is_put_off && self.slots().life(file.slot).is_none() {
+            self.slots().set_life(file.slot, &self.clocks.life());
+        }
+        self.clear_copy(file);
+        is_put_off
+    }
+
+    /// Takes away half a copy that an earlier recovery may have left.
+    fn clear_copy(&self, file: &SlotFile) {
         for hint in file.hints.iter().filter(|_| !file.rebuilt) {
             // Where it cannot be done, it only stands there.
             if let Ok(directory) = parent(self.disk, &hint.path) {

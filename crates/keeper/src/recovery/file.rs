@@ -6,7 +6,7 @@ use std::path::Path;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, Left, MARK_CREATED, MARK_VOID, Stamp};
+use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Stamp};
 
 use super::run::Source;
 use super::scan::SlotState;
@@ -26,6 +26,8 @@ pub(super) struct SlotFile {
     /// What was known of it last.
     pub(super) stamp: Option<Stamp>,
     pub(super) left: Left,
+    /// Earlier recoveries were kept from it, and the first of them found this last sign of life.
+    pub(super) life: Option<Life>,
     /// Nothing of it was ever expired: all that was written is in the log.
     pub(super) never_expired: bool,
 }
@@ -50,6 +52,7 @@ impl SlotFile {
             hints: slots.hints(slot),
             stamp: slots.stamp(slot),
             left: slots.left(slot),
+            life: slots.life(slot),
             never_expired,
         })
     }

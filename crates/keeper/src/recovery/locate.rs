@@ -221,6 +221,9 @@ fn what_stands<F: DiskFile>(found: F, path: &[u8], file: &SlotFile) -> At<F> {
             At::Same(SameFile { file: found, path: path.to_vec(), is_reachable: true, stat })
         }
         Ok(_) => At::Other("another file stands"),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            At::Absent("another file system is mounted at its place".into())
+        }
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
@@ -240,6 +243,9 @@ fn nothing_stands<D: Disk>(
     // another one.
     match (identity, directory.file_system()) {
         (Some(identity), Ok(uuid)) if uuid != identity.fs_uuid => {
+            At::Absent("its file system is not mounted".into())
+        }
+        (Some(_), Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
             At::Absent("its file system is not mounted".into())
         }
         (Some(_), Err(error)) => At::Absent(unreachable_because(&error)),

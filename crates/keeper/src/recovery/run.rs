@@ -44,6 +44,25 @@ pub(super) struct Planned {
     shown: String,
 }
 
+/// Why a file was not brought back that should have been.
+struct Kept {
+    error: io::Error,
+    /// The next recovery tries again.
+    is_put_off: bool,
+}
+
+/// What stood in the way, and what to do about it.
+fn in_words(error: &io::Error) -> String {
+    let todo = match error.kind() {
+        io::ErrorKind::StorageFull => "make room on its file system",
+        io::ErrorKind::QuotaExceeded => "make room within the quota of its owner",
+        io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        io::ErrorKind::PermissionDenied => "recover as a user who may change it",
+        _ => return error.to_string(),
+    };
+    format!("{error}: {todo}")
+}
+
 struct Plan {
     live: Live,
     files: Vec<Planned>,
@@ -163,10 +182,11 @@ fn plan(
     Ok(Plan { live, files, counter_start, clocks, report })
 }
 
-/// What is known of times. Records of files that were set aside earlier may be of another boot,
-/// with another clock.
+/// What is known of times. Records of files that earlier recoveries set aside or put off may be of
+/// another boot, with another clock.
 fn clocks(disk: &impl Disk, words: &Words<'_, impl Nvm>, files: &[SlotFile], live: &Live) -> Clocks {
-    let of_last_life = files.iter().filter(|file| file.marks & MARK_SET_ASIDE == 0);
+    let is_of_last_life = |file: &&SlotFile| file.marks & MARK_SET_ASIDE == 0 && file.life.is_none();
+    let of_last_life = files.iter().filter(is_of_last_life);
     let written_ns = of_last_life.filter_map(|file| last_ns(live.of(file.slot))).max().unwrap_or(0);
     let heartbeat_ns = words.heartbeat_unix_us().unwrap_or(0).saturating_mul(1000);
     Clocks {
@@ -220,7 +240,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         let times_ns = records.iter().map(|entry| entry.unix_time_ns as i64 - (TICK_NS as i64 - 1));
         let first_ns = times_ns.min().unwrap_or(i64::MAX);
         let stamp = file.stamp.as_ref();
-        judge::changed(&self.clocks, witness, stamp, file.left, first_ns, &same.stat)
+        let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
+        judge::changed(&clocks, witness, stamp, file.left, first_ns, &same.stat)
     }
 
     /// The same, with a look at what the file holds where its times do not say enough: where it has
@@ -422,7 +443,6 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
             Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
             Aside::Missing => match stands {
                 Some(stands) => format!("it is not at any of its paths, and {stands}"),
-                None if location.empty.is_none() => "it is gone, and so is its directory".into(),
                 None => "it is gone, though no program removed it under Holdfast".into(),
             },
             Aside::Absent => match (&location.absent, &location.orphaned) {
@@ -430,7 +450,9 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
                 (None, _) if location.same.is_some() => {
                     "it is there, and no name of it can be seen from here".into()
                 }
-                (None, Some(_)) => "its directory is not there".into(),
+                (None, Some(_)) => {
+                    "neither it nor its directory is there: what is mounted there may be missing".into()
+                }
                 (None, None) => "no path of it can be read".into(),
             },
         },
@@ -447,9 +469,10 @@ impl Planned {
     }
 
     /// The row of the report, if there is anything to say of this slot.
-    fn row(&self, live: &Live, failed: Option<&io::Error>) -> Option<FileReport> {
-        let outcome = match (failed, self.outcome) {
-            (Some(_), _) => "failed",
+    fn row(&self, live: &Live, kept: Option<&Kept>) -> Option<FileReport> {
+        let outcome = match (kept, self.outcome) {
+            (Some(kept), _) if kept.is_put_off => "put off",
+            (Some(_), _) => "set aside",
             (None, Outcome::Release) if self.facts.request == Request::Force => "already on disk",
             (None, Outcome::Release) => return None,
             (None, Outcome::Sync) => "synced",
@@ -457,14 +480,10 @@ impl Planned {
             (None, Outcome::Rebuild | Outcome::FinishRebuild) => "rebuilt",
             (None, Outcome::UnlinkAgain | Outcome::Gone) => "unlinked",
             (None, Outcome::Discard | Outcome::LeaveFile) => "discarded",
+            (None, Outcome::SetAside(aside)) if !aside.is_for_a_person() && !self.facts.aside => "put off",
             (None, Outcome::SetAside(_)) => "set aside",
         };
-        let reason = match failed {
-            Some(error) => {
-                format!("{error}; its records stay in the pool: once that is put right, recover with --force")
-            }
-            None => self.reason.clone(),
-        };
+        let reason = kept.map_or_else(|| self.reason.clone(), |kept| in_words(&kept.error));
         Some(FileReport {
             path: self.shown.clone(),
             outcome: outcome.into(),
@@ -559,8 +578,12 @@ pub(super) fn recover(
     let mut aside = HashSet::new();
     for planned in &plan.files {
         match planned.outcome {
-            Outcome::SetAside(_) => {
-                applier.set_aside(&planned.file);
+            Outcome::SetAside(why) => {
+                if why.is_for_a_person() || on(Canary::ObstaclesDecide) {
+                    applier.set_aside(&planned.file);
+                } else {
+                    applier.put_off(&planned.file);
+                }
                 aside.insert(planned.file.slot);
             }
             Outcome::Release | Outcome::LeaveFile | Outcome::Discard => applier.release(&planned.file),
@@ -593,11 +616,14 @@ pub(super) fn recover(
             | Outcome::SetAside(_) => Ok(()),
         }
         .err();
-        if failed.is_some() {
-            applier.set_aside(file);
+        let kept = failed.map(|error| {
+            if on(Canary::ObstaclesDecide) {
+                applier.set_aside(file);
+            }
             aside.insert(file.slot);
-        }
-        rows.extend(planned.row(&plan.live, failed.as_ref()));
+            Kept { error, is_put_off: applier.put_off(file) }
+        });
+        rows.extend(planned.row(&plan.live, kept.as_ref()));
     }
     drop(applier);
     plan.report.files = rows;
