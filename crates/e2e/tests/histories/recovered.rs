@@ -68,6 +68,12 @@ fn write_natively(file: &Path, at: u64) {
     open.sync_all().expect("synced");
 }
 
+/// A new file of somebody outside, on the disk.
+fn write_new(file: &Path) {
+    std::fs::write(file, "by somebody else").expect("file");
+    std::fs::File::open(file).and_then(|open| open.sync_all()).expect("synced");
+}
+
 fn whole(file: &Path) -> Vec<u8> {
     std::fs::read(file).unwrap_or_default()
 }
@@ -268,6 +274,55 @@ fn a_new_file_waits_for_its_subvolume() {
     waits_for(&disk, &pool, &at, &mount, &unmount);
 }
 
+/// A rename that only a slot held was forgotten, or made in the directory that stands beneath a mount
+/// point, when what is mounted there was missing.
+#[test]
+fn a_rename_is_made_again_in_the_directory_that_it_was_made_in() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+for name in 'first', 'second':
+    fd = os.open('tmp/' + name, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, b'bytes of ' + name.encode())
+    os.fsync(fd)
+    os.close(fd)
+for name in 'first', 'second':
+    os.rename('tmp/' + name, 'new/' + name)
+directory = os.open('new', os.O_RDONLY)
+os.fsync(directory)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let (real, at) = (disk.root.join("real"), disk.root.join("at"));
+        for directory in [&real, &at] {
+            std::fs::create_dir_all(directory.join("tmp")).expect("directory");
+            std::fs::create_dir_all(directory.join("new")).expect("directory");
+        }
+        disk.settle();
+        Cmd::new("mount").args(["--bind", text(&real), text(&at)]).ok();
+        killed(&pool, &[LATE], script, &at, || {
+            // The files are on the disk, under their old names.
+            for name in ["first", "second"] {
+                let held = std::fs::read(at.join("new").join(name));
+                assert_eq!(held.expect("file"), format!("bytes of {name}").as_bytes());
+            }
+            disk.cut_power();
+        });
+        Cmd::new("umount").arg("-l").arg(&at).ok();
+        disk.restore_power();
+        let told = pool.recover(&[]);
+        told.ok();
+        for name in ["first", "second"] {
+            let holds = format!("bytes of {name}");
+            assert_eq!(whole(&real.join("new").join(name)), holds.as_bytes(), "{kind:?}\n{}", told.told());
+            assert!(!real.join("tmp").join(name).exists(), "{kind:?}\n{}", told.told());
+        }
+        assert_eq!(std::fs::read_dir(at.join("new")).expect("directory").count(), 0, "{kind:?}");
+    }
+}
+
 fn waits_for(disk: &Disk, pool: &Pool, at: &Path, mount: &dyn Fn(), unmount: &dyn Fn()) {
     mount();
     killed(pool, &[LATE], CREATE, at, || disk.cut_power());
@@ -397,6 +452,30 @@ fn no_old_records_go_over_a_later_life_of_their_file() {
     pool.recover(&["--export", text(&out)]).expect(&[1]);
     assert!(std::fs::read_dir(&out).expect("directory").next().is_some(), "nothing was exported");
     pool.recover(&["--discard", text(&file)]).ok();
+}
+
+/// xfs gave the handle of a file that the crash took to the next new one: recovery found somebody
+/// else's file by it, and kept the records for that.
+#[test]
+fn a_handle_that_is_given_twice_leads_to_nobody_elses_file() {
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let directory = disk.root.join("sub");
+        std::fs::create_dir(&directory).expect("directory");
+        disk.settle();
+        killed(&pool, &[LATE], CREATE, &directory, || disk.cut_power());
+        disk.restore_power();
+        let theirs: Vec<PathBuf> = (0..8).map(|number| directory.join(format!("theirs-{number}"))).collect();
+        for file in &theirs {
+            write_new(file);
+        }
+        let told = pool.recover(&[]);
+        told.ok();
+        assert_eq!(whole(&directory.join("second")), b"bytes of second", "{kind:?}\n{}", told.told());
+        for file in &theirs {
+            assert_eq!(whole(file), b"by somebody else", "{kind:?}\n{}", told.told());
+        }
+    }
 }
 
 /// What kept recovery from a file once (a disk that was full, mounted read-only or not at all) set

@@ -21,7 +21,7 @@ use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
-use super::locate::{Others, SameFile, left_behind, locate};
+use super::locate::{Others, SameFile, left_behind, locate, renamed_to};
 use super::replay::replay;
 use super::run::Source;
 use crate::disk::{Access, Disk, DiskFile, Stat};
@@ -255,12 +255,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     pub(super) fn rename_again(&mut self, file: &SlotFile) -> io::Result<bool> {
         let found = locate(self.disk, file, Others::NONE).same;
         // Whoever moved it elsewhere meant it.
-        let (Some((from, to)), Some(found)) = (file.rename(), found) else { return Ok(true) };
-        if left_behind(self.disk, file, &found).is_none() {
-            return Ok(true);
-        }
-        let (old, new) = (parent(self.disk, from)?, parent(self.disk, to)?);
-        let ((_, old_name), (_, new_name)) = (split(from).ok_or_else(gone)?, split(to).ok_or_else(gone)?);
+        let (Some((_, to)), Some(found)) = (file.rename(), found) else { return Ok(true) };
+        let Some(stands) = left_behind(self.disk, file, &found) else { return Ok(true) };
+        let (new, new_name) = renamed_to(self.disk, file)?;
+        let (old, (_, old_name)) = (parent(self.disk, &stands)?, split(&stands).ok_or_else(gone)?);
         self.beat();
         if found.path == to {
             remove(&old, old_name)?;

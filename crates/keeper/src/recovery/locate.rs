@@ -172,18 +172,24 @@ fn mount_of<D: Disk>(disk: &D, path: &[u8]) -> u64 {
     nearest(disk, path).and_then(|(directory, _)| directory.stat()).map_or(0, |stat| stat.mount)
 }
 
-/// The name that a held rename took a file from, if the file still stands there: alone, or beside
-/// the new one. btrfs brings the new name to disk with the sync of its directory, and the loss of
-/// the old one only with that of the other.
-pub(super) fn left_behind<'a, D: Disk>(
-    disk: &D,
-    file: &'a SlotFile,
-    same: &SameFile<D::File>,
-) -> Option<&'a [u8]> {
+/// Where a file still stands under the name that a held rename took it from: alone, or beside the
+/// new one. btrfs brings the new name to disk with the sync of its directory, and the loss of the
+/// old one only with that of the other. Its directory may be somewhere else by now, as where a mount
+/// is missing that it was reached through.
+pub(super) fn left_behind<D: Disk>(disk: &D, file: &SlotFile, same: &SameFile<D::File>) -> Option<Vec<u8>> {
     let (from, to) = file.rename()?;
-    let stands_twice =
-        || to == same.path && same.stat.links == 2 && matches!(at_path(disk, from, file, None), At::Same(_));
-    (from == same.path || stands_twice()).then_some(from)
+    if from == same.path {
+        return Some(from.to_vec());
+    }
+    if to == same.path {
+        let stands_twice = same.stat.links == 2 && matches!(at_path(disk, from, file, None), At::Same(_));
+        return stands_twice.then(|| from.to_vec());
+    }
+    let ((path, name), (_, old_name)) = (split(&same.path)?, split(from)?);
+    let parent = file.hints.get(1)?.parent.as_ref()?;
+    let identity = file.identity.as_ref().ok()?;
+    let is_it = || disk.find_directory(path).is_ok_and(|found| is_parent(&found, identity, Some(parent)));
+    (same.is_reachable && name == old_name && is_it()).then(|| same.path.clone())
 }
 
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.
@@ -256,6 +262,32 @@ fn nothing_stands<D: Disk>(
         _ if is_at_parent => At::Empty,
         _ => At::Orphaned,
     }
+}
+
+/// Opens the directory of the name that a held rename gave a file, wherever that directory is now,
+/// with the name. It is the directory that the slot knows, and no other: what is mounted above it
+/// may be missing, and the name would come to stand where nobody looks for it.
+pub(super) fn renamed_to<'a, D: Disk>(disk: &D, file: &'a SlotFile) -> io::Result<(D::File, &'a [u8])> {
+    let (Some(hint), Ok(identity)) = (file.hints.first(), &file.identity) else { return Err(not_there()) };
+    let (path, name) = split(&hint.path).ok_or_else(not_there)?;
+    match disk.find_directory(path) {
+        Ok(directory) if is_parent(&directory, identity, hint.parent.as_ref()) => {
+            return Ok((directory, name));
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let moved = moved_parent(disk, &At::Orphaned, hint, Some(identity)).ok_or_else(not_there)?;
+    let (path, _) = split(&moved).ok_or_else(not_there)?;
+    let directory = disk.find_directory(path)?;
+    let is_it = is_parent(&directory, identity, hint.parent.as_ref());
+    is_it.then_some((directory, name)).ok_or_else(not_there)
+}
+
+fn not_there() -> io::Error {
+    io::Error::other(
+        "the directory that its last rename moved it to is not there: what is mounted there may be missing",
+    )
 }
 
 /// Whether a directory is the one in which a name was; where that was not known, it is.

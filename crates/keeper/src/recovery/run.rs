@@ -298,7 +298,7 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
                     vacated.insert(same.path.clone());
                 }
             } else {
-                vacated.extend(left_behind(self.disk, file, same).map(<[u8]>::to_vec));
+                vacated.extend(left_behind(self.disk, file, same));
             }
         }
         vacated
