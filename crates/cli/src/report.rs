@@ -147,6 +147,7 @@ mod tests {
     fn file(outcome: &str) -> FileReport {
         FileReport {
             path: "/srv/app.db".to_string(),
+            named: "/srv/app.db".to_string(),
             outcome: outcome.to_string(),
             reason: String::new(),
             records: 3,

@@ -95,17 +95,23 @@ impl SlotFile {
     pub(super) fn shown(&self) -> String {
         match self.hints.first() {
             Some(hint) => String::from_utf8_lossy(&hint.path).into_owned(),
-            None => format!("#{}", self.slot),
+            None => self.number(),
         }
+    }
+
+    /// The slot's number, as a person may name it.
+    pub(super) fn number(&self) -> String {
+        format!("#{}", self.slot)
     }
 
     /// Whether a person's `wanted` means this file.
     pub(super) fn is_meant(&self, wanted: &Path) -> bool {
-        if wanted.as_os_str() == OsStr::new(&format!("#{}", self.slot)) {
-            return true;
-        }
-        let wanted = absolute(wanted);
-        self.hints.iter().any(|hint| hint.path == wanted.as_os_str().as_bytes())
+        wanted.as_os_str() == OsStr::new(&self.number()) || self.has_name(&absolute(wanted))
+    }
+
+    /// Whether the slot knows this name of it.
+    pub(super) fn has_name(&self, path: &Path) -> bool {
+        self.hints.iter().any(|hint| hint.path == path.as_os_str().as_bytes())
     }
 }
 

@@ -185,11 +185,9 @@ pub(super) fn left_behind<D: Disk>(disk: &D, file: &SlotFile, same: &SameFile<D:
         let stands_twice = same.stat.links == 2 && matches!(at_path(disk, from, file, None), At::Same(_));
         return stands_twice.then(|| from.to_vec());
     }
-    let ((path, name), (_, old_name)) = (split(&same.path)?, split(from)?);
-    let parent = file.hints.get(1)?.parent.as_ref()?;
-    let identity = file.identity.as_ref().ok()?;
-    let is_it = || disk.find_directory(path).is_ok_and(|found| is_parent(&found, identity, Some(parent)));
-    (same.is_reachable && name == old_name && is_it()).then(|| same.path.clone())
+    // The kernel may tell no path of what was found by its handle.
+    let stands = moved_parent(disk, &At::Orphaned, file.hints.get(1)?, file.identity.as_ref().ok())?;
+    matches!(at_path(disk, &stands, file, None), At::Same(_)).then_some(stands)
 }
 
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.

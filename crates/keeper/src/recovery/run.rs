@@ -42,6 +42,8 @@ pub(super) struct Planned {
     target: Vec<u8>,
     reason: String,
     shown: String,
+    /// What means it, and nothing else, on a command line.
+    named: String,
 }
 
 /// Why a file was not brought back that should have been.
@@ -172,14 +174,36 @@ fn plan(
             report.damaged.push(format!("slot {} ({}): {reason}", file.slot, file.shown()));
         }
     }
+    refuse_unclear(&files, &live, options)?;
     let newest = newest_paths(&files, &live);
     let clocks = clocks(disk, &words, &files, &live);
     let mut judge =
         Judge { source, disk, clocks, live: &live, older: HashSet::new(), replays: options.replay };
     let vacated = judge.vacated_paths(&files);
     judge.find_older(&files);
-    let files = files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    let mut files: Vec<Planned> =
+        files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    name(&mut files);
     Ok(Plan { live, files, counter_start, clocks, report })
+}
+
+/// Gives each file the newest of its names by which it, and no other one with records, is known.
+fn name(files: &mut [Planned]) {
+    let names: Vec<Option<String>> = files
+        .iter()
+        .map(|planned| {
+            let paths = planned.file.hints.iter().filter_map(|hint| std::str::from_utf8(&hint.path).ok());
+            let is_its_own = |path: &&str| {
+                let have_it =
+                    files.iter().filter(|other| other.facts.live && other.file.has_name(Path::new(path)));
+                have_it.count() <= 1 && path.starts_with('/')
+            };
+            paths.map(str::to_owned).find(|path| is_its_own(&&**path))
+        })
+        .collect();
+    for (planned, name) in files.iter_mut().zip(names) {
+        planned.named = name.unwrap_or_else(|| planned.file.number());
+    }
 }
 
 /// What is known of times. Records of files that earlier recoveries set aside or put off may be of
@@ -305,6 +329,27 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
     }
 }
 
+/// A path that a person named must mean one file: what the log holds of another one would go over
+/// it, or be forgotten with it.
+fn refuse_unclear(files: &[SlotFile], live: &Live, options: &RecoverOptions) -> Result<(), PoolError> {
+    for wanted in options.force.iter().chain(&options.discard) {
+        let meant: Vec<String> = files
+            .iter()
+            .filter(|file| !live.of(file.slot).is_empty() && file.is_meant(wanted))
+            .map(|file| format!("'{}' ({} records)", file.number(), live.of(file.slot).len()))
+            .collect();
+        if meant.len() > 1 && !on(Canary::AllMeant) {
+            return Err(PoolError::new(format!(
+                "{} is the name of several files in the pool: {}. Look at each with --dry-run --export DIR, and name the one \
+                 you mean by its number; nothing was changed",
+                wanted.display(),
+                meant.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// How many files with live records call each path their own.
 fn newest_paths(files: &[SlotFile], live: &Live) -> HashMap<Vec<u8>, usize> {
     let mut newest = HashMap::new();
@@ -380,7 +425,8 @@ fn plan_one(
         (None, _) => file.shown(),
     };
     let reason = reason(outcome, witness, &location, &file);
-    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
+    let named = file.number();
+    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown, named }
 }
 
 /// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so
@@ -486,6 +532,7 @@ impl Planned {
         let reason = kept.map_or_else(|| self.reason.clone(), |kept| in_words(&kept.error));
         Some(FileReport {
             path: self.shown.clone(),
+            named: self.named.clone(),
             outcome: outcome.into(),
             reason,
             records: live.of(self.file.slot).len() as u64,
@@ -501,6 +548,7 @@ impl Plan {
             if !self.files.iter().any(|planned| planned.file.is_meant(wanted)) {
                 self.report.files.push(FileReport {
                     path: wanted.display().to_string(),
+                    named: wanted.display().to_string(),
                     outcome: "already on disk".into(),
                     reason: "the pool holds nothing of it".into(),
                     records: 0,
