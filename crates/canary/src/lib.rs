@@ -170,6 +170,7 @@ canaries! {
         SupersededForgotten, "8 (recovery)", "old records are replayed over a later life of their file";
         SetAsideUnsaid, "8 (recovery)", "a program is started while files are set aside";
         MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
+        FixedManaged, "8 (recovery)", "files that nobody may write to in place are managed";
         AllMeant, "8 (recovery)", "a path that a person names means every file that had it";
         ObstaclesDecide, "8 (recovery)", "what kept recovery from a file once counts as a reason for a person to decide";
         LifeForgotten, "8 (recovery)", "a file that a recovery was kept from is judged by what recovery itself did since";

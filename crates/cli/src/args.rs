@@ -263,8 +263,9 @@ pub struct RecoverArgs {
     /// Look and report; change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Replay FILE although it was changed or replaced since the crash (may be given several times); a
-    /// path that several files had is not enough: '#12' names one by its number, which the report says
+    /// Replay FILE although it was changed or replaced since the crash (may be given several
+    /// times); a path that several files had is not enough: '#12' names one by its number, which
+    /// the report says
     #[arg(long, value_name = "FILE")]
     pub force: Vec<PathBuf>,
     /// Write what is set aside to this directory

@@ -17,6 +17,7 @@ mod commit;
 mod fsync;
 mod os;
 
+pub(crate) use os::is_fixed;
 pub use os::{OsDisk, OsFile};
 
 /// What a file system says of a file or directory.
@@ -41,6 +42,8 @@ pub struct Stat {
     /// The number of the mount through which it was reached, which no other mount has or gets in
     /// this boot of the machine; 0 where the kernel does not tell.
     pub mount: u64,
+    /// Whether it is append-only or immutable, so that nobody may write to it in place.
+    pub is_fixed: bool,
     /// When it was made, in nanoseconds since 1970, if the file system tells. It never changes.
     pub born_ns: Option<i64>,
 }

@@ -132,6 +132,7 @@ impl DiskFile for Description {
             modified_ns: 0,
             changed_ns: 0,
             mount: 1,
+            is_fixed: false,
             born_ns: None,
         })
     }

@@ -420,8 +420,8 @@ impl<N: Nvm> Slots<'_, N> {
         Some(Life { last_us, booted_us: self.word(slot, LIFE_BOOTED).filter(|&booted_us| booted_us != 0) })
     }
 
-    /// Persists that. Torn, a later sign of life stands beside an earlier boot: what was set between
-    /// the two then leaves open what is not, and nothing else.
+    /// Persists that. Torn, a later sign of life stands beside an earlier boot: what was set
+    /// between the two then leaves open what is not, and nothing else.
     pub fn set_life(&self, slot: u32, life: &Life) {
         let last = (LIFE, life.last_us.clamp(1, CHECKED_MAX));
         let booted = (LIFE_BOOTED, life.booted_us.unwrap_or(0).min(CHECKED_MAX));

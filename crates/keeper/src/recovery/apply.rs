@@ -125,7 +125,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Replays into the slot's own file, wherever it is now.
     pub(super) fn replay(&mut self, file: &SlotFile, witness: Witness) -> io::Result<()> {
         let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
-        let target = found.file.reopen(Access::Write)?;
+        let target = to_write(&found)?;
         let before = target.stat()?;
         self.take_in_hand(file, &before, witness);
         let written = self.write_records(file.slot, &target, Some(before));
@@ -146,7 +146,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if changed == Changed::No {
             let rests = torn(&self.source.payloads(), self.live.of(file.slot), &open)?;
             if !rests.is_empty() {
-                finish(&self.source.payloads(), &rests, &found.file.reopen(Access::Write)?)?;
+                finish(&self.source.payloads(), &rests, &to_write(&found)?)?;
             }
         }
         (self.progress)(self.live.slots.get(&file.slot).map_or(0, |log| log.bytes));
@@ -353,6 +353,16 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 /// The marks that stay when a rebuilt file goes back to being a set-aside one.
 fn kept_marks(file: &SlotFile) -> u64 {
     file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED)
+}
+
+fn to_write<F: DiskFile>(found: &SameFile<F>) -> io::Result<F> {
+    found.file.reopen(Access::Write).map_err(|error| {
+        if found.stat.is_fixed {
+            io::Error::other("it is append-only or immutable: take that from it (chattr -a -i)")
+        } else {
+            error
+        }
+    })
 }
 
 fn remove(directory: &impl DiskFile, name: &[u8]) -> io::Result<()> {

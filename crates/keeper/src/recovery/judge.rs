@@ -195,6 +195,7 @@ mod tests {
             modified_ns,
             changed_ns,
             mount: 9,
+            is_fixed: false,
             born_ns: None,
         }
     }

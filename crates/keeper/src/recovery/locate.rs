@@ -1,5 +1,6 @@
-//! Finding the file of a slot: by comparing kernel handles and times of birth at its path hints, and
-//! by handle alone where allowed. It opens and compares; it never changes anything and never trusts a name.
+//! Finding the file of a slot: by comparing kernel handles and times of birth at its path hints,
+//! and by handle alone where allowed. It opens and compares; it never changes anything and never
+//! trusts a name.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -174,8 +175,8 @@ fn mount_of<D: Disk>(disk: &D, path: &[u8]) -> u64 {
 
 /// Where a file still stands under the name that a held rename took it from: alone, or beside the
 /// new one. btrfs brings the new name to disk with the sync of its directory, and the loss of the
-/// old one only with that of the other. Its directory may be somewhere else by now, as where a mount
-/// is missing that it was reached through.
+/// old one only with that of the other. Its directory may be somewhere else by now, as where a
+/// mount is missing that it was reached through.
 pub(super) fn left_behind<D: Disk>(disk: &D, file: &SlotFile, same: &SameFile<D::File>) -> Option<Vec<u8>> {
     let (from, to) = file.rename()?;
     if from == same.path {

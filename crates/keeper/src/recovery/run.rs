@@ -506,6 +506,11 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
 }
 
 impl Planned {
+    /// Whether a person wants the log's contents.
+    pub(super) fn is_forced(&self) -> bool {
+        self.facts.request == Request::Force
+    }
+
     /// Whether doing it changes files, not only the pool.
     fn touches_files(&self) -> bool {
         !matches!(

@@ -4,7 +4,7 @@ use std::fs;
 
 use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
 
-use crate::support::Rig;
+use crate::support::{Rig, parent};
 use crate::{force, none, outcomes};
 
 #[test]
@@ -187,6 +187,33 @@ fn a_lost_file_is_built_where_its_directory_is_now() {
     assert_eq!(outcomes(&report), ["rebuilt"], "{report:?}");
     assert_eq!(rig.names(), ["new"]);
     assert_eq!(fs::read(rig.dir.join("new/object")).unwrap(), b"1");
+}
+
+/// By whoever may not look for it by its handle, or where it is gone: the file keeps its records,
+/// and its old name.
+#[test]
+fn a_rename_is_not_made_again_in_another_directory_of_the_same_path() {
+    let rig = Rig::new("other-target");
+    fs::create_dir(rig.dir.join("at")).unwrap();
+    let (path, to) = (rig.file("a", b""), rig.dir.join("at/b"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"1");
+        let known = parent(&to);
+        pool.slots().push_hint(0, HintKind::Rename, to.as_os_str().as_encoded_bytes(), Some(&known));
+    });
+    fs::create_dir(rig.dir.join("other")).unwrap();
+    fs::remove_dir(rig.dir.join("at")).unwrap();
+    fs::rename(rig.dir.join("other"), rig.dir.join("at")).unwrap();
+    for _ in 0..2 {
+        let report = rig.recover(&none());
+        assert_eq!(outcomes(&report), ["put off"], "{report:?}");
+        assert!(report.files[0].reason.contains("is not there"), "{report:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+    assert_eq!(outcomes(&rig.recover(&force(&path))), ["replayed"]);
+    assert_eq!(fs::read(&path).unwrap(), b"1");
+    assert!(rig.recover(&none()).clean);
 }
 
 /// What is mounted there may only be missing: family 7.

@@ -652,6 +652,58 @@ fn a_handle_of_any_generation_names_no_file() {
     assert_eq!((fs::read(path).unwrap(), fs::read(other).unwrap()), (b"....".to_vec(), b"....".to_vec()));
 }
 
+/// A path that two files had meant both of them.
+#[test]
+fn a_file_whose_path_others_had_is_named_by_its_number() {
+    let rig = Rig::new("named");
+    let (old, new) = (rig.file("old", b"...."), rig.file("new", b"...."));
+    let path = rig.dir.join("a");
+    rig.crash(|pool| {
+        for (slot, file) in [(3, &old), (4, &new)] {
+            let taken = pool.take(slot, file, MARK_CONFLICT);
+            let bytes = slot.to_string();
+            pool.write(1, taken, 0, bytes.as_bytes());
+            for _ in 0..2 {
+                pool.slots().push_hint(slot, HintKind::Name, path.as_os_str().as_encoded_bytes(), None);
+            }
+        }
+    });
+    let report = rig.recover(&none());
+    assert_eq!(outcomes(&report), ["set aside", "set aside"]);
+    let named: Vec<&str> = report.files.iter().map(|file| &*file.named).collect();
+    assert_eq!(named, ["#3", "#4"]);
+    for options in [force(&path), RecoverOptions { discard: vec![path.clone()], ..none() }] {
+        let error = recover(&rig.pool, &options, &mut |_, _, _| ()).unwrap_err();
+        for words in ["a is the name of several files", "'#3' (1 records)", "'#4'", "nothing was changed"] {
+            assert!(error.message.contains(words), "{error}");
+        }
+    }
+    let report = rig.recover(&force(Path::new("#3")));
+    assert_eq!(outcomes(&report), ["replayed", "set aside"], "{report:?}");
+    assert_eq!((fs::read(&old).unwrap(), fs::read(&new).unwrap()), (b"3...".to_vec(), b"....".to_vec()));
+    // It is the only one now.
+    assert_eq!(rig.recover(&none()).files[0].named, path.to_str().unwrap());
+    assert_eq!(outcomes(&rig.recover(&force(&path))), ["replayed"]);
+    assert_eq!(fs::read(&new).unwrap(), b"4...");
+    assert!(rig.recover(&none()).clean);
+}
+
+/// Where it is now is no name that its slot has: `--force` did not know it.
+#[test]
+fn a_file_that_was_moved_is_named_as_its_slot_knows_it() {
+    let rig = Rig::new("moved-name");
+    let (path, moved) = (rig.file("a", b"...."), rig.dir.join("moved"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CONFLICT);
+        pool.write(1, file, 0, b"1");
+        fs::rename(&path, &moved).unwrap();
+    });
+    let report = rig.recover(&none());
+    assert_eq!((outcomes(&report), &*report.files[0].named), (vec!["set aside"], path.to_str().unwrap()));
+    assert_eq!(outcomes(&rig.recover(&force(Path::new(&report.files[0].named)))), ["replayed"]);
+    assert_eq!(fs::read(&moved).unwrap(), b"1...");
+}
+
 #[test]
 fn a_dry_run_tells_and_changes_nothing() {
     let rig = Rig::new("dry");
