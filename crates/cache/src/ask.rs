@@ -136,10 +136,12 @@ pub enum Reason {
     Libc = 14,
     /// The program also makes system calls of its own.
     OwnCalls = 15,
+    /// It is append-only or immutable: recovery could not write to it.
+    Fixed = 16,
 }
 
 impl Reason {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -155,6 +157,7 @@ impl Reason {
         Self::Uncovered,
         Self::Libc,
         Self::OwnCalls,
+        Self::Fixed,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -180,6 +183,9 @@ impl fmt::Display for Reason {
             Self::NoSlot => "no file slot was free (use a larger pool)",
             Self::Uncovered => "a system call changed it around the log",
             Self::OwnCalls => "its program also makes system calls of its own",
+            Self::Fixed => {
+                "it is append-only or immutable (chattr +a, +i), so recovery could not write to it"
+            }
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })
     }

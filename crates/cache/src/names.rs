@@ -60,6 +60,13 @@ impl<N: Nvm> Client<N> {
         self.board.header().ledger(device).map(LedgerRow::note)
     }
 
+    /// Takes a change back that was noted in `epoch` and then not made.
+    pub fn withdraw_change(&self, device: u64, epoch: Epoch) {
+        if let Some(ledger) = self.board.header().ledger(device) {
+            ledger.hold(epoch);
+        }
+    }
+
     /// Persists, before the call, that the name `path` is about to be removed (history 16).
     ///
     /// # Errors

@@ -111,6 +111,8 @@ canaries! {
         RecoverNoTruncate, "7", "recovery leaves truncations out";
         RecoverNoPunch, "7", "recovery leaves punched holes out";
         RecoverUnsynced, "8", "recovery gives records up before they are synced to the file";
+        CutsUncompared, "8 (recovery)", "a file counts as what its records left, whatever they cut off";
+        BirthIgnored, "8 (recovery)", "recovery takes a file for a lost one of which it was given the handle";
         RebuiltTooEarly, "8", "recovery marks a file as rebuilt before its copy is written";
         RebuiltUnnamed, "8", "recovery gives a rebuilt file's records up before its name is synced";
         ChangeIgnored, "7 (others)", "recovery replays over a file that somebody changed since";
@@ -167,6 +169,11 @@ canaries! {
         ClockBelieved, "8 (recovery)", "recovery takes no notice of a clock that was set back";
         SupersededForgotten, "8 (recovery)", "old records are replayed over a later life of their file";
         SetAsideUnsaid, "8 (recovery)", "a program is started while files are set aside";
+        MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
+        FixedManaged, "8 (recovery)", "files that nobody may write to in place are managed";
+        AllMeant, "8 (recovery)", "a path that a person names means every file that had it";
+        ObstaclesDecide, "8 (recovery)", "what kept recovery from a file once counts as a reason for a person to decide";
+        LifeForgotten, "8 (recovery)", "a file that a recovery was kept from is judged by what recovery itself did since";
         TimesUndrained, "history 26", "times are set while bytes wait to be drained";
         SizeUntold, "history 26", "stat tells the page cache's size";
         TimesUntold, "history 26", "stat tells when the keeper brought the bytes";

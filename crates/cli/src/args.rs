@@ -253,12 +253,16 @@ Examples:
   holdfast recover --pool /mnt/pmem/db.pool --export /root/set-aside
   holdfast recover --pool /mnt/pmem/db.pool --force /srv/app.db
   holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
+  holdfast recover --pool /mnt/pmem/db.pool --force '#12'
 
 A file is set aside, not replayed, when it was changed or replaced after the crash, when that cannot
 be told, or when its file system is older than it was known to be. `run` starts no program until you
 have decided: --force replays the log over it, --export saves what the log holds, --discard forgets
 it. A file that was served again since it was set aside cannot be forced. Exits 1 if any file was set
-aside or failed, or if a record is damaged.";
+aside or put off, or if a record is damaged.
+
+A file is put off when something stands in the way: its file system is full, read-only or not mounted,
+or the user may not change it. Nothing is decided by that: the next `recover` tries again.";
 
 /// Arguments of `recover`.
 #[derive(Args, Debug)]
@@ -269,13 +273,15 @@ pub struct RecoverArgs {
     /// Look and report; change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Replay FILE although it was changed or replaced since the crash (may be given several times)
+    /// Replay FILE although it was changed or replaced since the crash (may be given several
+    /// times); a path that several files had is not enough: '#12' names one by its number, which
+    /// the report says
     #[arg(long, value_name = "FILE")]
     pub force: Vec<PathBuf>,
     /// Write what is set aside to this directory
     #[arg(long, value_name = "DIR")]
     pub export: Option<PathBuf>,
-    /// Forget what the pool holds for FILE (may be given several times)
+    /// Forget what the pool holds for FILE, or '#12' (may be given several times)
     #[arg(long, value_name = "FILE")]
     pub discard: Vec<PathBuf>,
     /// Replay the log even where the page cache still has every byte, so that a sync would do

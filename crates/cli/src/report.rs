@@ -153,7 +153,7 @@ pub fn needs_attention(report: &Report) -> bool {
 
 /// Whether a file's records are still waiting for a decision.
 pub fn is_unresolved(file: &FileReport) -> bool {
-    matches!(file.outcome.as_str(), "set aside" | "failed")
+    matches!(file.outcome.as_str(), "set aside" | "put off")
 }
 
 #[cfg(test)]
@@ -163,6 +163,7 @@ mod tests {
     fn file(outcome: &str) -> FileReport {
         FileReport {
             path: "/srv/app.db".to_string(),
+            named: "/srv/app.db".to_string(),
             outcome: outcome.to_string(),
             reason: String::new(),
             records: 3,

@@ -204,8 +204,8 @@ fn refuse_unexpected_volatile(control: &mut Control, config: &KeeperConfig) -> a
     Ok(())
 }
 
-/// Why no program is started: recovery set files aside, which have older bytes than their programs
-/// were promised.
+/// Why no program is started: recovery set files aside or put them off, and they have older bytes
+/// than their programs were promised.
 fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String>> {
     let Some(recovered) = control.status()?.summary.recovered else { return Ok(None) };
     let undecided: Vec<_> =
@@ -214,8 +214,8 @@ fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String
         return Ok(None);
     }
     Ok(Some(format!(
-        "recovery set {} aside, and a program would meet older bytes than it was promised: {}. Decide with `holdfast recover \
-         --pool {}`, which says how, or start it all the same with --ignore-set-aside",
+        "recovery did not bring {} back, and a program would meet older bytes than it was promised: {}. `holdfast recover \
+         --pool {}` tries again and says why and what can be done; or start it all the same with --ignore-set-aside",
         if undecided.len() == 1 { "a file" } else { "files" },
         undecided.join(", "),
         pool.display()

@@ -17,6 +17,7 @@ mod commit;
 mod fsync;
 mod os;
 
+pub(crate) use os::is_fixed;
 pub use os::{OsDisk, OsFile};
 
 /// What a file system says of a file or directory.
@@ -41,8 +42,10 @@ pub struct Stat {
     /// The number of the mount through which it was reached, which no other mount has or gets in
     /// this boot of the machine; 0 where the kernel does not tell.
     pub mount: u64,
-    /// When it was made, in seconds since 1970, if the file system tells.
-    pub born_unix_s: Option<i64>,
+    /// Whether it is append-only or immutable, so that nobody may write to it in place.
+    pub is_fixed: bool,
+    /// When it was made, in nanoseconds since 1970, if the file system tells. It never changes.
+    pub born_ns: Option<i64>,
 }
 
 /// What the clock says, and between which two moments the machine was booted according to it: they

@@ -61,9 +61,10 @@ impl PoolError {
 pub struct RecoverOptions {
     /// Look and report only; change nothing in pool and files.
     pub dry_run: bool,
-    /// Replay these files although they were changed or replaced since the crash.
+    /// Replay these files although they were changed or replaced since the crash. `#12` names the
+    /// file of a slot of which no path is known, or which has it together with others.
     pub force: Vec<PathBuf>,
-    /// Forget what the log holds for these files. `#12` names a slot whose path cannot be read.
+    /// Forget what the log holds for these files; `#12` as above.
     pub discard: Vec<PathBuf>,
     /// Write the records even into files whose page cache has them already: what tests of the log
     /// want.
@@ -75,10 +76,14 @@ pub struct RecoverOptions {
 /// What became of one file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileReport {
-    /// Its path.
+    /// Its path, as far as it is known.
     pub path: String,
+    /// What means this file, and no other one, in [`RecoverOptions`]: a name that its slot has, or
+    /// the slot's number.
+    pub named: String,
     /// `replayed`, `synced` (the page cache had all of it), `rebuilt`, `unlinked`, `already on
-    /// disk`, `set aside`, `discarded` or `failed`.
+    /// disk`, `discarded`, `set aside` (a person decides) or `put off` (the next recovery tries
+    /// again).
     pub outcome: String,
     /// Why, in words.
     pub reason: String,

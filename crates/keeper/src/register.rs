@@ -22,10 +22,10 @@ use holdfast_board::{Epoch, FileState};
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, fcntl_getfl, makedev, statx};
 
 use crate::config::{Durability, WriteBehind};
-use crate::disk::{Disk, DiskFile, OsFile};
+use crate::disk::{Disk, DiskFile, OsFile, is_fixed};
 use crate::durable::{Events, Held, ManagedFile, Newcomer, locked};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
@@ -191,8 +191,13 @@ impl Keeper {
         if !is_managed_file_system(&candidate.via) {
             return Err(Reason::FileSystem);
         }
-        match std::fs::symlink_metadata(&candidate.path) {
-            Ok(meta) if (meta.dev(), meta.ino()) == (candidate.dev, candidate.ino) => {}
+        let found = statx(CWD, &candidate.path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO);
+        match found.map(|found| (makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino, found)) {
+            Ok((dev, ino, found)) if (dev, ino) == (candidate.dev, candidate.ino) => {
+                if is_fixed(&found) && !on(Canary::FixedManaged) {
+                    return Err(Reason::Fixed);
+                }
+            }
             _ => return Err(Reason::Unreachable),
         }
         if !self.patterns.admit(&candidate.path) {

@@ -132,7 +132,8 @@ impl DiskFile for Description {
             modified_ns: 0,
             changed_ns: 0,
             mount: 1,
-            born_unix_s: Some(0),
+            is_fixed: false,
+            born_ns: None,
         })
     }
 

@@ -45,6 +45,8 @@ const IN_USE: u64 = 256;
 const EXPIRED: u64 = 320;
 const MARKS: u64 = 384;
 const LEFT: u64 = 448;
+const LIFE: u64 = 456;
+const LIFE_BOOTED: u64 = 464;
 const STAMPS: [u64; 2] = [512, 640];
 const HINTS: [u64; 2] = [768, 768 + 1664];
 /// The word of a file that the keeper is changing.
@@ -98,7 +100,9 @@ struct RawStamp {
     mode: U32,
     owner: U32,
     group: U32,
-    reserved: [u8; 44],
+    reserved: [u8; 4],
+    born_ns: U64,
+    unused: [u8; 32],
 }
 const _: () = assert!(size_of::<RawStamp>() == 128 && STAMPS[0] + 128 <= STAMPS[1]);
 const _: () = assert!(STAMPS[1] + 128 <= HINTS[0]);
@@ -167,10 +171,20 @@ pub struct Stamp {
     pub modified_ns: i64,
     /// Last change of any kind, in nanoseconds since 1970.
     pub changed_ns: i64,
+    /// When the file was made, in nanoseconds since 1970, if the file system tells: with the handle
+    /// it says who the file is, since a handle can be given again once a crash took its file.
+    pub born_ns: Option<i64>,
     /// The mount through which the keeper had it.
     pub mount: Mount,
     /// Mode and owner then.
     pub ownership: Ownership,
+}
+
+impl Stamp {
+    /// Whether a file with the handle of the stamp's, born at that moment, is the same one.
+    pub fn is_of(&self, born_ns: Option<i64>) -> bool {
+        self.born_ns.is_none() || born_ns.is_none() || self.born_ns == born_ns
+    }
 }
 
 /// What the keeper said last of a file that it changes by itself (state Behind).
@@ -182,6 +196,16 @@ pub enum Left {
     InHand,
     /// It left the file with this time of change, in microseconds since 1970.
     At(u64),
+}
+
+/// The last sign of life of the keeper that had a slot, by its clock, for a recovery that comes
+/// after one which was kept from the file: the heartbeat has moved since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// When that was, in microseconds since 1970.
+    pub last_us: u64,
+    /// When its machine was booted, in microseconds since 1970, if that was known.
+    pub booted_us: Option<u64>,
 }
 
 /// What a path hint says.
@@ -283,6 +307,7 @@ impl<N: Nvm> Slots<'_, N> {
         self.set_word(slot, EXPIRED, encode(older.unwrap_or(generation)));
         self.set_word(slot, MARKS, encode(marks));
         self.set_word(slot, LEFT, encode(0));
+        self.set_word(slot, LIFE, encode(0));
         let parent = parent.cloned();
         let hint = Hint { kind: HintKind::Name, version: 1, path: path.to_vec(), parent };
         self.write_hint(slot, 0, generation, &hint);
@@ -342,6 +367,7 @@ impl<N: Nvm> Slots<'_, N> {
             size: raw.size.get(),
             modified_ns: raw.modified_ns.get() as i64,
             changed_ns: raw.changed_ns.get() as i64,
+            born_ns: Some(raw.born_ns.get() as i64).filter(|&born_ns| born_ns != 0),
             mount: Mount { boot: raw.boot, id: raw.mount.get() },
             ownership: Ownership { mode: raw.mode.get(), owner: raw.owner.get(), group: raw.group.get() },
         };
@@ -356,6 +382,7 @@ impl<N: Nvm> Slots<'_, N> {
         raw.size = U64::new(stamp.size);
         raw.modified_ns = U64::new(stamp.modified_ns as u64);
         raw.changed_ns = U64::new(stamp.changed_ns as u64);
+        raw.born_ns = U64::new(stamp.born_ns.unwrap_or(0) as u64);
         raw.boot = stamp.mount.boot;
         raw.mount = U64::new(stamp.mount.id);
         raw.mode = U32::new(stamp.ownership.mode);
@@ -385,6 +412,23 @@ impl<N: Nvm> Slots<'_, N> {
             Left::At(unix_us) => unix_us.clamp(IN_HAND + 1, CHECKED_MAX),
         };
         self.set_word(slot, LEFT, encode(word));
+    }
+
+    /// The last sign of life that counts for this file, if it is not the pool's.
+    pub fn life(&self, slot: u32) -> Option<Life> {
+        let last_us = self.word(slot, LIFE).filter(|&last_us| last_us != 0)?;
+        Some(Life { last_us, booted_us: self.word(slot, LIFE_BOOTED).filter(|&booted_us| booted_us != 0) })
+    }
+
+    /// Persists that. Torn, a later sign of life stands beside an earlier boot: what was set
+    /// between the two then leaves open what is not, and nothing else.
+    pub fn set_life(&self, slot: u32, life: &Life) {
+        let last = (LIFE, life.last_us.clamp(1, CHECKED_MAX));
+        let booted = (LIFE_BOOTED, life.booted_us.unwrap_or(0).min(CHECKED_MAX));
+        let is_known = self.life(slot).is_some();
+        for (field, value) in if is_known { [last, booted] } else { [booted, last] } {
+            self.set_word(slot, field, encode(value));
+        }
     }
 
     fn read_identity(&self, slot: u32) -> Result<(Identity, Ownership), &'static str> {

@@ -8,8 +8,9 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    Frame, Frames, HintKind, Home, Identity, Layout, Left, MARK_CREATED, Mount, Ownership, POOL_BYTES_MIN,
-    Parent, SLOT_BYTES, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, set_segment_generation,
+    Frame, Frames, HintKind, Home, Identity, Layout, Left, Life, MARK_CREATED, Mount, Ownership,
+    POOL_BYTES_MIN, Parent, SLOT_BYTES, Slots, SpillHeader, Stamp, Taken, Words, Zone, format,
+    set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -92,6 +93,7 @@ fn the_document_shows_the_bytes_that_are_written() {
         size: 4096,
         modified_ns: 1_700_000_000_123_456_789,
         changed_ns: 1_700_000_000_987_654_321,
+        born_ns: Some(1_600_000_000_000_000_001),
         mount: Mount { boot: *b"id of this boot!", id: 5001 },
         ownership,
     };
@@ -110,6 +112,9 @@ fn the_document_shows_the_bytes_that_are_written() {
     assert_eq!(slots.stamp(0), Some(later));
     slots.set_left(0, Left::At(1_700_000_000_987_654));
     assert_eq!(slots.left(0), Left::At(1_700_000_000_987_654));
+    let life = Life { last_us: 1_700_000_000_999_999, booted_us: Some(1_600_000_000_000_000) };
+    slots.set_life(0, &life);
+    assert_eq!(slots.life(0), Some(life));
     slots.push_hint(0, HintKind::Unlink, b"/srv/a", None);
     let hints = slots.hints(0);
     assert_eq!((hints[0].parent.as_ref(), hints[1].parent.as_ref()), (None, Some(&parent)));

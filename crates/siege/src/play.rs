@@ -242,7 +242,7 @@ impl Stage {
         let below = format!("{}/", self.disk.root.display());
         let set_aside = files
             .iter()
-            .filter(|file| text(file, "outcome").contains("aside"))
+            .filter(|file| matches!(&*text(file, "outcome"), "set aside" | "put off"))
             .map(|file| (text(file, "path").replace(&below, ""), text(file, "reason")))
             .collect();
         let recovery = Recovery {

@@ -365,7 +365,7 @@ impl Service {
 /// Whether a person is asked to decide without need. What was renamed over while it got its first
 /// records is kept too: nothing is lost or changed by that.
 fn is_wrongly_kept(row: &FileReport) -> bool {
-    matches!(&row.outcome[..], "set aside" | "failed")
+    matches!(&row.outcome[..], "set aside" | "put off")
         && !row.reason.starts_with("another file stands")
         && !row.reason.starts_with("an earlier recovery")
 }

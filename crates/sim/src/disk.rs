@@ -8,7 +8,8 @@
 //! kernel's own writing back, of which nobody hears before the next sync: either drops the dirty
 //! pages, of which no later sync writes what is not written again. Every description of the file
 //! hears of it once; one that was opened afterwards only if nobody had heard of it before
-//! (`errseq_sample`). Inode numbers are reused at once.
+//! (`errseq_sample`). Inode numbers are reused at once, and the number of a file that a power cut
+//! took is given again with its generation, as xfs does.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -61,7 +62,7 @@ struct Inode {
     writers: u32,
     ownership: Ownership,
     ctime_unix_s: i64,
-    born_unix_s: i64,
+    born_ns: i64,
     /// What programs see.
     cached: Content,
     /// What a power cut certainly leaves, if the inode has a name then.
@@ -123,9 +124,11 @@ pub struct DiskState {
     inodes: Vec<Option<Arc<Inode>>>,
     journal: Vec<NameChange>,
     ordering: Journal,
-    free_numbers: Vec<u64>,
+    /// Numbers of inodes to be given again, each with its next generation.
+    free_numbers: Vec<(u64, u32)>,
     next_number: u64,
-    next_generation: u32,
+    /// How many inodes were made: no two are born at the same moment.
+    births: u32,
     /// The clock, in seconds since 1970.
     pub now_unix_s: u64,
     /// When the machine was booted, by the same clock.
@@ -162,7 +165,7 @@ impl DiskState {
             ordering,
             free_numbers: Vec::new(),
             next_number: 2,
-            next_generation: 1,
+            births: 0,
             now_unix_s,
             booted_unix_s: now_unix_s - 1000,
             boots: 1,
@@ -176,7 +179,7 @@ impl DiskState {
         let root = state.make(true, 0o755);
         let directory = state.make(true, 0o755);
         for id in [root, directory] {
-            state.inode_mut(id).born_unix_s = 1;
+            state.inode_mut(id).born_ns = 1;
         }
         state.inode_mut(root).entries.insert(b"d".to_vec(), directory);
         state.inode_mut(root).durable_entries.insert(b"d".to_vec(), directory);
@@ -192,23 +195,23 @@ impl DiskState {
     }
 
     fn make(&mut self, is_directory: bool, mode: u32) -> u32 {
-        let number = self.free_numbers.pop().unwrap_or_else(|| {
+        let (number, generation) = self.free_numbers.pop().unwrap_or_else(|| {
             self.next_number += 1;
-            self.next_number - 1
+            (self.next_number - 1, 1)
         });
-        self.next_generation += 1;
+        self.births += 1;
         let id = self.inodes.len() as u32;
         let now = self.now_unix_s as i64;
         self.inodes.push(Some(Arc::new(Inode {
             number,
-            generation: self.next_generation,
+            generation,
             is_directory,
             links: 1,
             opens: 0,
             writers: 0,
             ownership: Ownership { mode, owner: 0, group: 0 },
             ctime_unix_s: now,
-            born_unix_s: now,
+            born_ns: now * SECOND_NS as i64 + i64::from(self.births),
             cached: Content::default(),
             durable: Content::default(),
             versions: Vec::new(),
@@ -255,8 +258,8 @@ impl DiskState {
     fn reclaim(&mut self, id: u32) {
         let inode = self.inode(id);
         if inode.links == 0 && inode.opens == 0 {
-            let number = inode.number;
-            self.free_numbers.push(number);
+            let next = (inode.number, inode.generation + 1);
+            self.free_numbers.push(next);
         }
     }
 

@@ -19,9 +19,9 @@ use holdfast_media::Bytes;
 use holdfast_pool::{Identity, Ownership};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, StatxTimestamp,
-    Timespec, Timestamps, UTIME_OMIT, fallocate, futimens, listxattr, mkdirat, openat, openat2,
-    renameat_with, statx, unlinkat,
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxAttributes,
+    StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_OMIT, fallocate, futimens, listxattr, mkdirat,
+    openat, openat2, renameat_with, statx, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -179,6 +179,12 @@ impl Disk for OsDisk {
     }
 }
 
+/// Whether what the kernel says of a file is that nobody may write to it in place (`chattr +a`,
+/// `+i`).
+pub(crate) fn is_fixed(found: &Statx) -> bool {
+    found.stx_attributes.intersects(StatxAttributes::APPEND | StatxAttributes::IMMUTABLE)
+}
+
 /// One look at the two clocks.
 fn look_at_clock() -> Clock {
     let ns = |id: ClockId| {
@@ -321,7 +327,8 @@ impl DiskFile for OsFile {
             modified_ns: ns(&found.stx_mtime),
             changed_ns: ns(&found.stx_ctime),
             mount: if told.contains(MNT_ID_UNIQUE) { found.stx_mnt_id } else { 0 },
-            born_unix_s: told.contains(StatxFlags::BTIME).then_some(found.stx_btime.tv_sec),
+            is_fixed: is_fixed(&found),
+            born_ns: told.contains(StatxFlags::BTIME).then(|| ns(&found.stx_btime)),
         })
     }
 

@@ -22,6 +22,7 @@ const NAMES_PER_SLOT: u32 = 2;
 /// After this long every file system we manage has committed a new name by itself (the slowest,
 /// btrfs and xfs, do so every 30 seconds).
 const DIRECTORY_COMMITTED_S: i64 = 120;
+const SECOND_NS: i64 = 1_000_000_000;
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Persists a name intent before the program's call (history 16). With two names not yet in
@@ -231,7 +232,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Whether the file system may not have committed by itself what was made then.
     fn is_recent(&self, stat: &Stat) -> bool {
         let now = self.disk.now_unix_s() as i64;
-        stat.born_unix_s.is_none_or(|born| now.saturating_sub(born) < DIRECTORY_COMMITTED_S)
+        stat.born_ns.is_none_or(|born| now.saturating_sub(born / SECOND_NS) < DIRECTORY_COMMITTED_S)
     }
 
     /// Makes sure that the directory in which a name is about to matter is itself on disk, with

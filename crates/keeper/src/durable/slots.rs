@@ -98,7 +98,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.secure_awaited(path).map_err(Refusal)?;
         }
         let marks = if created { MARK_CREATED } else { 0 };
-        self.supersede(identity);
+        self.supersede(identity, &stat);
         let parent = if created { self.parent_of(path) } else { None };
         let taken = Taken {
             identity,
@@ -154,6 +154,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             size: stat.size,
             modified_ns: stat.modified_ns,
             changed_ns: stat.changed_ns,
+            born_ns: stat.born_ns,
             mount: Mount { boot: self.disk.boot(), id: stat.mount },
             ownership: stat.ownership,
         }
@@ -177,10 +178,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// What recovery set aside of a file that is managed again is older than what is written to it
     /// from now on.
-    fn supersede(&self, identity: &Identity) {
+    fn supersede(&self, identity: &Identity, stat: &Stat) {
         for &slot in &self.set_aside {
             let marks = self.slots().marks(slot);
-            let is_it = self.slots().identity(slot).is_ok_and(|known| known.is_same(identity));
+            let has_handle = self.slots().identity(slot).is_ok_and(|known| known.is_same(identity));
+            let is_it = has_handle && self.slots().stamp(slot).is_none_or(|stamp| stamp.is_of(stat.born_ns));
             if is_it && marks & MARK_SUPERSEDED == 0 && !on(Canary::SupersededForgotten) {
                 self.slots().set_marks(slot, marks | MARK_SUPERSEDED);
             }

@@ -12,8 +12,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    HintKind, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID, Mount,
-    Slots, Stamp,
+    HintKind, Left, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID,
+    Mount, Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -21,7 +21,7 @@ use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
-use super::locate::{Others, SameFile, left_behind, locate};
+use super::locate::{Others, SameFile, left_behind, locate, renamed_to};
 use super::replay::replay;
 use super::run::Source;
 use crate::disk::{Access, Disk, DiskFile, Stat};
@@ -92,6 +92,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             size: stat.size,
             modified_ns: stat.modified_ns,
             changed_ns: stat.changed_ns,
+            born_ns: stat.born_ns,
             mount: Mount { boot: self.disk.boot(), id: stat.mount },
             ownership: stat.ownership,
         };
@@ -99,6 +100,18 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         slots.set_left(file.slot, Left::InHand);
         slots.set_marks(file.slot, slots.marks(file.slot) | MARK_AHEAD);
         slots.push_stamp(file.slot, &stamp);
+    }
+
+    /// Ends that in the midst of it: the file is as we left it, and who changes it from now on is
+    /// somebody else.
+    fn let_go(&self, file: &SlotFile, target: &D::File) {
+        self.beat();
+        let left = target.stat().map_or(Left::Unknown, |stat| Left::At(stat.changed_ns.max(0) as u64 / 1000));
+        let (slots, words) = (self.slots(), self.source.words());
+        slots.set_left(file.slot, left);
+        if let Some(last_us) = words.heartbeat_unix_us() {
+            slots.set_life(file.slot, &Life { last_us, booted_us: words.booted_unix_us() });
+        }
     }
 
     /// Voids the slot's records, which are in the synced file, and gives it back.
@@ -112,11 +125,14 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Replays into the slot's own file, wherever it is now.
     pub(super) fn replay(&mut self, file: &SlotFile, witness: Witness) -> io::Result<()> {
         let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
-        let target = found.file.reopen(Access::Write)?;
+        let target = to_write(&found)?;
         let before = target.stat()?;
         self.take_in_hand(file, &before, witness);
-        self.write_records(file.slot, &target, Some(before))?;
-        self.sync_names(file, &found)?;
+        let written = self.write_records(file.slot, &target, Some(before));
+        if let Err(error) = written.and_then(|()| self.sync_names(file, &found)) {
+            self.let_go(file, &target);
+            return Err(error);
+        }
         self.expire(file.slot);
         Ok(())
     }
@@ -130,13 +146,19 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if changed == Changed::No {
             let rests = torn(&self.source.payloads(), self.live.of(file.slot), &open)?;
             if !rests.is_empty() {
-                finish(&self.source.payloads(), &rests, &found.file.reopen(Access::Write)?)?;
+                finish(&self.source.payloads(), &rests, &to_write(&found)?)?;
             }
         }
         (self.progress)(self.live.slots.get(&file.slot).map_or(0, |log| log.bytes));
-        if open.sync().is_err() {
+        match open.sync() {
+            Ok(()) => {}
             // The kernel lost pages that nobody was told of yet. The log has them.
-            return self.replay(file, Witness::Ahead);
+            Err(_) if changed == Changed::No => return self.replay(file, Witness::Ahead),
+            // So it has, and what somebody changed since would be under them.
+            Err(error) => {
+                self.slots().set_marks(file.slot, self.slots().marks(file.slot) | MARK_AHEAD);
+                return Err(error);
+            }
         }
         self.sync_names(file, &found)?;
         self.expire(file.slot);
@@ -233,12 +255,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     pub(super) fn rename_again(&mut self, file: &SlotFile) -> io::Result<bool> {
         let found = locate(self.disk, file, Others::NONE).same;
         // Whoever moved it elsewhere meant it.
-        let (Some((from, to)), Some(found)) = (file.rename(), found) else { return Ok(true) };
-        if left_behind(self.disk, file, &found).is_none() {
-            return Ok(true);
-        }
-        let (old, new) = (parent(self.disk, from)?, parent(self.disk, to)?);
-        let ((_, old_name), (_, new_name)) = (split(from).ok_or_else(gone)?, split(to).ok_or_else(gone)?);
+        let (Some((_, to)), Some(found)) = (file.rename(), found) else { return Ok(true) };
+        let Some(stands) = left_behind(self.disk, file, &found) else { return Ok(true) };
+        let (new, new_name) = renamed_to(self.disk, file)?;
+        let (old, (_, old_name)) = (parent(self.disk, &stands)?, split(&stands).ok_or_else(gone)?);
         self.beat();
         if found.path == to {
             remove(&old, old_name)?;
@@ -290,13 +310,29 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         self.slots().release(file.slot);
     }
 
-    /// Persists that a person has to decide, and takes away half a copy that an earlier recovery
-    /// may have left.
+    /// Persists that a person has to decide.
     pub(super) fn set_aside(&self, file: &SlotFile) {
         let marks = self.slots().marks(file.slot);
         if marks & MARK_SET_ASIDE == 0 {
             self.slots().set_marks(file.slot, marks | MARK_SET_ASIDE);
         }
+        self.clear_copy(file);
+    }
+
+    /// Leaves a file to the next recovery, which will judge it by what is known now: what stands in
+    /// our way is nobody's decision, and the heartbeat moves. Says whether it is: not so of a file
+    /// of which a person has to decide anyway.
+    pub(super) fn put_off(&self, file: &SlotFile) -> bool {
+        let is_put_off = self.slots().marks(file.slot) & MARK_SET_ASIDE == 0;
+        if is_put_off && self.slots().life(file.slot).is_none() {
+            self.slots().set_life(file.slot, &self.clocks.life());
+        }
+        self.clear_copy(file);
+        is_put_off
+    }
+
+    /// Takes away half a copy that an earlier recovery may have left.
+    fn clear_copy(&self, file: &SlotFile) {
         for hint in file.hints.iter().filter(|_| !file.rebuilt) {
             // Where it cannot be done, it only stands there.
             if let Ok(directory) = parent(self.disk, &hint.path) {
@@ -317,6 +353,16 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 /// The marks that stay when a rebuilt file goes back to being a set-aside one.
 fn kept_marks(file: &SlotFile) -> u64 {
     file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED)
+}
+
+fn to_write<F: DiskFile>(found: &SameFile<F>) -> io::Result<F> {
+    found.file.reopen(Access::Write).map_err(|error| {
+        if found.stat.is_fixed {
+            io::Error::other("it is append-only or immutable: take that from it (chattr -a -i)")
+        } else {
+            error
+        }
+    })
 }
 
 fn remove(directory: &impl DiskFile, name: &[u8]) -> io::Result<()> {

@@ -2,45 +2,87 @@
 //! rest of a write that its writer's death cut short.
 
 use std::io;
+use std::ops::Range;
 
+use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
 use super::frames::Payloads;
-use super::overlay::newest_pieces;
+use super::overlay::{Touched, newest_pieces};
 use super::scan::Entry;
 use crate::disk::DiskFile;
 
 /// The kernel copies a write in such pieces, and stops between two of them if the writer is killed.
 const PAGE_BYTES: u64 = 4096;
 const READ_BYTES_MAX: u64 = 1 << 20;
+/// A file in which more than that had to be zero is not read: a person may wait less long than it
+/// takes to read a sparse file of terabytes.
+const ZEROS_MAX: u64 = 4 << 30;
 
-/// Whether writing `entries` (live, in seq order) to a file would change nothing in it. Only what
-/// is simple to say is said: writes, and perhaps a truncation behind all of them.
-pub(super) fn is_written(
+/// Whether applying `entries` (live, in seq order) to a file would change nothing in it: it has the
+/// size that they leave, and each byte is as the last of them that touched it left it. What was cut
+/// off counts for nothing, whatever was written there before; what a cut or a punched hole left is
+/// zero.
+pub(super) fn is_applied(
     payloads: &Payloads<'_, impl Nvm>,
     entries: &[Entry],
     file: &impl DiskFile,
 ) -> io::Result<bool> {
     let size = file.stat()?.size;
-    let (writes, cut) = match entries.split_last() {
-        Some((last, before)) if last.kind == Kind::Truncate => (before, Some(last.file_offset)),
-        _ => (entries, None),
-    };
-    let end = cut.unwrap_or(u64::MAX);
-    let simple = writes.iter().all(|entry| entry.kind == Kind::Write);
-    if !simple || cut.is_some_and(|cut| cut != size) {
+    let size_applied = entries.iter().fold(size, |size, entry| match entry.kind {
+        Kind::Write if entry.bytes > 0 => size.max(end_of(entry)),
+        Kind::Truncate if !on(Canary::CutsUncompared) => entry.file_offset,
+        _ => size,
+    });
+    if size_applied != size {
         return Ok(false);
     }
-    let mut differs = false;
-    newest_pieces(writes, |write, skip, bytes| {
-        let from = write.file_offset + skip;
-        let bytes = bytes.min(end.saturating_sub(from));
-        differs =
-            differs || from + bytes > size || first_difference(payloads, write, skip, bytes, file)?.is_some();
-        Ok::<_, io::Error>(())
-    })?;
-    Ok(!differs)
+    // From the last one back: what a later one touched is none of an earlier one's.
+    let (mut touched, mut end) = (Touched::default(), size);
+    let mut zeros = 0;
+    for entry in entries.iter().rev() {
+        let range = match entry.kind {
+            Kind::Write => entry.file_offset..end_of(entry).min(end),
+            Kind::Punch => entry.file_offset..entry.file_offset.saturating_add(entry.extent).min(end),
+            Kind::Truncate if !on(Canary::CutsUncompared) => entry.file_offset..end,
+            Kind::Truncate | Kind::Cancel => continue,
+        };
+        if entry.kind == Kind::Truncate {
+            end = end.min(entry.file_offset);
+        }
+        for part in touched.take(range) {
+            let bytes = part.end - part.start;
+            let differs = if entry.kind == Kind::Write {
+                first_difference(payloads, entry, part.start - entry.file_offset, bytes, file)?.is_some()
+            } else {
+                zeros += bytes;
+                zeros > ZEROS_MAX || !is_zero(file, part)?
+            };
+            if differs {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn end_of(write: &Entry) -> u64 {
+    write.file_offset.saturating_add(u64::from(write.bytes))
+}
+
+fn is_zero(file: &impl DiskFile, range: Range<u64>) -> io::Result<bool> {
+    let mut found = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        found.resize(READ_BYTES_MAX.min(range.end - at) as usize, 0);
+        file.read_exact_at(&mut found, at)?;
+        if found.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+        at += found.len() as u64;
+    }
+    Ok(true)
 }
 
 /// Where the bytes of a write, `bytes` of them behind the first `skip`, differ from the file's: the

@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, Left, MARK_CREATED, MARK_VOID, Stamp};
+use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Stamp};
 
 use super::run::Source;
 use super::scan::SlotState;
+use crate::disk::Stat;
 
 /// What a slot says of its file.
 pub(super) struct SlotFile {
@@ -24,6 +26,8 @@ pub(super) struct SlotFile {
     /// What was known of it last.
     pub(super) stamp: Option<Stamp>,
     pub(super) left: Left,
+    /// Earlier recoveries were kept from it, and the first of them found this last sign of life.
+    pub(super) life: Option<Life>,
     /// Nothing of it was ever expired: all that was written is in the log.
     pub(super) never_expired: bool,
 }
@@ -48,6 +52,7 @@ impl SlotFile {
             hints: slots.hints(slot),
             stamp: slots.stamp(slot),
             left: slots.left(slot),
+            life: slots.life(slot),
             never_expired,
         })
     }
@@ -79,21 +84,34 @@ impl SlotFile {
         self.marks & MARK_VOID != 0 || self.is_unlinking() && !self.hints.iter().any(known)
     }
 
+    /// Whether a file with the slot's handle is the slot's file. A file system may give the handle
+    /// of a file that a crash took to another one: xfs does, when its log brings an earlier life of
+    /// the inode to its end.
+    pub(super) fn is_born(&self, stat: &Stat) -> bool {
+        self.stamp.is_none_or(|stamp| stamp.is_of(stat.born_ns)) || on(Canary::BirthIgnored)
+    }
+
     /// The newest path, or the slot's number when there is none.
     pub(super) fn shown(&self) -> String {
         match self.hints.first() {
             Some(hint) => String::from_utf8_lossy(&hint.path).into_owned(),
-            None => format!("#{}", self.slot),
+            None => self.number(),
         }
+    }
+
+    /// The slot's number, as a person may name it.
+    pub(super) fn number(&self) -> String {
+        format!("#{}", self.slot)
     }
 
     /// Whether a person's `wanted` means this file.
     pub(super) fn is_meant(&self, wanted: &Path) -> bool {
-        if wanted.as_os_str() == OsStr::new(&format!("#{}", self.slot)) {
-            return true;
-        }
-        let wanted = absolute(wanted);
-        self.hints.iter().any(|hint| hint.path == wanted.as_os_str().as_bytes())
+        wanted.as_os_str() == OsStr::new(&self.number()) || self.has_name(&absolute(wanted))
+    }
+
+    /// Whether the slot knows this name of it.
+    pub(super) fn has_name(&self, path: &Path) -> bool {
+        self.hints.iter().any(|hint| hint.path == path.as_os_str().as_bytes())
     }
 }
 

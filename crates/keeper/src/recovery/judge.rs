@@ -7,7 +7,7 @@
 //! compares numbers and does nothing else; docs/crash.md, section 8, argues why.
 
 use holdfast_canary::{Canary, on};
-use holdfast_pool::{Left, Mount, Stamp};
+use holdfast_pool::{Left, Life, Mount, Stamp};
 
 use crate::disk::{Clock, Stat};
 
@@ -31,6 +31,20 @@ pub(super) struct Clocks {
 const CALL_NS_MAX: i64 = 20_000_000;
 
 impl Clocks {
+    /// The same for a file that earlier recoveries were kept from.
+    pub(super) fn of(&self, life: Option<Life>) -> Self {
+        life.map_or(*self, |life| Self {
+            last_ns: i64::try_from(life.last_us.saturating_mul(1000)).unwrap_or(i64::MAX),
+            booted_us: life.booted_us,
+            ..*self
+        })
+    }
+
+    /// What such a file keeps of it.
+    pub(super) fn life(&self) -> Life {
+        Life { last_us: (self.last_ns.max(0) as u64).div_ceil(1000), booted_us: self.booted_us }
+    }
+
     /// The latest time that a call can have given a file of which the last sign of life tells.
     fn ours_to_ns(&self) -> i64 {
         self.last_ns.saturating_add(CALL_NS_MAX)
@@ -164,6 +178,7 @@ mod tests {
             size: 10,
             modified_ns: 900 * S,
             changed_ns: 900 * S,
+            born_ns: None,
             mount: Mount { boot: [boot; 16], id: 7 },
             ownership: Ownership { mode: 0o644, owner: 0, group: 0 },
         }
@@ -180,7 +195,8 @@ mod tests {
             modified_ns,
             changed_ns,
             mount: 9,
-            born_unix_s: None,
+            is_fixed: false,
+            born_ns: None,
         }
     }
 

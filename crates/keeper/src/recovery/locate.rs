@@ -1,5 +1,6 @@
-//! Finding the file of a slot: by comparing kernel handles at its path hints, and by handle alone
-//! where allowed. It opens and compares; it never changes anything and never trusts a name.
+//! Finding the file of a slot: by comparing kernel handles and times of birth at its path hints,
+//! and by handle alone where allowed. It opens and compares; it never changes anything and never
+//! trusts a name.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -110,12 +111,12 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
     // A name that the file gave up by a rename is none to build it at, whoever has the new one.
     let given_up = file.rename().is_some() && !on(Canary::RenameBuiltOld);
     for (age, hint) in file.hints.iter().enumerate() {
-        let found = match at_path(disk, &hint.path, identity, hint.parent.as_ref()) {
+        let found = match at_path(disk, &hint.path, file, hint.parent.as_ref()) {
             At::Other(_) if others.vacate(&hint.path) => At::Empty,
             found => found,
         };
         let (found, path) = match moved_parent(disk, &found, hint, identity) {
-            Some(path) => (at_path(disk, &path, identity, hint.parent.as_ref()), path),
+            Some(path) => (at_path(disk, &path, file, hint.parent.as_ref()), path),
             None => (found, hint.path.clone()),
         };
         if location.mount == 0 {
@@ -135,7 +136,7 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
     }
     if let Some(identity) = identity {
         for hint in &file.hints {
-            match by_handle(disk, &hint.path, identity) {
+            match by_handle(disk, &hint.path, file, identity) {
                 ByHandle::Found(found) => {
                     location.same = Some(found);
                     break;
@@ -172,64 +173,62 @@ fn mount_of<D: Disk>(disk: &D, path: &[u8]) -> u64 {
     nearest(disk, path).and_then(|(directory, _)| directory.stat()).map_or(0, |stat| stat.mount)
 }
 
-/// The name that a held rename took a file from, if the file still stands there: alone, or beside
-/// the new one. btrfs brings the new name to disk with the sync of its directory, and the loss of
-/// the old one only with that of the other.
-pub(super) fn left_behind<'a, D: Disk>(
-    disk: &D,
-    file: &'a SlotFile,
-    same: &SameFile<D::File>,
-) -> Option<&'a [u8]> {
+/// Where a file still stands under the name that a held rename took it from: alone, or beside the
+/// new one. btrfs brings the new name to disk with the sync of its directory, and the loss of the
+/// old one only with that of the other. Its directory may be somewhere else by now, as where a
+/// mount is missing that it was reached through.
+pub(super) fn left_behind<D: Disk>(disk: &D, file: &SlotFile, same: &SameFile<D::File>) -> Option<Vec<u8>> {
     let (from, to) = file.rename()?;
-    let stands_twice = || {
-        to == same.path
-            && same.stat.links == 2
-            && matches!(at_path(disk, from, file.identity.as_ref().ok(), None), At::Same(_))
-    };
-    (from == same.path || stands_twice()).then_some(from)
+    if from == same.path {
+        return Some(from.to_vec());
+    }
+    if to == same.path {
+        let stands_twice = same.stat.links == 2 && matches!(at_path(disk, from, file, None), At::Same(_));
+        return stands_twice.then(|| from.to_vec());
+    }
+    // The kernel may tell no path of what was found by its handle.
+    let stands = moved_parent(disk, &At::Orphaned, file.hints.get(1)?, file.identity.as_ref().ok())?;
+    matches!(at_path(disk, &stands, file, None), At::Same(_)).then_some(stands)
 }
 
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.
 pub(super) fn locate_forced<D: Disk>(disk: &D, file: &SlotFile, path: &[u8]) -> Location<D::File> {
     let mut location = Location::nowhere();
     let parent = file.hints.iter().find(|hint| hint.path == path).and_then(|hint| hint.parent.as_ref());
-    location.note(path, at_path(disk, path, file.identity.as_ref().ok(), parent));
+    location.note(path, at_path(disk, path, file, parent));
     location
 }
 
-fn at_path<D: Disk>(
-    disk: &D,
-    path: &[u8],
-    identity: Option<&Identity>,
-    parent: Option<&Parent>,
-) -> At<D::File> {
+fn at_path<D: Disk>(disk: &D, path: &[u8], file: &SlotFile, parent: Option<&Parent>) -> At<D::File> {
     match disk.find(path) {
-        Ok(found) => what_stands(found, path, identity),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => nothing_stands(disk, path, identity, parent),
+        Ok(found) => what_stands(found, path, file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            nothing_stands(disk, path, file.identity.as_ref().ok(), parent)
+        }
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
 
-fn what_stands<F: DiskFile>(file: F, path: &[u8], identity: Option<&Identity>) -> At<F> {
-    let stat = match file.stat() {
+fn what_stands<F: DiskFile>(found: F, path: &[u8], file: &SlotFile) -> At<F> {
+    let stat = match found.stat() {
         Ok(stat) => stat,
         Err(error) => return At::Absent(unreachable_because(&error)),
     };
     if !stat.is_file {
         return At::Other("something that is no regular file stands");
     }
-    let Some(identity) = identity else { return At::Other("a file stands") };
-    match file.reopen(Access::Read).and_then(|open| open.identity()) {
-        Ok(found) if found.fs_uuid != identity.fs_uuid => {
+    let Ok(identity) = &file.identity else { return At::Other("a file stands") };
+    match found.reopen(Access::Read).and_then(|open| open.identity()) {
+        Ok(there) if there.fs_uuid != identity.fs_uuid => {
             At::Absent("another file system is mounted at its place".into())
         }
-        Ok(found)
-            if found.handle_type == identity.handle_type && found.handle == identity.handle
-                || on(Canary::IdentityUnchecked) =>
-        {
-            At::Same(SameFile { file, path: path.to_vec(), is_reachable: true, stat })
+        Ok(there) if there.is_same(identity) && file.is_born(&stat) || on(Canary::IdentityUnchecked) => {
+            At::Same(SameFile { file: found, path: path.to_vec(), is_reachable: true, stat })
         }
         Ok(_) => At::Other("another file stands"),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            At::Absent("another file system is mounted at its place".into())
+        }
         Err(error) => At::Absent(unreachable_because(&error)),
     }
 }
@@ -251,6 +250,9 @@ fn nothing_stands<D: Disk>(
         (Some(identity), Ok(uuid)) if uuid != identity.fs_uuid => {
             At::Absent("its file system is not mounted".into())
         }
+        (Some(_), Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
+            At::Absent("its file system is not mounted".into())
+        }
         (Some(_), Err(error)) => At::Absent(unreachable_because(&error)),
         // What is mounted above it, or stands in its place, may hide where the file belongs.
         (Some(identity), _) if is_at_parent && !is_parent(&directory, identity, parent) => At::Absent(
@@ -259,6 +261,32 @@ fn nothing_stands<D: Disk>(
         _ if is_at_parent => At::Empty,
         _ => At::Orphaned,
     }
+}
+
+/// Opens the directory of the name that a held rename gave a file, wherever that directory is now,
+/// with the name. It is the directory that the slot knows, and no other: what is mounted above it
+/// may be missing, and the name would come to stand where nobody looks for it.
+pub(super) fn renamed_to<'a, D: Disk>(disk: &D, file: &'a SlotFile) -> io::Result<(D::File, &'a [u8])> {
+    let (Some(hint), Ok(identity)) = (file.hints.first(), &file.identity) else { return Err(not_there()) };
+    let (path, name) = split(&hint.path).ok_or_else(not_there)?;
+    match disk.find_directory(path) {
+        Ok(directory) if is_parent(&directory, identity, hint.parent.as_ref()) => {
+            return Ok((directory, name));
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let moved = moved_parent(disk, &At::Orphaned, hint, Some(identity)).ok_or_else(not_there)?;
+    let (path, _) = split(&moved).ok_or_else(not_there)?;
+    let directory = disk.find_directory(path)?;
+    let is_it = is_parent(&directory, identity, hint.parent.as_ref());
+    is_it.then_some((directory, name)).ok_or_else(not_there)
+}
+
+fn not_there() -> io::Error {
+    io::Error::other(
+        "the directory that its last rename moved it to is not there: what is mounted there may be missing",
+    )
 }
 
 /// Whether a directory is the one in which a name was; where that was not known, it is.
@@ -285,7 +313,7 @@ enum ByHandle<F> {
 
 /// Opens the file by its handle, on the file system of the nearest directory of `path` that is
 /// still there.
-fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> ByHandle<D::File> {
+fn by_handle<D: Disk>(disk: &D, path: &[u8], slot: &SlotFile, identity: &Identity) -> ByHandle<D::File> {
     let Ok((mount, _)) = nearest(disk, path) else { return ByHandle::Unknown };
     if mount.file_system().ok() != Some(identity.fs_uuid) {
         return ByHandle::Unknown;
@@ -300,7 +328,7 @@ fn by_handle<D: Disk>(disk: &D, path: &[u8], identity: &Identity) -> ByHandle<D:
     let (Ok(found), Ok(stat)) = (file.identity(), file.stat()) else { return ByHandle::Unknown };
     // The kernel does not compare all of a handle: ext4 takes a generation of zero for any. An
     // inode without a name only waits for its last descriptor to be closed: that file is gone.
-    if !found.is_same(identity) || stat.links == 0 || !stat.is_file {
+    if !found.is_same(identity) || !slot.is_born(&stat) || stat.links == 0 || !stat.is_file {
         return ByHandle::Gone;
     }
     // A file that nobody looked up yet has no path, of which the kernel says "/".

@@ -1,7 +1,8 @@
 //! Which bytes of overlapping writes count. It looks only at places and order, never at the bytes
 //! themselves.
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
 
 use super::scan::Entry;
 
@@ -38,6 +39,41 @@ pub(super) fn newest_pieces<E>(
             (None, Some(next)) => at = next,
             (None, None) => return Ok(()),
         }
+    }
+}
+
+/// Parts of a file that were touched already.
+#[derive(Default)]
+pub(super) struct Touched {
+    /// Start and end of each; none overlaps or meets another.
+    parts: BTreeMap<u64, u64>,
+}
+
+impl Touched {
+    /// Touches a range; the parts of it that were not touched before, in order.
+    pub(super) fn take(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut new = Vec::new();
+        if range.start >= range.end {
+            return new;
+        }
+        let (mut joined, mut at) = (range.clone(), range.start);
+        let first = self.parts.range(..range.start).next_back().filter(|&(_, &end)| end >= range.start);
+        let first = first.map_or(range.start, |(&start, _)| start);
+        let met: Vec<(u64, u64)> =
+            self.parts.range(first..=range.end).map(|(&start, &end)| (start, end)).collect();
+        for (start, end) in met {
+            self.parts.remove(&start);
+            joined = joined.start.min(start)..joined.end.max(end);
+            if at < start {
+                new.push(at..start);
+            }
+            at = at.max(end);
+        }
+        if at < range.end {
+            new.push(at..range.end);
+        }
+        self.parts.insert(joined.start, joined.end);
+        new
     }
 }
 
@@ -89,5 +125,24 @@ mod tests {
     fn empty_and_farthest_writes_end() {
         assert_eq!(pieces(&[(5, 0), (4, 2), (5, 0)]), [(1, 4, 1), (1, 5, 1)]);
         assert_eq!(pieces(&[(u64::MAX - 1, 100)]), [(0, u64::MAX - 1, 1)]);
+    }
+
+    #[test]
+    fn each_byte_is_touched_once() {
+        let mut random: u32 = 1;
+        for _ in 0..200 {
+            let (mut touched, mut known) = (Touched::default(), [false; 64]);
+            for _ in 0..20 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let start = u64::from(random >> 8 & 63);
+                let range = start..(start + u64::from(random >> 16 & 15)).min(64);
+                let expected: Vec<u64> = range.clone().filter(|&at| !known[at as usize]).collect();
+                let parts = touched.take(range.clone());
+                assert_eq!(parts.into_iter().flatten().collect::<Vec<_>>(), expected);
+                range.for_each(|at| known[at as usize] = true);
+            }
+            let parts: Vec<_> = touched.parts.into_iter().collect();
+            assert!(parts.windows(2).all(|two| two[0].1 < two[1].0), "{parts:?}");
+        }
     }
 }

@@ -61,7 +61,8 @@ pub(super) struct Facts {
     pub(super) witness: Witness,
     /// It is there, and somebody else changed it, as far as can be told.
     pub(super) changed: Changed,
-    /// An earlier recovery set this use of it aside, and it was served again since.
+    /// An earlier recovery set this use of it aside or was kept from it, and it was served again
+    /// since.
     pub(super) superseded: bool,
 }
 
@@ -86,8 +87,17 @@ pub(super) enum Aside {
     Replaced,
     /// It is gone though nobody removed it under our eyes.
     Missing,
-    /// Its file system or directory is not there, or cannot be examined.
+    /// Its file system or directory is not there, or cannot be examined: the next recovery tries
+    /// again.
     Absent,
+}
+
+impl Aside {
+    /// Whether it takes a person to decide, and stays so until one has. What only stands in the way
+    /// may be gone the next time.
+    pub(super) fn is_for_a_person(self) -> bool {
+        self != Self::Absent
+    }
 }
 
 /// What is done with a slot.
@@ -238,9 +248,10 @@ const TABLE: &[Row] = &[
     row(NONE | FORCE, Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         RUNS,        ANY,         Any, Sync),
     row(NONE,         Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         OLDER,       ANY,         Any, SetAside(Aside::Older)),
     row(FORCE,        Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         OLDER,       ANY,         Any, UnlinkAgain),
-    row(NONE | FORCE, Yes,  No,     Yes, No,   Yes,     Any, Any,      Any,    SAME,         AHEAD | CUT, ANY,         Any, LeaveFile),
-    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,         AHEAD | CUT, THEIRS | OPEN, Any, LeaveFile),
-    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,         AHEAD | CUT, OURS,        Any, UnlinkAgain),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   Any,     Any, Any,      Any,    SAME,         AHEAD | CUT, ANY,         Yes, LeaveFile),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   Yes,     Any, Any,      Any,    SAME,         AHEAD | CUT, ANY,         No,  LeaveFile),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,         AHEAD | CUT, THEIRS | OPEN, No,  LeaveFile),
+    row(NONE | FORCE, Yes,  No,     Yes, No,   No,      Any, Any,      Any,    SAME,         AHEAD | CUT, OURS,        No,  UnlinkAgain),
     // Nothing of it is live: what is in the file is all there is.
     row(NONE | FORCE, Yes,  No,     No,  Any,  Any,     No,  Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Release),
     // A person wants the log's contents.
@@ -251,26 +262,31 @@ const TABLE: &[Row] = &[
     row(FORCE,        Yes,  No,     No,  Any,  Any,     Yes, Any,      Any,    ABSENT,       ALL,         ANY,         No,  SetAside(Aside::Absent)),
     // Live records, and nobody said anything.
     row(NONE,         Yes,  No,     No,  Yes,  Any,     Yes, Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, SetAside(Aside::Earlier)),
+    // An earlier recovery was kept from it, and what was written since is newer.
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    ANYWHERE,     ALL,         ANY,         Yes, SetAside(Aside::Superseded)),
     // Only processes died: the kernel has every byte and name as programs and others made them.
-    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    SAME,         RUNS,        ANY,         Any, Sync),
-    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    NOWHERE,      RUNS,        ANY,         Any, Gone),
-    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    ABSENT,       RUNS,        ANY,         Any, SetAside(Aside::Absent)),
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    SAME,         RUNS,        ANY,         No,  Sync),
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    NOWHERE,      RUNS,        ANY,         No,  Gone),
+    row(NONE,         Yes,  No,     No,  No,   Any,     Yes, Any,      Any,    ABSENT,       RUNS,        ANY,         No,  SetAside(Aside::Absent)),
     // Bytes may be in the log alone.
-    row(NONE,         Yes,  No,     No,  No,   Yes,     Yes, Any,      Any,    ANYWHERE,     AHEAD | CUT | OLDER, ANY, Any, SetAside(Aside::Conflict)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ANYWHERE,     OLDER,       ANY,         Any, SetAside(Aside::Older)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OURS,        Any, Replay),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, THEIRS,      Any, SetAside(Aside::Changed)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OPEN,        Any, SetAside(Aside::Unclear)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,       AHEAD | CUT, ANY,         Any, SetAside(Aside::Absent)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    TAKEN,        AHEAD | CUT, ANY,         Any, SetAside(Aside::Replaced)),
+    row(NONE,         Yes,  No,     No,  No,   Yes,     Yes, Any,      Any,    ANYWHERE,     AHEAD | CUT | OLDER, ANY, No,  SetAside(Aside::Conflict)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ANYWHERE,     OLDER,       ANY,         No,  SetAside(Aside::Older)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OURS,        No,  Replay),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, THEIRS,      No,  SetAside(Aside::Changed)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    SAME,         AHEAD | CUT, OPEN,        No,  SetAside(Aside::Unclear)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ABSENT,       AHEAD | CUT, ANY,         No,  SetAside(Aside::Absent)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    TAKEN,        AHEAD | CUT, ANY,         No,  SetAside(Aside::Replaced)),
     // The kernel loses nothing while it runs: whoever removed it was somebody else, or moved it
     // where it cannot be seen.
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    EMPTY | ORPHAN, AHEAD,     ANY,         Any, SetAside(Aside::Missing)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         ANY,         Any, Rebuild),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    ORPHAN,       CUT,         ANY,         Any, SetAside(Aside::Missing)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    EMPTY,        AHEAD,       ANY,         No,  SetAside(Aside::Missing)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         ANY,         No,  Rebuild),
     // Another name was known when the removal of one was announced, and it is gone as well.
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      No,     EMPTY | ORPHAN, CUT,       ANY,         Any, Gone),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY | ORPHAN, CUT,       ANY,         Any, SetAside(Aside::Missing)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      No,     EMPTY | ORPHAN, CUT,       ANY,         No,  Gone),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY,        CUT,         ANY,         No,  SetAside(Aside::Missing)),
+    // So is its directory: what is mounted there may be missing.
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ORPHAN,       AHEAD,       ANY,         No,  SetAside(Aside::Absent)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     ORPHAN,       CUT,         ANY,         No,  SetAside(Aside::Absent)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    ORPHAN,       CUT,         ANY,         No,  SetAside(Aside::Absent)),
 ];
 
 impl Row {
@@ -387,9 +403,12 @@ mod tests {
     #[test]
     fn no_old_records_go_over_a_later_life() {
         for facts in all().filter(|facts| facts.superseded && facts.live && facts.sound) {
-            if facts.request == Request::Force && !facts.void && !facts.rebuilt {
-                assert_eq!(decide(&facts), SetAside(Aside::Superseded));
+            if facts.void || facts.rebuilt || facts.request == Request::Discard {
+                continue;
             }
+            let earlier = facts.aside && facts.request == Request::None;
+            let why = if earlier { Aside::Earlier } else { Aside::Superseded };
+            assert_eq!(decide(&facts), SetAside(why));
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) fn redo(
         let before = waiting.len();
         waiting.retain(|planned| match applier.rename_again(&planned.file) {
             Ok(done) => !done,
+            // Under its old name a person may have it all the same.
+            Err(_) if planned.is_forced() => false,
             Err(error) => {
                 failed.insert(planned.file.slot, error);
                 false

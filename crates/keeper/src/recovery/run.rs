@@ -20,7 +20,7 @@ use holdfast_pool::{
 };
 
 use super::apply::Applier;
-use super::compare::is_written;
+use super::compare::is_applied;
 use super::export::export;
 use super::file::SlotFile;
 use super::frames::{self, Payloads, ReadSpill};
@@ -42,6 +42,27 @@ pub(super) struct Planned {
     target: Vec<u8>,
     reason: String,
     shown: String,
+    /// What means it, and nothing else, on a command line.
+    named: String,
+}
+
+/// Why a file was not brought back that should have been.
+struct Kept {
+    error: io::Error,
+    /// The next recovery tries again.
+    is_put_off: bool,
+}
+
+/// What stood in the way, and what to do about it.
+fn in_words(error: &io::Error) -> String {
+    let todo = match error.kind() {
+        io::ErrorKind::StorageFull => "make room on its file system",
+        io::ErrorKind::QuotaExceeded => "make room within the quota of its owner",
+        io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        io::ErrorKind::PermissionDenied => "recover as a user who may change it",
+        _ => return error.to_string(),
+    };
+    format!("{error}: {todo}")
 }
 
 struct Plan {
@@ -153,20 +174,43 @@ fn plan(
             report.damaged.push(format!("slot {} ({}): {reason}", file.slot, file.shown()));
         }
     }
+    refuse_unclear(&files, &live, options)?;
     let newest = newest_paths(&files, &live);
     let clocks = clocks(disk, &words, &files, &live);
     let mut judge =
         Judge { source, disk, clocks, live: &live, older: HashSet::new(), replays: options.replay };
     let vacated = judge.vacated_paths(&files);
     judge.find_older(&files);
-    let files = files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    let mut files: Vec<Planned> =
+        files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    name(&mut files);
     Ok(Plan { live, files, counter_start, clocks, report })
 }
 
-/// What is known of times. Records of files that were set aside earlier may be of another boot,
-/// with another clock.
+/// Gives each file the newest of its names by which it, and no other one with records, is known.
+fn name(files: &mut [Planned]) {
+    let names: Vec<Option<String>> = files
+        .iter()
+        .map(|planned| {
+            let paths = planned.file.hints.iter().filter_map(|hint| std::str::from_utf8(&hint.path).ok());
+            let is_its_own = |path: &&str| {
+                let have_it =
+                    files.iter().filter(|other| other.facts.live && other.file.has_name(Path::new(path)));
+                have_it.count() <= 1 && path.starts_with('/')
+            };
+            paths.map(str::to_owned).find(|path| is_its_own(&&**path))
+        })
+        .collect();
+    for (planned, name) in files.iter_mut().zip(names) {
+        planned.named = name.unwrap_or_else(|| planned.file.number());
+    }
+}
+
+/// What is known of times. Records of files that earlier recoveries set aside or put off may be of
+/// another boot, with another clock.
 fn clocks(disk: &impl Disk, words: &Words<'_, impl Nvm>, files: &[SlotFile], live: &Live) -> Clocks {
-    let of_last_life = files.iter().filter(|file| file.marks & MARK_SET_ASIDE == 0);
+    let is_of_last_life = |file: &&SlotFile| file.marks & MARK_SET_ASIDE == 0 && file.life.is_none();
+    let of_last_life = files.iter().filter(is_of_last_life);
     let written_ns = of_last_life.filter_map(|file| last_ns(live.of(file.slot))).max().unwrap_or(0);
     let heartbeat_ns = words.heartbeat_unix_us().unwrap_or(0).saturating_mul(1000);
     Clocks {
@@ -220,7 +264,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         let times_ns = records.iter().map(|entry| entry.unix_time_ns as i64 - (TICK_NS as i64 - 1));
         let first_ns = times_ns.min().unwrap_or(i64::MAX);
         let stamp = file.stamp.as_ref();
-        judge::changed(&self.clocks, witness, stamp, file.left, first_ns, &same.stat)
+        let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
+        judge::changed(&clocks, witness, stamp, file.left, first_ns, &same.stat)
     }
 
     /// The same, with a look at what the file holds where its times do not say enough: where it has
@@ -239,7 +284,7 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
             return changed;
         }
         let open = same.file.reopen(Access::Read);
-        let written = open.and_then(|open| is_written(&self.source.payloads(), records, &open));
+        let written = open.and_then(|open| is_applied(&self.source.payloads(), records, &open));
         if matches!(written, Ok(true)) { Changed::No } else { changed }
     }
 
@@ -277,11 +322,32 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
                     vacated.insert(same.path.clone());
                 }
             } else {
-                vacated.extend(left_behind(self.disk, file, same).map(<[u8]>::to_vec));
+                vacated.extend(left_behind(self.disk, file, same));
             }
         }
         vacated
     }
+}
+
+/// A path that a person named must mean one file: what the log holds of another one would go over
+/// it, or be forgotten with it.
+fn refuse_unclear(files: &[SlotFile], live: &Live, options: &RecoverOptions) -> Result<(), PoolError> {
+    for wanted in options.force.iter().chain(&options.discard) {
+        let meant: Vec<String> = files
+            .iter()
+            .filter(|file| !live.of(file.slot).is_empty() && file.is_meant(wanted))
+            .map(|file| format!("'{}' ({} records)", file.number(), live.of(file.slot).len()))
+            .collect();
+        if meant.len() > 1 && !on(Canary::AllMeant) {
+            return Err(PoolError::new(format!(
+                "{} is the name of several files in the pool: {}. Look at each with --dry-run --export DIR, and name the one \
+                 you mean by its number; nothing was changed",
+                wanted.display(),
+                meant.join(", ")
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// How many files with live records call each path their own.
@@ -359,7 +425,8 @@ fn plan_one(
         (None, _) => file.shown(),
     };
     let reason = reason(outcome, witness, &location, &file);
-    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
+    let named = file.number();
+    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown, named }
 }
 
 /// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so
@@ -422,7 +489,6 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
             Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
             Aside::Missing => match stands {
                 Some(stands) => format!("it is not at any of its paths, and {stands}"),
-                None if location.empty.is_none() => "it is gone, and so is its directory".into(),
                 None => "it is gone, though no program removed it under Holdfast".into(),
             },
             Aside::Absent => match (&location.absent, &location.orphaned) {
@@ -430,7 +496,9 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
                 (None, _) if location.same.is_some() => {
                     "it is there, and no name of it can be seen from here".into()
                 }
-                (None, Some(_)) => "its directory is not there".into(),
+                (None, Some(_)) => {
+                    "neither it nor its directory is there: what is mounted there may be missing".into()
+                }
                 (None, None) => "no path of it can be read".into(),
             },
         },
@@ -438,6 +506,11 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
 }
 
 impl Planned {
+    /// Whether a person wants the log's contents.
+    pub(super) fn is_forced(&self) -> bool {
+        self.facts.request == Request::Force
+    }
+
     /// Whether doing it changes files, not only the pool.
     fn touches_files(&self) -> bool {
         !matches!(
@@ -447,9 +520,10 @@ impl Planned {
     }
 
     /// The row of the report, if there is anything to say of this slot.
-    fn row(&self, live: &Live, failed: Option<&io::Error>) -> Option<FileReport> {
-        let outcome = match (failed, self.outcome) {
-            (Some(_), _) => "failed",
+    fn row(&self, live: &Live, kept: Option<&Kept>) -> Option<FileReport> {
+        let outcome = match (kept, self.outcome) {
+            (Some(kept), _) if kept.is_put_off => "put off",
+            (Some(_), _) => "set aside",
             (None, Outcome::Release) if self.facts.request == Request::Force => "already on disk",
             (None, Outcome::Release) => return None,
             (None, Outcome::Sync) => "synced",
@@ -457,16 +531,13 @@ impl Planned {
             (None, Outcome::Rebuild | Outcome::FinishRebuild) => "rebuilt",
             (None, Outcome::UnlinkAgain | Outcome::Gone) => "unlinked",
             (None, Outcome::Discard | Outcome::LeaveFile) => "discarded",
+            (None, Outcome::SetAside(aside)) if !aside.is_for_a_person() && !self.facts.aside => "put off",
             (None, Outcome::SetAside(_)) => "set aside",
         };
-        let reason = match failed {
-            Some(error) => {
-                format!("{error}; its records stay in the pool: once that is put right, recover with --force")
-            }
-            None => self.reason.clone(),
-        };
+        let reason = kept.map_or_else(|| self.reason.clone(), |kept| in_words(&kept.error));
         Some(FileReport {
             path: self.shown.clone(),
+            named: self.named.clone(),
             outcome: outcome.into(),
             reason,
             records: live.of(self.file.slot).len() as u64,
@@ -482,6 +553,7 @@ impl Plan {
             if !self.files.iter().any(|planned| planned.file.is_meant(wanted)) {
                 self.report.files.push(FileReport {
                     path: wanted.display().to_string(),
+                    named: wanted.display().to_string(),
                     outcome: "already on disk".into(),
                     reason: "the pool holds nothing of it".into(),
                     records: 0,
@@ -559,8 +631,12 @@ pub(super) fn recover(
     let mut aside = HashSet::new();
     for planned in &plan.files {
         match planned.outcome {
-            Outcome::SetAside(_) => {
-                applier.set_aside(&planned.file);
+            Outcome::SetAside(why) => {
+                if why.is_for_a_person() || on(Canary::ObstaclesDecide) {
+                    applier.set_aside(&planned.file);
+                } else {
+                    applier.put_off(&planned.file);
+                }
                 aside.insert(planned.file.slot);
             }
             Outcome::Release | Outcome::LeaveFile | Outcome::Discard => applier.release(&planned.file),
@@ -593,11 +669,14 @@ pub(super) fn recover(
             | Outcome::SetAside(_) => Ok(()),
         }
         .err();
-        if failed.is_some() {
-            applier.set_aside(file);
+        let kept = failed.map(|error| {
+            if on(Canary::ObstaclesDecide) {
+                applier.set_aside(file);
+            }
             aside.insert(file.slot);
-        }
-        rows.extend(planned.row(&plan.live, failed.as_ref()));
+            Kept { error, is_put_off: applier.put_off(file) }
+        });
+        rows.extend(planned.row(&plan.live, kept.as_ref()));
     }
     drop(applier);
     plan.report.files = rows;

@@ -4,7 +4,7 @@ use std::fs;
 
 use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
 
-use crate::support::Rig;
+use crate::support::{Rig, parent};
 use crate::{force, none, outcomes};
 
 #[test]
@@ -71,7 +71,7 @@ fn a_name_taken_while_a_file_is_rebuilt_is_left_alone() {
         pool.slots().mark_rebuilt(7);
         fs::write(&path, b"somebody's").unwrap();
     });
-    assert_eq!(outcomes(&rig.recover(&none())), ["failed"]);
+    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
     assert_eq!(fs::read(&path).unwrap(), b"somebody's");
     assert_eq!(rig.names(), ["a"]);
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
@@ -152,7 +152,7 @@ fn a_renamed_file_with_a_link_that_somebody_made_keeps_all_its_names() {
 
 #[test]
 fn a_missing_directory_is_made_for_nobody_who_did_not_ask() {
-    for (marks, outcome) in [(MARK_CREATED, "set aside"), (0, "set aside"), (MARK_VOID, "unlinked")] {
+    for (marks, outcome) in [(MARK_CREATED, "put off"), (0, "put off"), (MARK_VOID, "unlinked")] {
         let rig = Rig::new("orphaned");
         fs::create_dir_all(rig.dir.join("ab/cd")).unwrap();
         let path = rig.file("ab/cd/object", b"....");
@@ -189,6 +189,33 @@ fn a_lost_file_is_built_where_its_directory_is_now() {
     assert_eq!(fs::read(rig.dir.join("new/object")).unwrap(), b"1");
 }
 
+/// By whoever may not look for it by its handle, or where it is gone: the file keeps its records,
+/// and its old name.
+#[test]
+fn a_rename_is_not_made_again_in_another_directory_of_the_same_path() {
+    let rig = Rig::new("other-target");
+    fs::create_dir(rig.dir.join("at")).unwrap();
+    let (path, to) = (rig.file("a", b""), rig.dir.join("at/b"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CREATED);
+        pool.write(1, file, 0, b"1");
+        let known = parent(&to);
+        pool.slots().push_hint(0, HintKind::Rename, to.as_os_str().as_encoded_bytes(), Some(&known));
+    });
+    fs::create_dir(rig.dir.join("other")).unwrap();
+    fs::remove_dir(rig.dir.join("at")).unwrap();
+    fs::rename(rig.dir.join("other"), rig.dir.join("at")).unwrap();
+    for _ in 0..2 {
+        let report = rig.recover(&none());
+        assert_eq!(outcomes(&report), ["put off"], "{report:?}");
+        assert!(report.files[0].reason.contains("is not there"), "{report:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+    assert_eq!(outcomes(&rig.recover(&force(&path))), ["replayed"]);
+    assert_eq!(fs::read(&path).unwrap(), b"1");
+    assert!(rig.recover(&none()).clean);
+}
+
 /// What is mounted there may only be missing: family 7.
 #[test]
 fn a_lost_file_is_not_built_in_another_directory_of_the_same_path() {
@@ -204,11 +231,11 @@ fn a_lost_file_is_not_built_in_another_directory_of_the_same_path() {
     });
     for _ in 0..2 {
         let report = rig.recover(&none());
-        assert_eq!(outcomes(&report), ["set aside"], "{report:?}");
+        assert_eq!(outcomes(&report), ["put off"], "{report:?}");
         assert!(fs::read_dir(rig.dir.join("at")).unwrap().next().is_none());
     }
     fs::remove_dir(rig.dir.join("at")).unwrap();
     fs::rename(rig.dir.join("away"), rig.dir.join("at")).unwrap();
-    assert_eq!(outcomes(&rig.recover(&force(&path))), ["rebuilt"]);
+    assert_eq!(outcomes(&rig.recover(&none())), ["rebuilt"]);
     assert_eq!(fs::read(&path).unwrap(), b"1");
 }

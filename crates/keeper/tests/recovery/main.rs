@@ -10,12 +10,14 @@ use std::process::Command;
 
 use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
 use holdfast_log::Kind;
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots, Taken};
+use holdfast_pool::{
+    HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Mount, Slots, Stamp, Taken,
+};
 
 mod lost;
 mod pools;
 mod support;
-use support::{Rig, pass};
+use support::{Rig, pass, stamp};
 
 fn none() -> RecoverOptions {
     RecoverOptions::default()
@@ -234,6 +236,34 @@ fn a_file_under_an_unknown_name_is_found_by_its_handle_or_set_aside() {
     }
 }
 
+/// xfs gives the handle of a file that a crash took to the next new one. Who was born at another
+/// moment is somebody else, at the file's own path and elsewhere, and whatever the clock says.
+#[test]
+fn a_file_that_was_given_a_lost_ones_handle_is_left_alone() {
+    for (marks, at, outcome) in [
+        (MARK_CREATED, "a", "set aside"),
+        (MARK_CREATED, "elsewhere", "rebuilt"),
+        (MARK_VOID, "a", "unlinked"),
+        (MARK_VOID, "elsewhere", "unlinked"),
+    ] {
+        for apart_ns in [-1, 1] {
+            let rig = Rig::new("handle-twice");
+            let (path, stranger) = (rig.file("a", b"theirs"), rig.dir.join(at));
+            rig.crash(|pool| {
+                let known = stamp(&path, true);
+                let mount = Mount { id: 1, ..known.mount };
+                let born_ns = known.born_ns.map(|born_ns| born_ns + apart_ns);
+                let file = pool.take_with(0, &path, marks, Stamp { born_ns, mount, ..known });
+                pool.write(1, file, 0, b"1");
+                fs::rename(&path, &stranger).unwrap();
+            });
+            let report = rig.recover(&none());
+            assert_eq!(outcomes(&report), [outcome], "{at}: {report:?}");
+            assert_eq!(fs::read(&stranger).unwrap(), b"theirs", "{at}: {report:?}");
+        }
+    }
+}
+
 #[test]
 fn another_file_at_the_path_is_not_written() {
     let rig = Rig::new("replaced");
@@ -277,6 +307,55 @@ fn a_file_changed_after_the_crash_waits_for_a_word() {
     assert_eq!(outcomes(&report), ["replayed"]);
     assert_eq!(fs::read(&path).unwrap(), b"1.!.");
     assert!(rig.recover(&none()).clean);
+}
+
+/// A record of the test: a write of text, a cut, or a hole.
+enum Had {
+    Write(u64, &'static [u8]),
+    Cut(u64),
+    Hole(u64, u64),
+}
+
+/// After a sync by its program a file's times are later than anything that is known, and it holds
+/// all that its records say: sizes and holes included.
+#[test]
+fn a_file_that_has_all_of_its_records_is_nobody_elses() {
+    use Had::{Cut, Hole, Write};
+    let ours: &[(&[Had], &[u8])] = &[
+        (&[Cut(0), Write(0, b"new")], b"new"),
+        (&[Write(6, b"far"), Cut(4)], b"....\0"),
+        (&[Write(6, b"far"), Cut(4)], b"...."),
+        (&[Cut(4), Cut(2), Cut(6), Write(5, b"z")], b"..\0\0\0z"),
+        (&[Cut(2), Write(4, b"ab")], b"..\0\0ab"),
+        (&[Cut(2), Write(4, b"ab")], b"....ab"),
+        (&[Cut(2), Write(4, b"ab")], b"..\0\0abc"),
+        (&[Write(0, b"abcd"), Hole(1, 2)], b"a\0\0d.."),
+        (&[Write(0, b"abcd"), Hole(1, 2)], b"abcd.."),
+        (&[Hole(1, 2), Write(0, b"abcd")], b"abcd.."),
+        (&[Write(0, b"ab"), Write(1, b"cd")], b"acd"),
+        (&[Write(0, b"ab"), Write(1, b"cd")], b"abd"),
+    ];
+    for (index, (had, holds)) in ours.iter().enumerate() {
+        let rig = Rig::new("compared");
+        let path = rig.file("a", b"......");
+        rig.crash(|pool| {
+            let file = pool.take(0, &path, 0);
+            for had in *had {
+                match *had {
+                    Write(at, bytes) => pool.write(1, file, at, bytes),
+                    Cut(size) => pool.record(1, file, Kind::Truncate, size, 0, b""),
+                    Hole(at, bytes) => pool.record(1, file, Kind::Punch, at, bytes, b""),
+                };
+            }
+        });
+        pass();
+        fs::write(&path, holds).unwrap();
+        let report = rig.recover(&none());
+        let is_ours = ![1, 5, 6, 8, 11].contains(&index);
+        let outcome = if is_ours { "replayed" } else { "set aside" };
+        assert_eq!(outcomes(&report), [outcome], "{index}: {report:?}");
+        assert_eq!(fs::read(&path).unwrap(), *holds, "{index}");
+    }
 }
 
 #[test]
@@ -405,7 +484,7 @@ fn a_directory_behind_a_link_is_not_entered() {
         symlink(rig.dir.join("real"), rig.dir.join("mount")).unwrap();
     });
     let report = rig.recover(&none());
-    assert_eq!(outcomes(&report), ["set aside"], "{report:?}");
+    assert_eq!(outcomes(&report), ["put off"], "{report:?}");
     assert!(report.files[0].reason.contains("symbolic link"), "{report:?}");
     assert!(!rig.recover(&none()).clean);
     assert!(fs::read_dir(rig.dir.join("real")).unwrap().next().is_none());
@@ -423,7 +502,7 @@ fn a_file_of_another_file_system_waits_for_it() {
         pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes(), None);
         fs::remove_file(&path).unwrap();
     });
-    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
+    assert_eq!(outcomes(&rig.recover(&none())), ["put off"]);
 }
 
 #[test]
@@ -437,13 +516,13 @@ fn one_files_failure_does_not_stop_the_others() {
         pool.write(2, file, 0, b"1");
     });
     let (recovered, report) = rig.open().recover(&none(), &mut |_, _, _| ()).unwrap();
-    assert_eq!(outcomes(&report), ["failed", "replayed"]);
+    assert_eq!(outcomes(&report), ["put off", "replayed"]);
     assert_eq!((&recovered.set_aside_slots[..], &recovered.pinned_segments[..]), (&[0][..], &[1][..]));
     drop(recovered);
     assert_eq!(fs::read(&good).unwrap(), b"1...");
     let open = rig.open();
     let slots = Slots { nvm: open.mapping(), layout: &open.superblock().layout };
-    assert!(slots.marks(0) & MARK_SET_ASIDE != 0 && slots.generation(1).is_none());
+    assert!(slots.marks(0) & MARK_SET_ASIDE == 0 && slots.life(0).is_some() && slots.generation(1).is_none());
 }
 
 #[test]
@@ -519,7 +598,7 @@ fn impossible_numbers_are_damage_not_a_panic() {
     });
     let report = rig.recover(&none());
     assert_eq!(report.damaged.len(), 2, "{report:?}");
-    assert_eq!(outcomes(&report), ["failed"]);
+    assert_eq!(outcomes(&report), ["put off"]);
 }
 
 /// A counter that starts just below the largest number would soon give out numbers that the next
@@ -549,7 +628,7 @@ fn a_path_with_dots_is_followed_nowhere() {
         }
         fs::remove_file(&path).unwrap();
     });
-    assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
+    assert_eq!(outcomes(&rig.recover(&none())), ["put off"]);
     assert_eq!(rig.names(), ["d"]);
 }
 
@@ -571,6 +650,58 @@ fn a_handle_of_any_generation_names_no_file() {
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
     assert_eq!((fs::read(path).unwrap(), fs::read(other).unwrap()), (b"....".to_vec(), b"....".to_vec()));
+}
+
+/// A path that two files had meant both of them.
+#[test]
+fn a_file_whose_path_others_had_is_named_by_its_number() {
+    let rig = Rig::new("named");
+    let (old, new) = (rig.file("old", b"...."), rig.file("new", b"...."));
+    let path = rig.dir.join("a");
+    rig.crash(|pool| {
+        for (slot, file) in [(3, &old), (4, &new)] {
+            let taken = pool.take(slot, file, MARK_CONFLICT);
+            let bytes = slot.to_string();
+            pool.write(1, taken, 0, bytes.as_bytes());
+            for _ in 0..2 {
+                pool.slots().push_hint(slot, HintKind::Name, path.as_os_str().as_encoded_bytes(), None);
+            }
+        }
+    });
+    let report = rig.recover(&none());
+    assert_eq!(outcomes(&report), ["set aside", "set aside"]);
+    let named: Vec<&str> = report.files.iter().map(|file| &*file.named).collect();
+    assert_eq!(named, ["#3", "#4"]);
+    for options in [force(&path), RecoverOptions { discard: vec![path.clone()], ..none() }] {
+        let error = recover(&rig.pool, &options, &mut |_, _, _| ()).unwrap_err();
+        for words in ["a is the name of several files", "'#3' (1 records)", "'#4'", "nothing was changed"] {
+            assert!(error.message.contains(words), "{error}");
+        }
+    }
+    let report = rig.recover(&force(Path::new("#3")));
+    assert_eq!(outcomes(&report), ["replayed", "set aside"], "{report:?}");
+    assert_eq!((fs::read(&old).unwrap(), fs::read(&new).unwrap()), (b"3...".to_vec(), b"....".to_vec()));
+    // It is the only one now.
+    assert_eq!(rig.recover(&none()).files[0].named, path.to_str().unwrap());
+    assert_eq!(outcomes(&rig.recover(&force(&path))), ["replayed"]);
+    assert_eq!(fs::read(&new).unwrap(), b"4...");
+    assert!(rig.recover(&none()).clean);
+}
+
+/// Where it is now is no name that its slot has: `--force` did not know it.
+#[test]
+fn a_file_that_was_moved_is_named_as_its_slot_knows_it() {
+    let rig = Rig::new("moved-name");
+    let (path, moved) = (rig.file("a", b"...."), rig.dir.join("moved"));
+    rig.crash(|pool| {
+        let file = pool.take(0, &path, MARK_CONFLICT);
+        pool.write(1, file, 0, b"1");
+        fs::rename(&path, &moved).unwrap();
+    });
+    let report = rig.recover(&none());
+    assert_eq!((outcomes(&report), &*report.files[0].named), (vec!["set aside"], path.to_str().unwrap()));
+    assert_eq!(outcomes(&rig.recover(&force(Path::new(&report.files[0].named)))), ["replayed"]);
+    assert_eq!(fs::read(&moved).unwrap(), b"1...");
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub fn stamp(path: &Path, is_on_disk: bool) -> Stamp {
         size: stat.size,
         modified_ns: stat.modified_ns,
         changed_ns: stat.changed_ns,
+        born_ns: stat.born_ns,
         mount: Mount { boot: disk.boot(), id: stat.mount },
         ownership: stat.ownership,
     }

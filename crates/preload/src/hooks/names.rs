@@ -5,6 +5,7 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use holdfast_cache::{Client, Errno, FileRef, Reason, Removal, Renaming, Replace};
+use holdfast_canary::{Canary, on};
 
 use crate::raw::{self, call, give_int};
 use crate::{critical, process};
@@ -103,22 +104,63 @@ pub unsafe extern "C-unwind" fn rmdir(path: Name) -> c_int {
     give_int(unsafe { unlink_at(HERE, path, libc::AT_REMOVEDIR) })
 }
 
-/// Counts the change that made what now stands at a name.
-unsafe fn made(dirfd: c_int, path: Name, result: isize) -> c_int {
-    if result == 0
-        && let Some(client) = process::client()
-    {
-        // SAFETY: the kernel has read the path.
-        count(client, unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) });
+/// Makes a call that changes names on a file system, which no slot holds: noted before it is made
+/// and once more when it is, and taken back when it was refused.
+fn noted(client: &Client, device: Option<u64>, kernel: impl FnOnce() -> isize) -> isize {
+    let Some(device) = device else { return kernel() };
+    let epoch = client.note_change(device);
+    let result = kernel();
+    match (result, epoch) {
+        (0, _) => drop(client.note_change(device)),
+        (_, Some(epoch)) => client.withdraw_change(device, epoch),
+        _ => {}
     }
-    give_int(result)
+    result
+}
+
+/// The device of the directory in which a name is about to be made, and so that of what gets it.
+unsafe fn device_of_directory(dirfd: c_int, path: Name) -> Option<u64> {
+    // SAFETY: the program's path.
+    if !unsafe { is_readable(path) } {
+        return None;
+    }
+    // SAFETY: the kernel has just read the path.
+    let bytes = unsafe { raw::path(path) }.to_bytes();
+    let end = bytes.iter().rposition(|&byte| byte != b'/')? + 1;
+    let mut above = [0u8; libc::PATH_MAX as usize];
+    let directory = match bytes[..end].iter().rposition(|&byte| byte == b'/') {
+        None => c".".as_ptr(),
+        Some(slash) => {
+            // One that is longer is refused by the kernel.
+            above.get_mut(..=slash)?.copy_from_slice(&bytes[..=slash]);
+            above.get(slash + 1)?;
+            above.as_ptr().cast()
+        }
+    };
+    // SAFETY: what it points to ends with a zero and lives through the call.
+    unsafe { raw::fstatat(dirfd, directory, 0) }.ok().map(|stat| stat.dev)
+}
+
+/// Makes something at a name by the kernel's call.
+unsafe fn make(dirfd: c_int, path: Name, kernel: impl FnOnce() -> isize) -> c_int {
+    let Some(client) = process::client() else { return give_int(kernel()) };
+    if on(Canary::MadeUnannounced) {
+        let result = kernel();
+        if result == 0 {
+            // SAFETY: the kernel has read the path.
+            count(client, unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) });
+        }
+        return give_int(result);
+    }
+    // SAFETY: the program's path.
+    give_int(noted(client, unsafe { device_of_directory(dirfd, path) }, kernel))
 }
 
 /// `mkdirat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkdirat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's path; the kernel checks it.
-    unsafe { made(dirfd, path, call!(libc::SYS_mkdirat, dirfd, path, mode)) }
+    unsafe { make(dirfd, path, || call!(libc::SYS_mkdirat, dirfd, path, mode)) }
 }
 
 /// `mkdir`.
@@ -132,7 +174,7 @@ pub unsafe extern "C-unwind" fn mkdir(path: Name, mode: c_uint) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn symlinkat(target: Name, dirfd: c_int, path: Name) -> c_int {
     // SAFETY: the program's paths; the kernel checks them.
-    unsafe { made(dirfd, path, call!(libc::SYS_symlinkat, target, dirfd, path)) }
+    unsafe { make(dirfd, path, || call!(libc::SYS_symlinkat, target, dirfd, path)) }
 }
 
 /// `symlink`.
@@ -151,7 +193,7 @@ pub unsafe extern "C-unwind" fn mknodat(
     device: libc::dev_t,
 ) -> c_int {
     // SAFETY: the program's path; the kernel checks it.
-    unsafe { made(dirfd, path, call!(libc::SYS_mknodat, dirfd, path, mode, device)) }
+    unsafe { make(dirfd, path, || call!(libc::SYS_mknodat, dirfd, path, mode, device)) }
 }
 
 /// `mknod`.
@@ -310,11 +352,7 @@ unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flag
     // SAFETY: the program's path.
     let found = unsafe { find(client, old_dirfd, old, stat_flags) };
     let Some((device, file)) = found.and_then(|found| Some((found.device, found.file?))) else {
-        let result = kernel();
-        if result == 0 {
-            count(client, found);
-        }
-        return result;
+        return noted(client, found.map(|found| found.device), kernel);
     };
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });

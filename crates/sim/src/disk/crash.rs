@@ -54,8 +54,12 @@ impl DiskState {
         for (id, links) in links.into_iter().enumerate() {
             let Some(inode) = &next.inodes[id] else { continue };
             if links == 0 {
-                if !next.free_numbers.contains(&inode.number) {
-                    next.free_numbers.push(inode.number);
+                let (number, generation) = (inode.number, inode.generation);
+                match next.free_numbers.iter_mut().find(|(free, _)| *free == number) {
+                    // The last of them: an earlier one was freed before, by which that came to its
+                    // generation.
+                    Some((_, newest)) => *newest = generation.max(*newest),
+                    None => next.free_numbers.push((number, generation)),
                 }
                 next.inodes[id] = None;
             } else {
@@ -63,7 +67,7 @@ impl DiskState {
             }
         }
         let used: Vec<u64> = next.inodes.iter().flatten().map(|inode| inode.number).collect();
-        next.free_numbers.retain(|number| !used.contains(number));
+        next.free_numbers.retain(|(number, _)| !used.contains(number));
         next.now_unix_s += later_s;
         next.booted_unix_s = next.now_unix_s;
         next.boots = self.boots.wrapping_add(1);
@@ -100,11 +104,14 @@ impl DiskState {
     /// by their names, not by their places in the table, which nobody outside learns.
     pub fn digest(&self) -> Digest {
         let mut digest = Digest::default();
-        for number in [self.ordering as u64, self.now_unix_s, self.next_number, self.next_generation.into()] {
+        for number in [self.ordering as u64, self.now_unix_s, self.next_number, self.births.into()] {
             digest.add(number);
         }
         digest.add(self.free_numbers.len() as u64);
-        self.free_numbers.iter().for_each(|&number| digest.add(number));
+        for &(number, generation) in &self.free_numbers {
+            digest.add(number);
+            digest.add(generation.into());
+        }
         self.digest_of(super::ROOT, &mut digest);
         digest
     }
@@ -113,7 +120,7 @@ impl DiskState {
         let inode = self.inode(id);
         debug_assert!(inode.cached == inode.durable && inode.entries == inode.durable_entries);
         let super::Ownership { mode, owner, group } = inode.ownership;
-        for number in [inode.number, inode.links, inode.ctime_unix_s as u64, inode.born_unix_s as u64] {
+        for number in [inode.number, inode.links, inode.ctime_unix_s as u64, inode.born_ns as u64] {
             digest.add(number);
         }
         for number in [inode.generation, mode, owner, group, u32::from(inode.is_directory)] {

@@ -158,7 +158,8 @@ impl DiskFile for SimFile {
             modified_ns: inode.ctime_unix_s * SECOND_NS as i64,
             changed_ns: inode.ctime_unix_s * SECOND_NS as i64,
             mount: 1,
-            born_unix_s: Some(inode.born_unix_s),
+            is_fixed: false,
+            born_ns: Some(inode.born_ns),
         })
     }
 
