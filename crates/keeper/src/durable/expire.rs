@@ -104,7 +104,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// A file was removed for good. Rings the expirer when enough were.
-    pub(super) fn count_removed(&self, stat: Option<&Stat>) {
+    pub(crate) fn count_removed(&self, stat: Option<&Stat>) {
         let weight =
             1 + stat.map_or(0, |stat| stat.size / REMOVED_BYTES).min(REMOVED_FILES_MAX.into()) as u32;
         let before = self.removed_files.fetch_add(weight, Ordering::SeqCst);
