@@ -112,7 +112,6 @@ canaries! {
         RecoverNoPunch, "7", "recovery leaves punched holes out";
         RecoverUnsynced, "8", "recovery gives records up before they are synced to the file";
         RebuiltTooEarly, "8", "recovery marks a file as rebuilt before its copy is written";
-        LostHandleBelieved, "8", "a file that recovery built is taken for another that the crash took, whose handle it was given";
         RebuiltUnnamed, "8", "recovery gives a rebuilt file's records up before its name is synced";
         ChangeIgnored, "7 (others)", "recovery replays over a file that somebody changed since";
         CounterLow, "history 3", "the counter restarts below numbers that are in use";

@@ -15,9 +15,9 @@ mod word;
 pub use layout::{Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, Zone};
 pub use segment::{SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
 pub use slot::{
-    HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST,
-    MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Mount, Ownership, PATH_BYTES_MAX, Parent,
-    SLOT_BYTES, Slots, Stamp, Taken,
+    HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED,
+    MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Mount, Ownership, PATH_BYTES_MAX, Parent, SLOT_BYTES, Slots,
+    Stamp, Taken,
 };
 pub use spill::{
     DamagedEntry, FRAME_ENTRY_BYTES, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader,

@@ -40,9 +40,6 @@ pub const MARK_SUPERSEDED: u64 = 64;
 /// Its last name was removed by nobody under Holdfast. Where the crash has brought it back it is
 /// the file that it was, with its records; where it has not, nothing is built anew.
 pub const MARK_REMOVED: u64 = 128;
-/// The crash took the file: recovery found it nowhere. What has its handle from then on is another
-/// file.
-pub const MARK_LOST: u64 = 256;
 
 const IN_USE: u64 = 256;
 const EXPIRED: u64 = 320;

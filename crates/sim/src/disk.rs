@@ -126,9 +126,6 @@ pub struct DiskState {
     free_numbers: Vec<u64>,
     next_number: u64,
     next_generation: u32,
-    /// Generations of inodes that a crash took, by number: the next file with that number gets the
-    /// same handle. xfs counts generations, and a crash takes some of the counting back.
-    lost_generations: BTreeMap<u64, u32>,
     /// The clock, in seconds since 1970.
     pub now_unix_s: u64,
     /// When the machine was booted, by the same clock.
@@ -166,7 +163,6 @@ impl DiskState {
             free_numbers: Vec::new(),
             next_number: 2,
             next_generation: 1,
-            lost_generations: BTreeMap::new(),
             now_unix_s,
             booted_unix_s: now_unix_s - 1000,
             boots: 1,
@@ -201,12 +197,11 @@ impl DiskState {
             self.next_number - 1
         });
         self.next_generation += 1;
-        let generation = self.lost_generations.remove(&number).unwrap_or(self.next_generation);
         let id = self.inodes.len() as u32;
         let now = self.now_unix_s as i64;
         self.inodes.push(Some(Arc::new(Inode {
             number,
-            generation,
+            generation: self.next_generation,
             is_directory,
             links: 1,
             opens: 0,

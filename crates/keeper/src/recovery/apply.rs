@@ -12,8 +12,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    HintKind, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE,
-    MARK_VOID, Mount, Slots, Stamp,
+    HintKind, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID, Mount,
+    Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -39,8 +39,6 @@ pub(super) struct Applier<'a, N, D> {
     pub(super) clocks: Clocks,
     /// Directories synced since recovery began.
     pub(super) synced: HashSet<Vec<u8>>,
-    /// Directories that were synced before files were looked for in vain there.
-    pub(super) lost_from: HashSet<Vec<u8>>,
 }
 
 impl<N: Nvm, D: Disk> Applier<'_, N, D> {
@@ -287,24 +285,6 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Persists that the crash took a file, before recovery makes any other one: xfs gives a handle
-    /// out again that the crash took back, so what has it from now on is another file. That the
-    /// file is nowhere must be on disk: an earlier recovery, or somebody else, may have removed it.
-    pub(super) fn lose(&mut self, file: &SlotFile) -> io::Result<()> {
-        if file.marks & MARK_LOST != 0 {
-            return Ok(());
-        }
-        for hint in &file.hints {
-            let (open, directory) = nearest(self.disk, &hint.path)?;
-            if !self.lost_from.contains(directory) {
-                open.sync()?;
-                self.lost_from.insert(directory.to_vec());
-            }
-        }
-        self.slots().set_marks(file.slot, self.slots().marks(file.slot) | MARK_LOST);
-        Ok(())
-    }
-
     /// Gives a slot back whose records are not wanted or not live.
     pub(super) fn release(&self, file: &SlotFile) {
         self.slots().release(file.slot);
@@ -336,7 +316,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
 /// The marks that stay when a rebuilt file goes back to being a set-aside one.
 fn kept_marks(file: &SlotFile) -> u64 {
-    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED | MARK_LOST)
+    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED)
 }
 
 fn remove(directory: &impl DiskFile, name: &[u8]) -> io::Result<()> {

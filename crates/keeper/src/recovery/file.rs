@@ -4,9 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, Left, MARK_CREATED, MARK_LOST, MARK_VOID, Stamp};
+use holdfast_pool::{Hint, HintKind, Identity, Left, MARK_CREATED, MARK_VOID, Stamp};
 
 use super::run::Source;
 use super::scan::SlotState;
@@ -40,13 +39,11 @@ impl SlotFile {
             }
             SlotState::Damaged => (0, Err("a word of its slot is damaged"), false),
         };
-        let marks = slots.marks(slot);
-        let identity = identity.map(|identity| if is_lost(marks) { nobodys(identity) } else { identity });
         Some(Self {
             slot,
             generation,
             identity,
-            marks,
+            marks: slots.marks(slot),
             rebuilt: slots.is_rebuilt(slot),
             hints: slots.hints(slot),
             stamp: slots.stamp(slot),
@@ -90,11 +87,6 @@ impl SlotFile {
         }
     }
 
-    /// Whether an earlier recovery found that the crash took the file.
-    pub(super) fn is_lost(&self) -> bool {
-        is_lost(self.marks)
-    }
-
     /// Whether a person's `wanted` means this file.
     pub(super) fn is_meant(&self, wanted: &Path) -> bool {
         if wanted.as_os_str() == OsStr::new(&format!("#{}", self.slot)) {
@@ -103,15 +95,6 @@ impl SlotFile {
         let wanted = absolute(wanted);
         self.hints.iter().any(|hint| hint.path == wanted.as_os_str().as_bytes())
     }
-}
-
-fn is_lost(marks: u64) -> bool {
-    marks & MARK_LOST != 0 && !on(Canary::LostHandleBelieved)
-}
-
-/// An identity on the same file system that no file has.
-fn nobodys(identity: Identity) -> Identity {
-    Identity { handle: Vec::new(), ..identity }
 }
 
 /// An absolute path without links, even if the file itself is not there.

@@ -133,7 +133,7 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
             found => location.note(&path, found),
         }
     }
-    if let Some(identity) = identity.filter(|_| !file.is_lost()) {
+    if let Some(identity) = identity {
         for hint in &file.hints {
             match by_handle(disk, &hint.path, identity) {
                 ByHandle::Found(found) => {

@@ -38,8 +38,6 @@ pub(super) struct Planned {
     pub(super) file: SlotFile,
     facts: Facts,
     pub(super) outcome: Outcome,
-    /// No name that is known of it leads to it, nor does its handle.
-    is_nowhere: bool,
     /// Where a file is written or built that is not the slot's own.
     target: Vec<u8>,
     reason: String,
@@ -361,8 +359,7 @@ fn plan_one(
         (None, _) => file.shown(),
     };
     let reason = reason(outcome, witness, &location, &file);
-    let is_nowhere = location.same.is_none();
-    Planned { file, facts, outcome, is_nowhere, target: target.unwrap_or_default(), reason, shown }
+    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown }
 }
 
 /// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so
@@ -447,12 +444,6 @@ impl Planned {
             self.outcome,
             Outcome::Release | Outcome::LeaveFile | Outcome::Discard | Outcome::SetAside(_)
         )
-    }
-
-    /// Whether the crash took the file, and nothing of it is to be found any more.
-    fn is_lost(&self) -> bool {
-        let was_taken = self.facts.witness == Witness::Cut && self.is_nowhere;
-        was_taken && matches!(self.outcome, Outcome::Rebuild | Outcome::Gone)
     }
 
     /// The row of the report, if there is anything to say of this slot.
@@ -564,7 +555,6 @@ pub(super) fn recover(
         progress: &mut tell,
         clocks: plan.clocks,
         synced: HashSet::new(),
-        lost_from: HashSet::new(),
     };
     let mut aside = HashSet::new();
     for planned in &plan.files {
@@ -578,22 +568,14 @@ pub(super) fn recover(
         }
     }
     let mut rows = Vec::new();
-    let mut failed_before = HashMap::new();
-    for planned in plan.files.iter().filter(|planned| planned.is_lost()) {
-        if let Err(error) = applier.lose(&planned.file) {
-            failed_before.insert(planned.file.slot, error);
-        }
-    }
-    failed_before.extend(redo(&mut applier, &plan.files));
+    let mut names_failed = redo(&mut applier, &plan.files);
     for planned in &plan.files {
         let file = &planned.file;
         if planned.touches_files() {
             applier.beat();
         }
         let failed = match planned.outcome {
-            _ if failed_before.contains_key(&file.slot) => {
-                failed_before.remove(&file.slot).map_or(Ok(()), Err)
-            }
+            _ if names_failed.contains_key(&file.slot) => names_failed.remove(&file.slot).map_or(Ok(()), Err),
             Outcome::Sync => applier.sync(file, planned.facts.changed),
             Outcome::Replay => applier.replay(file, planned.facts.witness),
             Outcome::ReplayInto => applier.replay_into(file, &planned.target),

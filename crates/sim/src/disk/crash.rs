@@ -54,7 +54,6 @@ impl DiskState {
         for (id, links) in links.into_iter().enumerate() {
             let Some(inode) = &next.inodes[id] else { continue };
             if links == 0 {
-                next.lost_generations.insert(inode.number, inode.generation);
                 if !next.free_numbers.contains(&inode.number) {
                     next.free_numbers.push(inode.number);
                 }
@@ -65,7 +64,6 @@ impl DiskState {
         }
         let used: Vec<u64> = next.inodes.iter().flatten().map(|inode| inode.number).collect();
         next.free_numbers.retain(|number| !used.contains(number));
-        next.lost_generations.retain(|number, _| !used.contains(number));
         next.now_unix_s += later_s;
         next.booted_unix_s = next.now_unix_s;
         next.boots = self.boots.wrapping_add(1);
@@ -107,11 +105,6 @@ impl DiskState {
         }
         digest.add(self.free_numbers.len() as u64);
         self.free_numbers.iter().for_each(|&number| digest.add(number));
-        digest.add(self.lost_generations.len() as u64);
-        self.lost_generations.iter().for_each(|(&number, &generation)| {
-            digest.add(number);
-            digest.add(generation.into());
-        });
         self.digest_of(super::ROOT, &mut digest);
         digest
     }

@@ -286,9 +286,6 @@ pub(super) fn rebuilt_files(plays: &mut Plays) {
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Put(A, 20, 40), Op::Put(B, 0, 40)]));
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Expire, Op::Put(A, 20, 40)]));
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Around(A, 10, 30), Op::Put(A, 20, 40)]));
-    // The creation of the first file is committed with its registration. Of the other two, each is
-    // built with an inode that the crash took from the other.
-    plays.push(alone(&[Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Put(C, 0, 40)]));
 }
 
 pub(super) fn new_hands(plays: &mut Plays) {
