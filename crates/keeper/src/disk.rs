@@ -11,13 +11,12 @@ use std::path::Path;
 
 use holdfast_board::{FileTime, Times};
 use holdfast_media::Bytes;
-use holdfast_pool::{Identity, Ownership};
+use holdfast_pool::{Identity, Ownership, Parent};
 
 mod commit;
 mod fsync;
 mod os;
 
-pub(crate) use os::is_fixed;
 pub use os::{OsDisk, OsFile};
 
 /// What a file system says of a file or directory.
@@ -105,6 +104,18 @@ pub trait Disk {
     /// Holds what `path` leads to without opening it: no fence sees it, and nobody is refused
     /// because of it. The result can be looked at and reopened; links are followed.
     fn hold(&self, path: &Path) -> io::Result<Self::File>;
+
+    /// What the file system says of what stands at `path`: a link at its end is not followed, and
+    /// nothing is opened.
+    fn look(&self, path: &Path) -> io::Result<Stat> {
+        self.hold(path)?.stat()
+    }
+
+    /// The directory at `path`, as its file system knows it.
+    fn directory(&self, path: &Path) -> io::Result<Parent> {
+        let found = self.hold(path)?.identity_on([0; 16])?;
+        Ok(Parent { handle_type: found.handle_type, handle: found.handle })
+    }
 
     /// Finds what stands at an absolute path. No symbolic link is followed, neither on the way nor
     /// at the end, and nothing is opened: the result can be looked at and reopened.

@@ -24,7 +24,7 @@ mod sys;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -226,9 +226,24 @@ impl Fence {
         checked
     }
 
-    /// Ends the watch. `via`: `/proc/self/fd/<n>` of the keeper's own description. Does nothing if
+    /// As [`Fence::watch`], of an open file.
+    pub(crate) fn watch_open(&self, slot: u32, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+        let Engine::Fanotify(engine) = &self.engine else {
+            return self.watch(slot, generation, Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+        };
+        let key = Key::of_fd(file)?;
+        self.ledger.add(key, slot, generation);
+        let marked = engine.mark_open(file);
+        if marked.is_err() {
+            self.ledger.remove(key, slot, generation);
+        }
+        marked
+    }
+
+    /// Ends the watch. `via`: `/proc/self/fd/<n>` of the keeper's own description; none where the
+    /// last name of the file is gone: the kernel drops its mark with the inode. Does nothing if
     /// the slot has been watched anew under another generation.
-    pub fn unwatch(&self, slot: u32, generation: u64, via: &Path) {
+    pub fn unwatch(&self, slot: u32, generation: u64, via: Option<&Path>) {
         let Some(key) = self.ledger.find(slot, generation) else { return };
         // A later slot may have the same inode: its mark stays.
         if !self.ledger.remove(key, slot, generation) {
@@ -236,7 +251,7 @@ impl Fence {
         }
         match &self.engine {
             Engine::Fanotify(engine) => {
-                if Key::of(via).is_ok_and(|now| now == key) {
+                if let Some(via) = via.filter(|via| Key::of(via).is_ok_and(|now| now == key)) {
                     engine.unmark(via);
                 }
             }
@@ -269,9 +284,15 @@ impl Fence {
 
     /// The keeper found an outsider that has the file open for writing though it was not seen to
     /// open it (it was there before the watch). `arrived` follows, and `left` once no such outsider
-    /// is left.
-    pub fn present(&self, slot: u32, generation: u64) {
+    /// is left. `via`: as for [`Fence::unwatch`].
+    pub fn present(&self, slot: u32, generation: u64, via: &Path) {
         if let Some(key) = self.ledger.find(slot, generation) {
+            // Before it is looked who is there: whoever is seen then is seen to close, too.
+            if let Engine::Fanotify(engine) = &self.engine
+                && Key::of(via).is_ok_and(|now| now == key)
+            {
+                let _ = engine.ask_closes(via);
+            }
             self.ledger.present(key);
         }
     }

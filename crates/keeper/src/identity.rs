@@ -5,10 +5,13 @@
 //! because their numbers agree.
 #![allow(unsafe_code)] // File handles and the ioctls for UUIDs have no safe wrappers.
 
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{HANDLE_BYTES_MAX, Identity};
@@ -130,18 +133,27 @@ struct RawHandle {
 }
 
 fn handle(fd: BorrowedFd<'_>) -> io::Result<(i32, Vec<u8>)> {
+    name_to_handle(fd.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+}
+
+/// Type and bytes of the handle of what `path` leads to; links are followed, and nothing is opened.
+pub fn handle_at(path: &Path) -> io::Result<(i32, Vec<u8>)> {
+    name_to_handle(libc::AT_FDCWD, &CString::new(path.as_os_str().as_bytes())?, libc::AT_SYMLINK_FOLLOW)
+}
+
+fn name_to_handle(dirfd: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<(i32, Vec<u8>)> {
     let mut raw = RawHandle { bytes: HANDLE_BYTES_MAX as u32, kind: 0, data: [0; HANDLE_BYTES_MAX] };
     let mut mount_id = 0i32;
     // SAFETY: `raw` has the layout of struct file_handle with room for `bytes` bytes, the path is
-    // an empty C string, and all of them outlive the call.
+    // a C string, and all of them outlive the call.
     let done = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
-            fd.as_raw_fd(),
-            c"".as_ptr(),
+            dirfd,
+            path.as_ptr(),
             &raw mut raw,
             &raw mut mount_id,
-            libc::AT_EMPTY_PATH,
+            flags,
         )
     };
     if done != 0 {

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
+use holdfast_pool::MARK_VOID;
 
 use crate::config::KeeperConfig;
-use crate::disk::{DiskFile, OsDisk, OsFile};
+use crate::disk::{OsDisk, OsFile};
 use crate::durable::{Durable, Events, ManagedFile, locked};
 use crate::fence::Fence;
 use crate::lookout::Lookout;
@@ -118,10 +119,8 @@ impl Events<OsFile> for Notes {
 
     fn released(&self, file: &ManagedFile<OsFile>) {
         // Nobody has it open for writing, or it has no name by which it could be opened again.
-        if !file.meta().written_natively
-            && let Ok(stat) = file.held().stat()
-        {
-            self.natives.forget_file(stat.dev, stat.ino);
+        if !file.meta().written_natively {
+            self.natives.forget_file(file.dev, file.ino);
         }
         if let Some(lookout) = self.lookout.get() {
             lookout.remove((file.slot, file.generation));
@@ -129,7 +128,12 @@ impl Events<OsFile> for Notes {
         if file.fenced
             && let Some(fence) = self.fence.get()
         {
-            fence.unwatch(file.slot, file.generation, &file.held().magic_path());
+            let is_gone = file.meta().marks & MARK_VOID != 0;
+            fence.unwatch(
+                file.slot,
+                file.generation,
+                (!is_gone).then(|| file.held().magic_path()).as_deref(),
+            );
         }
     }
 }

@@ -67,6 +67,8 @@ pub mod status;
 mod summary;
 #[cfg(not(shuttle))]
 mod teller;
+#[cfg(not(shuttle))]
+mod via;
 
 #[cfg(not(shuttle))]
 pub use serve::serve;

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -25,7 +26,8 @@ use crate::disk::OsFile;
 use crate::durable::{ManagedFile, locked};
 use crate::keeper::Keeper;
 
-/// Most journals and messages are gone, or have their last name, by then.
+/// Most journals and messages are gone, or have their last name, by then. Files come of age
+/// together with those of as long afterwards.
 const YOUTH: Duration = Duration::from_millis(2);
 /// How often a file is looked at that is being written, and after how long without a write it is at
 /// rest.
@@ -150,11 +152,12 @@ impl Lookout {
         stepped.map(|(place, watch)| (*place, watch.newest_seq)).collect()
     }
 
-    /// Until something is due; `None`: for ever, which is noted.
-    fn patience(&self, next_step: Instant) -> Option<Duration> {
+    /// Until something is due, if files came of age last at `grown`; `None`: for ever, which is
+    /// noted.
+    fn patience(&self, next_step: Instant, grown: Instant) -> Option<Duration> {
         let mut inner = locked(&self.inner);
         let stepped = inner.by_place.values().any(|watch| watch.steps).then_some(next_step);
-        let grown = inner.young.front().map(|(_, at)| *at);
+        let grown = inner.young.front().map(|(_, at)| (*at).max(grown + YOUTH));
         let next = stepped.into_iter().chain(grown).min();
         inner.idle = next.is_none();
         next.map(|at| at.saturating_duration_since(Instant::now()))
@@ -184,9 +187,10 @@ impl Lookout {
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
     let mut next_step = Instant::now();
+    let mut grown = next_step;
     while !keeper.is_stopping() {
         let patience = lookout
-            .patience(next_step)
+            .patience(next_step, grown)
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         let mut fds = [PollFd::new(&lookout.queue, PollFlags::IN), PollFd::new(&lookout.bell, PollFlags::IN)];
         if poll(&mut fds, patience.as_ref()).is_err() {
@@ -202,7 +206,13 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
         }
         let now = Instant::now();
         for place in lookout.grown(now) {
+            grown = now;
+            // Of a file that is gone by then nothing is live.
+            let state = keeper.durable.board.files()[place.0 as usize].state();
             with_file(keeper, place, |file| {
+                if state == FileState::Orphan {
+                    return;
+                }
                 lookout.watch(file, false);
                 look(keeper, file, ReadFlags::MOVE_SELF);
             });

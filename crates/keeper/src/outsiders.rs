@@ -83,7 +83,7 @@ impl Outsiders for Gate {
             // It is let in by now, and soon where a look finds it, unless it was over with the
             // call.
             std::thread::sleep(LET_IN);
-            fence.present(slot, generation);
+            fence.present(slot, generation, &file.held().magic_path());
         }
     }
 
@@ -135,7 +135,7 @@ impl Keeper {
             let found = if meta.is_file() { self.durable.board.find(meta.dev(), meta.ino()) } else { None };
             if let (Some(slot), Some(fence)) = (found, self.notes.fence.get()) {
                 let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
-                fence.present(slot, generation);
+                fence.present(slot, generation, &open.path());
             }
         }
     }

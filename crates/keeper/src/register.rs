@@ -10,28 +10,26 @@
 //! client opens it again.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use holdfast_board::{Epoch, FileState};
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
-use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, fcntl_getfl, makedev, statx};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::config::{Durability, WriteBehind};
-use crate::disk::{Disk, DiskFile, OsFile, is_fixed};
+use crate::disk::{Disk, DiskFile, OsFile};
 use crate::durable::{Events, Held, ManagedFile, Newcomer, locked};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
 use crate::lease;
-use crate::natives::File;
 use crate::requests::Haste;
+use crate::via::{Candidate, file_behind, identity_of};
 
 /// Slot and generation, as a request answers them.
 pub(crate) type Place = [u64; 2];
@@ -54,21 +52,6 @@ pub(crate) struct Asked {
     /// When the file's creation was noted in the ledger, if the asker did that.
     pub noted: Option<Epoch>,
     pub haste: Haste,
-}
-
-/// What is known of a file before it is opened.
-struct Candidate {
-    via: PathBuf,
-    path: PathBuf,
-    dev: u64,
-    ino: u64,
-    born: i128,
-}
-
-impl Candidate {
-    fn is(&self, file: &OsFile) -> bool {
-        file.stat().is_ok_and(|stat| (stat.dev, stat.ino) == (self.dev, self.ino))
-    }
 }
 
 impl Keeper {
@@ -97,16 +80,9 @@ impl Keeper {
 
     fn judge_and_take(&self, asked: &Asked, pid: u32) -> Result<Place, Errno> {
         let &Asked { client, fd, origin, sole, haste, .. } = asked;
-        let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
-        let meta = std::fs::metadata(&via).map_err(|_| Errno::EOPNOTSUPP)?;
-        if !meta.file_type().is_file() || meta.nlink() == 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let (dev, ino, born) = identity_of(&meta);
-        let Ok(path) = std::fs::read_link(&via) else { return Err(Errno::EOPNOTSUPP) };
-        let candidate = Candidate { via, path, dev, ino, born };
+        let mut candidate = self.candidate(client, pid, fd).ok_or(Errno::EOPNOTSUPP)?;
         if sole.is_none()
-            && let Some(slot) = self.durable.board.find(dev, ino)
+            && let Some(slot) = self.durable.board.find(candidate.dev, candidate.ino)
         {
             let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
             if never_managed(origin).is_none() {
@@ -117,7 +93,7 @@ impl Keeper {
         if let Some(reason) = never_managed(origin).or(self.is_past(client).then_some(Reason::OwnCalls)) {
             return self.decline(&candidate, reason);
         }
-        let fenced = match self.judge(&candidate) {
+        let fenced = match self.judge(&mut candidate) {
             Ok(fenced) => fenced,
             Err(reason) => return self.decline(&candidate, reason),
         };
@@ -126,23 +102,23 @@ impl Keeper {
             let place = self.reserve_slot(client, &candidate, haste)?;
             if fenced {
                 let answer = self.put_up_fence(place, &candidate);
-                if answer == Err(Errno::EAGAIN) && self.finds_sole(asked, &candidate) {
+                if answer == Err(Errno::EAGAIN) && self.finds_sole(&candidate) {
                     // The client has no need to look, unless this takes more than its haste allows.
                     let asked = Asked { sole: Some(true), ..*asked };
-                    let admitted = self.admit(&asked, pid, &candidate, created, fenced);
+                    let admitted = self.admit(&asked, pid, &mut candidate, created, fenced);
                     return if admitted == Err(Errno::EDEADLK) { answer } else { admitted };
                 }
                 return answer;
             }
             if self.config.write_behind != WriteBehind::Off
-                || !self.notes.natives.of((dev, ino, born)).is_empty()
+                || !self.notes.natives.of(candidate.identity()).is_empty()
             {
                 // Who has it open already may read it, or write it, where we do not see it.
                 return Err(Errno::EAGAIN);
             }
-            return self.adopt(&candidate, place, ((created, asked.noted), false, None), (false, None));
+            return self.adopt(&mut candidate, place, ((created, asked.noted), false, None), (false, None));
         }
-        self.admit(asked, pid, &candidate, created, fenced)
+        self.admit(asked, pid, &mut candidate, created, fenced)
     }
 
     /// Takes a file back that was left to the kernel, if the reason is gone.
@@ -171,7 +147,7 @@ impl Keeper {
             (true, Haste::Quick) => return Err(Errno::EDEADLK),
             (true, Haste::Patient) => {}
         }
-        let identity = (candidate.dev, candidate.ino, candidate.born);
+        let identity = candidate.identity();
         let natives = self.notes.natives.of(identity);
         if self.strangers(pid, candidate).is_none() {
             // Who leaves it to the kernel from now on does so under the file's lock, and says it
@@ -183,20 +159,21 @@ impl Keeper {
     }
 
     /// Whether the file may be managed, and whether it needs the fence.
-    fn judge(&self, candidate: &Candidate) -> Result<bool, Reason> {
+    fn judge(&self, candidate: &mut Candidate) -> Result<bool, Reason> {
         let path = candidate.path.as_os_str().as_bytes();
         if path.len() > PATH_BYTES_MAX {
             return Err(Reason::Unreachable);
         }
-        if !is_managed_file_system(&candidate.via) {
+        if !candidate.is_on_managed_file_system() {
             return Err(Reason::FileSystem);
         }
-        let found = statx(CWD, &candidate.path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO);
-        match found.map(|found| (makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino, found)) {
-            Ok((dev, ino, found)) if (dev, ino) == (candidate.dev, candidate.ino) => {
-                if is_fixed(&found) && !on(Canary::FixedManaged) {
+        let found = self.durable.disk.find(path).and_then(|found| Ok((found.stat()?, found)));
+        match found {
+            Ok((stat, found)) if (stat.dev, stat.ino) == candidate.key() => {
+                if stat.is_fixed && !on(Canary::FixedManaged) {
                     return Err(Reason::Fixed);
                 }
+                candidate.held = Some(found);
             }
             _ => return Err(Reason::Unreachable),
         }
@@ -220,7 +197,10 @@ impl Keeper {
 
     /// First half: watch the file, then let the client ask whether it is alone.
     fn put_up_fence(&self, (slot, generation): (u32, u64), candidate: &Candidate) -> Result<Place, Errno> {
-        let watched = self.notes.fence.get().map(|fence| fence.watch(slot, generation, &candidate.via));
+        let watched = self.notes.fence.get().map(|fence| match candidate.description() {
+            Some(description) => fence.watch_open(slot, generation, description),
+            None => fence.watch(slot, generation, &candidate.via),
+        });
         match watched {
             Some(Ok(())) => Err(Errno::EAGAIN),
             _ => {
@@ -232,11 +212,11 @@ impl Keeper {
 
     /// Between the halves, in the client's place: whether its description is the file's only one. A
     /// round trip less, where the kernel lets us have a look at it.
-    fn finds_sole(&self, asked: &Asked, candidate: &Candidate) -> bool {
+    fn finds_sole(&self, candidate: &Candidate) -> bool {
         // A fence that only has notices of opens may hear later of one by another client that is
         // going on now, and would take it for an outsider's once the file has its row.
         self.kind_of_fence() == Some(FenceKind::Fanotify)
-            && self.borrow(asked, candidate).is_ok_and(|(description, _)| lease::is_only(description.as_fd()))
+            && candidate.description().is_some_and(lease::is_only)
     }
 
     /// Second half: nobody else may have the file open for writing, but clients that will find its
@@ -245,11 +225,11 @@ impl Keeper {
         &self,
         asked: &Asked,
         pid: u32,
-        candidate: &Candidate,
+        candidate: &mut Candidate,
         created: bool,
         fenced: bool,
     ) -> Result<Place, Errno> {
-        let key = (candidate.dev, candidate.ino);
+        let key = candidate.key();
         let found = locked(&self.pending).get(&key).map(|pending| {
             (pending.client == asked.client, pending.slot, pending.generation, pending.tainted)
         });
@@ -257,7 +237,7 @@ impl Keeper {
             return self.decline(candidate, Reason::CannotTell);
         };
         let sole = asked.sole == Some(true);
-        let wary = !self.notes.natives.of((candidate.dev, candidate.ino, candidate.born)).is_empty();
+        let wary = !self.notes.natives.of(candidate.identity()).is_empty();
         let mut reason = None;
         if let Some(since) = tainted {
             let may_be_ours = self.kind_of_fence().is_some_and(FenceKind::only_notices);
@@ -292,7 +272,9 @@ impl Keeper {
                     fence.follow(slot, generation, &lent);
                 }
             }
-            (Some(Reason::Outsider), Some(fence), _) => fence.present(slot, generation),
+            (Some(Reason::Outsider), Some(fence), Some(file)) => {
+                fence.present(slot, generation, &file.held().magic_path());
+            }
             _ => {}
         }
         Ok(place)
@@ -307,17 +289,6 @@ impl Keeper {
         !fenced || self.kind_of_fence() == Some(FenceKind::Fanotify) || file.lent().is_some()
     }
 
-    /// The asker's description, if it is of that file.
-    fn borrow(&self, asked: &Asked, candidate: &Candidate) -> io::Result<(std::fs::File, std::fs::Metadata)> {
-        let client = locked(&self.clients).get(&asked.client).map(|client| Arc::clone(&client.pidfd));
-        let pidfd = client.ok_or(io::ErrorKind::NotFound)?;
-        let description = lease::borrow(&pidfd, asked.fd as i32)?;
-        let meta = description.metadata()?;
-        // Another thread may have put something else in its place.
-        let is_theirs = (meta.dev(), meta.ino()) == (candidate.dev, candidate.ino);
-        is_theirs.then_some((description, meta)).ok_or(io::ErrorKind::NotFound.into())
-    }
-
     /// The asker's description with a lease on it, under the fence that is about those.
     fn lend(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
         let fence = self.notes.fence.get().filter(|fence| fence.kind() == FenceKind::Lease)?;
@@ -325,8 +296,8 @@ impl Keeper {
         if self.durable.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let (description, meta) = self
-            .borrow(asked, candidate)
+        let description = self
+            .borrow(asked.client, asked.fd)
             .inspect_err(|error| {
                 if error.kind() == io::ErrorKind::PermissionDenied {
                     self.notes.once(format!(
@@ -336,6 +307,8 @@ impl Keeper {
                 }
             })
             .ok()?;
+        // Another thread may have put something else in its place.
+        let meta = description.metadata().ok().filter(|meta| (meta.dev(), meta.ino()) == candidate.key())?;
         // What is written by it must be plain writes; what may be executed never enters the state
         // that this is for.
         let is_plain = !fcntl_getfl(&description).ok()?.contains(OFlags::DIRECT) && meta.mode() & 0o6111 == 0;
@@ -347,9 +320,9 @@ impl Keeper {
     /// kernel, not those whose hooks do not see everything, and not through a mapping.
     fn strangers(&self, pid: u32, candidate: &Candidate) -> Option<Reason> {
         let keeper = std::process::id();
-        let natives = self.notes.natives.of((candidate.dev, candidate.ino, candidate.born));
+        let natives = self.notes.natives.of(candidate.identity());
         let natives: Vec<u32> = natives.into_iter().filter_map(|client| self.pid_of(client)).collect();
-        let scan = crate::fence::scan_holders(&[(candidate.dev, candidate.ino)], &|other| other == keeper);
+        let scan = crate::fence::scan_holders(&[candidate.key()], &|other| other == keeper);
         // What such a client has open need not be in a table of open files.
         let blind = natives.iter().any(|&native| native != pid && self.is_blind(native));
         let mut reason = blind.then_some(Reason::UnknownOrigin);
@@ -371,7 +344,7 @@ impl Keeper {
     /// A free slot, set apart for this registration. Waits once for the expirer when all are in
     /// use.
     fn reserve_slot(&self, client: u32, candidate: &Candidate, haste: Haste) -> Result<(u32, u64), Errno> {
-        let key = (candidate.dev, candidate.ino);
+        let key = candidate.key();
         for attempt in 0..2 {
             {
                 let mut pending = locked(&self.pending);
@@ -404,7 +377,7 @@ impl Keeper {
     /// Opens our own description, persists the slot and shows the file to the clients.
     fn adopt(
         &self,
-        candidate: &Candidate,
+        candidate: &mut Candidate,
         (slot, generation): (u32, u64),
         newcomer: ((bool, Option<Epoch>), bool, Option<Reason>),
         descriptions: (bool, Option<OsFile>),
@@ -415,7 +388,7 @@ impl Keeper {
             && fenced
             && let Some(fence) = self.notes.fence.get()
         {
-            fence.unwatch(slot, generation, &candidate.via);
+            fence.unwatch(slot, generation, Some(&candidate.via));
         }
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {
@@ -431,7 +404,7 @@ impl Keeper {
 
     fn open_and_take(
         &self,
-        candidate: &Candidate,
+        candidate: &mut Candidate,
         (slot, generation): (u32, u64),
         ((created, noted), fenced, bypass): ((bool, Option<Epoch>), bool, Option<Reason>),
         (sole, lent): (bool, Option<OsFile>),
@@ -468,14 +441,10 @@ impl Keeper {
     }
 
     /// Without an open, which the fanotify fence would have to answer: that costs more than all the
-    /// rest. The directory tells the file system. `None` where it cannot.
-    fn hold(&self, candidate: &Candidate) -> Option<(OsFile, Identity)> {
-        let directory = self.durable.disk.open(candidate.path.parent()?).ok()?;
-        let file = self.durable.disk.hold(&candidate.via).ok()?;
-        if directory.stat().ok()?.dev != candidate.dev || !candidate.is(&file) {
-            return None;
-        }
-        let identity = file.identity_on(directory.file_system().ok()?).ok()?;
+    /// rest. `None` where it cannot.
+    fn hold(&self, candidate: &mut Candidate) -> Option<(OsFile, Identity)> {
+        let file = candidate.held.take()?;
+        let identity = file.identity_on(candidate.file_system(&self.durable.disk).ok()?).ok()?;
         Some((file, identity))
     }
 }
@@ -488,22 +457,4 @@ fn never_managed(origin: u64) -> Option<Reason> {
         _ if origin == Origin::AsyncIo as u64 => Some(Reason::AsyncIo),
         _ => None,
     }
-}
-
-fn identity_of(meta: &std::fs::Metadata) -> File {
-    let born = meta.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
-    (meta.dev(), meta.ino(), born.map_or(0, |born| born.as_nanos() as i128))
-}
-
-fn file_behind(pid: u32, fd: u64) -> Option<File> {
-    let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
-    let meta = std::fs::metadata(&via).ok()?;
-    // Others will never be managed, whoever asks.
-    (meta.is_file() && is_managed_file_system(&via)).then(|| identity_of(&meta))
-}
-
-/// ext4, xfs or btrfs: local file systems that keep what they synced.
-fn is_managed_file_system(path: &Path) -> bool {
-    let kept = |kind: u32| matches!(kind, 0xef53 | 0x5846_5342 | 0x9123_683e);
-    rustix::fs::statfs(path).is_ok_and(|fs| kept(fs.f_type as u32) || on(Canary::AnyFileSystem))
 }

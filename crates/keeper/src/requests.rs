@@ -16,7 +16,7 @@ use holdfast_cache::{Ask, Errno, Origin, Unseen};
 use holdfast_media::Mapping;
 use holdfast_pool::PATH_BYTES_MAX;
 
-use crate::disk::OsDisk;
+use crate::disk::{Disk, DiskFile, OsDisk};
 use crate::durable::Durable;
 use crate::keeper::Keeper;
 use crate::register::Asked;
@@ -49,7 +49,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
         }
         let mut served = false;
         for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
-            if cell.advance(RequestState::Posted, RequestState::Taken) {
+            // A look first, which leaves the cells of others where they are.
+            if cell.state() == RequestState::Posted && cell.advance(RequestState::Posted, RequestState::Taken)
+            {
                 served = true;
                 if absorbs(keeper, cell) {
                     finish(keeper, cell, Ok([0, 0]));
@@ -201,9 +203,11 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         }
         _ => {}
     }
-    let answer = keeper
-        .durable
-        .answer(client, ask, args, || absolute(keeper, client, args[2] as i32, &cell.path()))?;
+    let answer = keeper.durable.answer(client, ask, args, || {
+        let asked = cell.path();
+        let own = if ask == Ask::Unlinking { own_name(keeper, args, &asked) } else { None };
+        own.or_else(|| absolute(keeper, client, args[2] as i32, &asked))
+    })?;
     if ask == Ask::Log {
         // From its next state on, which its client is about to give it.
         keeper.look_out_for(args[0] as u32, args[1]);
@@ -219,6 +223,15 @@ fn program(keeper: &Keeper, client: u32, dirfd: u64, cell: &RequestCell) -> Opti
     }
     let absolute = absolute(keeper, client, dirfd as i32, &named);
     absolute.or_else(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&named))))
+}
+
+/// The path by which a client calls a file, if the file stands at it and no link or `..` is on the
+/// way: then it is the one that `absolute` would find.
+fn own_name(keeper: &Keeper, args: [u64; 4], asked: &[u8]) -> Option<PathBuf> {
+    let file = keeper.durable.file(args[0], args[1])?;
+    let stat = keeper.durable.disk.find(asked).ok()?.stat().ok()?;
+    let is_it = (stat.dev, stat.ino) == (file.dev, file.ino) && asked.len() <= PATH_BYTES_MAX;
+    is_it.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(asked)))
 }
 
 /// The absolute path a client means by `path` relative to one of its descriptors, if a slot can
@@ -242,6 +255,12 @@ impl Keeper {
     /// The path of a client's open directory, if it is reachable under it from here.
     fn directory_of(&self, client: u32, fd: u64) -> Option<PathBuf> {
         use std::os::unix::fs::MetadataExt;
+        let known = self.borrow(client, fd).and_then(|directory| directory.metadata()).ok();
+        let known = known.filter(|meta| meta.is_dir());
+        let watched = known.and_then(|meta| self.durable.watched_path((meta.dev(), meta.ino())));
+        if watched.is_some() {
+            return watched;
+        }
         let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd as i32);
         let path = std::fs::read_link(&via).ok()?;
         let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);

@@ -238,7 +238,7 @@ fn no_fence_watches_nothing() {
     assert_eq!(fence.kind().to_string(), "none");
     fence.watch(1, 10, &place.via()).unwrap();
     run(&["dd", "if=/dev/zero", &format!("of={}", place.path()), "bs=1", "count=1", "status=none"]);
-    fence.unwatch(1, 10, &place.via());
+    fence.unwatch(1, 10, Some(&place.via()));
     assert_eq!(sink.told(), []);
 }
 
@@ -427,9 +427,9 @@ fn unwatching_and_stopping_let_everybody_in() {
     }
     std::thread::sleep(Duration::from_millis(200));
     // An old generation is not ours to end.
-    fence.unwatch(1, 9, &place.via());
+    fence.unwatch(1, 9, Some(&place.via()));
     std::thread::sleep(Duration::from_millis(50));
-    fence.unwatch(1, 10, &place.via());
+    fence.unwatch(1, 10, Some(&place.via()));
     // One of the two is still inside `arrived`, the other was let in.
     drop(held);
     assert_eq!((first.line(), second.line()), ("open".into(), "open".into()));
@@ -466,7 +466,7 @@ fn an_outsider_from_before_the_watch_is_followed_too() {
     let meta = place.own.metadata().unwrap();
     let found = writers_outside(meta.dev(), meta.ino(), &|pid| pid == std::process::id());
     assert_eq!(found, Some(vec![early.child.id()]));
-    fence.present(1, 10);
+    fence.present(1, 10, &place.via());
     sink.wait("arrived", |told| told == [ARRIVED]);
     pause();
     assert_eq!(sink.told(), [ARRIVED]);
@@ -519,7 +519,7 @@ fn clients_are_not_disturbed() {
     sink.wait("the other file's outsider left", |told| {
         told == [Told::Arrived(2, 20), Told::Left(2, 20, true)]
     });
-    fence.unwatch(1, 10, &place.via());
+    fence.unwatch(1, 10, Some(&place.via()));
     client.go();
     println!("not watched: {}", client.line());
     client.end();
@@ -544,7 +544,7 @@ fn a_slot_can_be_watched_anew() {
     fence.watch(1, 11, &other.via()).unwrap();
     fence.watch(2, 12, &place.via()).unwrap();
     // Late, for the old generation.
-    fence.unwatch(1, 10, &place.via());
+    fence.unwatch(1, 10, Some(&place.via()));
     Python::start(&place, "os.close(os.open(path, os.O_RDWR))").end();
     Python::start(&other, "os.close(os.open(path, os.O_RDWR))").end();
     sink.wait("both", |told| {
@@ -625,5 +625,5 @@ fn lost_notices_count_as_opens_of_every_file() {
         return;
     }
     sink.wait("and back", |told| told.contains(&Told::Left(2, 20, true)));
-    fence.unwatch(2, 20, &quiet.via());
+    fence.unwatch(2, 20, Some(&quiet.via()));
 }

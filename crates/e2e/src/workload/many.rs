@@ -146,9 +146,9 @@ impl Crew {
         let files: Vec<Vec<u8>> = (0..SHARED_FILES).map(|file| read(file_name(file))).collect();
         let mut appended = BTreeMap::<u64, Vec<(u64, u64)>>::new();
         for log in 0..LOGS {
-            for (writer, number) in
-                records(&read(log_name(log))).map_err(|e| format!("{}: {e}", log_name(log)))?
-            {
+            let bytes = read(log_name(log));
+            let whole = self.whole_part(log, &bytes, noted);
+            for (writer, number) in records(whole).map_err(|e| format!("{}: {e}", log_name(log)))? {
                 appended.entry(writer).or_default().push((number, log));
             }
         }
@@ -159,6 +159,22 @@ impl Crew {
                 .map_err(|error| format!("writer {writer} noted {done}: {error}"))?;
         }
         if appended.is_empty() { Ok(()) } else { Err(format!("records of nobody: {appended:?}")) }
+    }
+
+    /// A log without the beginning of an append at its end that a failing disk cut short: at the
+    /// end of a page, and of what its writer had under way.
+    fn whole_part<'a>(&self, log: u64, bytes: &'a [u8], noted: &BTreeMap<u64, u64>) -> &'a [u8] {
+        const PAGE_BYTES: usize = 4096;
+        let whole = &bytes[..whole_bytes(bytes)];
+        let rest = &bytes[whole.len()..];
+        let is_cut_short = self.disk_may_fail
+            && bytes.len() % PAGE_BYTES == 0
+            && (0..self.writers()).any(|writer| {
+                let done = noted.get(&writer).copied().unwrap_or_default();
+                let next = Operations::new(self.seed, writer).nth(done as usize);
+                matches!(next, Some(Operation::Append { log: to, bytes }) if to == log && bytes.starts_with(rest))
+            });
+        if is_cut_short { whole } else { bytes }
     }
 
     /// The operation that was under way is there whole, or not at all; every one before it is
@@ -244,19 +260,31 @@ impl Model {
 fn records(log: &[u8]) -> Result<Vec<(u64, u64)>, String> {
     let (mut found, mut at) = (Vec::new(), 0);
     while at < log.len() {
-        let torn = || format!("torn at {at} of {} bytes, after {} records", log.len(), found.len());
-        let head = log.get(at..at + RECORD_HEAD_BYTES).ok_or_else(torn)?;
-        let word =
-            |index: usize| u64::from_le_bytes(head[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
-        let (len, sum) = ((word(2) & 0xffff_ffff) as usize, (word(2) >> 32) as u32);
-        let body = log.get(at + RECORD_HEAD_BYTES..at + RECORD_HEAD_BYTES + len).ok_or_else(torn)?;
-        if crc32c::crc32c(body) != sum {
-            return Err(torn());
-        }
-        found.push((word(0), word(1)));
-        at += RECORD_HEAD_BYTES + len;
+        let Some((writer, number, bytes)) = record(&log[at..]) else {
+            return Err(format!("torn at {at} of {} bytes, after {} records", log.len(), found.len()));
+        };
+        found.push((writer, number));
+        at += bytes;
     }
     Ok(found)
+}
+
+/// Bytes of the whole records at the beginning of a log.
+fn whole_bytes(log: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some((_, _, bytes)) = record(&log[at..]) {
+        at += bytes;
+    }
+    at
+}
+
+/// Writer, number and length of the record at the beginning of some bytes, if it is whole.
+fn record(log: &[u8]) -> Option<(u64, u64, usize)> {
+    let head = log.get(..RECORD_HEAD_BYTES)?;
+    let word = |index: usize| u64::from_le_bytes(head[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
+    let (len, sum) = ((word(2) & 0xffff_ffff) as usize, (word(2) >> 32) as u32);
+    let body = log.get(RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + len)?;
+    (crc32c::crc32c(body) == sum).then(|| (word(0), word(1), RECORD_HEAD_BYTES + len))
 }
 
 /// The last operation that each writer noted; an error says which note is missing.
@@ -382,6 +410,35 @@ mod tests {
         crew().judge(dir.path(), &BTreeMap::from([(0, 22), (1, 15)])).unwrap_err();
         crew().judge(dir.path(), &BTreeMap::from([(0, 18), (1, 15)])).unwrap_err();
         noted_must_be_without_gaps();
+    }
+
+    #[test]
+    fn the_judge_takes_an_append_that_a_failing_disk_cut_at_the_end_of_a_page() {
+        let page_rest = |log: u64, dir: &std::path::Path| {
+            let bytes = std::fs::read(dir.join(log_name(log))).unwrap_or_default();
+            (4096 - bytes.len() % 4096) % 4096
+        };
+        let failing = || Crew { disk_may_fail: true, ..crew() };
+        let shown = (0..40).filter(|&done| {
+            let dir = tempfile::tempdir().unwrap();
+            perform(dir.path(), &crew(), &[done, 15]);
+            let next = Operations::new(crew().seed, 0).nth(done as usize);
+            let Some(Operation::Append { log, bytes }) = next else { return false };
+            let rest = page_rest(log, dir.path());
+            if rest == 0 || rest >= bytes.len() {
+                return false;
+            }
+            let path = dir.path().join(log_name(log));
+            let before = std::fs::read(&path).unwrap();
+            std::fs::write(&path, [&before, &bytes[..rest]].concat()).unwrap();
+            let noted = BTreeMap::from([(0, done), (1, 15)]);
+            failing().judge(dir.path(), &noted).unwrap();
+            crew().judge(dir.path(), &noted).unwrap_err();
+            std::fs::write(&path, [&before, &bytes[..rest - 1]].concat()).unwrap();
+            failing().judge(dir.path(), &noted).unwrap_err();
+            true
+        });
+        assert!(shown.count() > 0, "no append of these ends behind a page");
     }
 
     fn noted_must_be_without_gaps() {

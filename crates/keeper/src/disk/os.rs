@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use holdfast_board::{FileTime, Times};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Bytes;
-use holdfast_pool::{Identity, Ownership};
+use holdfast_pool::{Identity, Ownership, Parent};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxAttributes,
@@ -91,6 +91,15 @@ impl Disk for OsDisk {
 
     fn hold(&self, path: &Path) -> io::Result<OsFile> {
         Ok(OsFile::from(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    fn look(&self, path: &Path) -> io::Result<Stat> {
+        Ok(stat_of(&statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, STAT_WANTED)?))
+    }
+
+    fn directory(&self, path: &Path) -> io::Result<Parent> {
+        let (handle_type, handle) = identity::handle_at(path)?;
+        Ok(Parent { handle_type, handle })
     }
 
     fn find(&self, path: &[u8]) -> io::Result<OsFile> {
@@ -181,7 +190,7 @@ impl Disk for OsDisk {
 
 /// Whether what the kernel says of a file is that nobody may write to it in place (`chattr +a`,
 /// `+i`).
-pub(crate) fn is_fixed(found: &Statx) -> bool {
+fn is_fixed(found: &Statx) -> bool {
     found.stx_attributes.intersects(StatxAttributes::APPEND | StatxAttributes::IMMUTABLE)
 }
 
@@ -235,6 +244,30 @@ fn has_journal(dev: u64, uuid: [u8; 16]) -> bool {
     let journal = task.is_ok_and(|task| task.trim().parse::<u32>().is_ok());
     known.push(((dev, uuid), journal));
     journal
+}
+
+/// What is asked of a file.
+const STAT_WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(MNT_ID_UNIQUE);
+
+fn stat_of(found: &Statx) -> Stat {
+    let told = StatxFlags::from_bits_retain(found.stx_mask);
+    let ns = |time: &StatxTimestamp| {
+        time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec))
+    };
+    let mode = u32::from(found.stx_mode);
+    Stat {
+        dev: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+        ino: found.stx_ino,
+        is_file: mode & libc::S_IFMT == libc::S_IFREG,
+        links: found.stx_nlink.into(),
+        size: found.stx_size,
+        ownership: Ownership { mode: mode & 0o7777, owner: found.stx_uid, group: found.stx_gid },
+        modified_ns: ns(&found.stx_mtime),
+        changed_ns: ns(&found.stx_ctime),
+        mount: if told.contains(MNT_ID_UNIQUE) { found.stx_mnt_id } else { 0 },
+        is_fixed: is_fixed(found),
+        born_ns: told.contains(StatxFlags::BTIME).then(|| ns(&found.stx_btime)),
+    }
 }
 
 /// Whose description a descriptor is about.
@@ -310,26 +343,7 @@ impl OsFile {
 
 impl DiskFile for OsFile {
     fn stat(&self) -> io::Result<Stat> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | MNT_ID_UNIQUE;
-        let found = statx(&self.file, c"", AtFlags::EMPTY_PATH, wanted)?;
-        let told = StatxFlags::from_bits_retain(found.stx_mask);
-        let ns = |time: &StatxTimestamp| {
-            time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec))
-        };
-        let mode = u32::from(found.stx_mode);
-        Ok(Stat {
-            dev: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
-            ino: found.stx_ino,
-            is_file: mode & libc::S_IFMT == libc::S_IFREG,
-            links: found.stx_nlink.into(),
-            size: found.stx_size,
-            ownership: Ownership { mode: mode & 0o7777, owner: found.stx_uid, group: found.stx_gid },
-            modified_ns: ns(&found.stx_mtime),
-            changed_ns: ns(&found.stx_ctime),
-            mount: if told.contains(MNT_ID_UNIQUE) { found.stx_mnt_id } else { 0 },
-            is_fixed: is_fixed(&found),
-            born_ns: told.contains(StatxFlags::BTIME).then(|| ns(&found.stx_btime)),
-        })
+        Ok(stat_of(&statx(&self.file, c"", AtFlags::EMPTY_PATH, STAT_WANTED)?))
     }
 
     const HAS_TIMES: bool = true;

@@ -38,6 +38,8 @@ struct Balance {
 /// One watched directory.
 struct Watched {
     watch: i32,
+    /// Device and inode.
+    id: (u64, u64),
     names: HashMap<Vec<u8>, Balance>,
     /// Something happened that no slot can hold.
     foreign: bool,
@@ -64,8 +66,11 @@ impl Directories {
             self.forget(disk, watch);
             return false;
         }
+        // Behind the watch: one that took its place meanwhile is told of as gone.
+        let id = disk.look(directory).map_or((0, 0), |stat| (stat.dev, stat.ino));
         // Foreign until its first real sync.
-        self.by_path.insert(directory.to_owned(), Watched { watch, names: HashMap::new(), foreign: true });
+        let watched = Watched { watch, id, names: HashMap::new(), foreign: true };
+        self.by_path.insert(directory.to_owned(), watched);
         true
     }
 
@@ -130,6 +135,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn note_held(&self) {
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
         self.note_renames();
+    }
+
+    /// The path of a directory whose changes are followed, if it still leads there.
+    pub fn watched_path(&self, id: (u64, u64)) -> Option<PathBuf> {
+        let path = {
+            let watched = locked(&self.watched);
+            watched.by_path.iter().find(|(_, watched)| watched.id == id).map(|(path, _)| path.clone())
+        };
+        let leads_there = |path: &PathBuf| self.disk.look(path).is_ok_and(|stat| (stat.dev, stat.ino) == id);
+        path.filter(leads_there)
     }
 
     /// Answers a directory sync from the slots. `None`: it has to be real (see

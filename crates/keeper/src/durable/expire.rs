@@ -19,7 +19,7 @@ use holdfast_pool::MARK_CREATED;
 use super::looks::GONE;
 use super::settle::{Synced, Writers};
 use super::{Durable, KEEPER_ID, ManagedFile, Pace, locked};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Stat};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for
 /// writing.
@@ -27,9 +27,11 @@ pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
 /// A file that was left to the kernel is looked at this often: once nobody has it open for writing,
 /// its slot is given back, and who opens it next finds it as any other file.
 pub(crate) const BYPASSED_FILE: Duration = Duration::from_secs(2);
-/// Removed files hold slots, disk space and page cache until their directories are synced; not more
-/// than this many.
-pub(crate) const REMOVED_FILES_MAX: u32 = 8;
+/// Removed files hold slots, disk space and page cache until their directories are synced, which
+/// waits for the disk: not more of them than this, each counted as a file and once more for each
+/// [`REMOVED_BYTES`] of it.
+pub(crate) const REMOVED_FILES_MAX: u32 = 64;
+const REMOVED_BYTES: u64 = 1 << 20;
 /// With more dirty files than this on one file system, one `syncfs` is cheaper than as many
 /// `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;
@@ -98,6 +100,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         void.retain(|file| file.meta().marks & GONE != 0);
         if self.sync_names(&void, &[]) {
             self.free_segments();
+        }
+    }
+
+    /// A file was removed for good. Rings the expirer when enough were.
+    pub(crate) fn count_removed(&self, stat: Option<&Stat>) {
+        let weight =
+            1 + stat.map_or(0, |stat| stat.size / REMOVED_BYTES).min(REMOVED_FILES_MAX.into()) as u32;
+        let before = self.removed_files.fetch_add(weight, Ordering::SeqCst);
+        if before < REMOVED_FILES_MAX && before + weight >= REMOVED_FILES_MAX {
+            self.ring_expirer();
         }
     }
 

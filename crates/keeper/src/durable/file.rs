@@ -22,6 +22,8 @@ pub struct ManagedFile<F> {
     /// Generation of the slot's use.
     pub generation: u64,
     pub(crate) dev: u64,
+    /// Its inode number, which no other file gets while we hold it.
+    pub(crate) ino: u64,
     held: Held<F>,
     /// The program's description, while it is leased.
     lent: Mutex<Option<Arc<F>>>,
@@ -135,7 +137,7 @@ impl Drop for Draining<'_> {
 impl<F> ManagedFile<F> {
     pub(super) fn new(
         (slot, generation): (u32, u64),
-        dev: u64,
+        (dev, ino): (u64, u64),
         held: Held<F>,
         fenced: bool,
         path: &Path,
@@ -171,6 +173,7 @@ impl<F> ManagedFile<F> {
             slot,
             generation,
             dev,
+            ino,
             held,
             lent: Mutex::new(lent),
             opened: OnceLock::new(),

@@ -16,7 +16,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_REMOVED, MARK_VOID};
 
-use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, Writers};
+use super::{Durable, KEEPER_ID, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile, Stat};
 
 /// What has become of a removed file's slot: nothing of it is live, or will be.
@@ -155,9 +155,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Who has it open reads on in the page cache.
         self.leave_behind(file, true)?;
         row.set_state(FileState::Orphan);
-        if self.removed_files.fetch_add(1, Ordering::SeqCst) + 1 == REMOVED_FILES_MAX {
-            self.ring_expirer();
-        }
+        self.count_removed(file.held().stat().ok().as_ref());
         Ok(())
     }
 

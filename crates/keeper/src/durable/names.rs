@@ -13,7 +13,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, MARK_VOID, PATH_BYTES_MAX};
 
 use super::ledger::Order;
-use super::{Durable, KEEPER_ID, ManagedFile, REMOVED_FILES_MAX, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
 /// A slot holds two names; a third may be written only once the directory holds what the oldest
@@ -164,15 +164,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     pub(super) fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
-        let there = match self.disk.find(path.as_os_str().as_bytes()) {
-            Ok(there) => there.stat(),
-            Err(error) => return error.kind() != io::ErrorKind::NotFound,
-        };
-        // A file system that was shut down tells nothing of its files: then nothing speaks against
-        // the name.
-        match (there, file.held().stat()) {
-            (Ok(there), Ok(ours)) => (there.dev, there.ino) == (ours.dev, ours.ino),
-            _ => true,
+        match self.disk.look(path) {
+            Ok(there) => (there.dev, there.ino) == (file.dev, file.ino),
+            // A file system that was shut down tells nothing of its files: then nothing speaks
+            // against the name.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
     }
 
@@ -239,6 +235,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// what happened in it before anybody counted: recovery can make a file again, but not the
     /// directories above it. Once per directory.
     pub fn secure_directory(&self, directory: &Path) -> io::Result<()> {
+        let is_known = |stat: &Stat| locked(&self.directories).contains(&(stat.dev, stat.ino));
+        if self.disk.look(directory).is_ok_and(|stat| is_known(&stat)) {
+            return Ok(());
+        }
         let open = match self.disk.open(directory) {
             Ok(open) => open,
             // One that cannot be read was not made by this user just now.
@@ -246,7 +246,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Err(error) => return Err(error),
         };
         let stat = open.stat()?;
-        if !locked(&self.directories).contains(&(stat.dev, stat.ino)) {
+        if !is_known(&stat) {
             self.syncs.fetch_add(1, Ordering::Relaxed);
             open.sync()?;
             locked(&self.directories).insert((stat.dev, stat.ino));
@@ -283,7 +283,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[file.slot as usize];
         // A file leaves state Behind for good before its removal is announced: who has it open
         // reads on in the page cache.
-        if meta.unlinking.is_none() || !file.held().is_removed() || row.state() == FileState::Behind {
+        if meta.unlinking.is_none() || row.state() == FileState::Behind {
+            return false;
+        }
+        let stat = file.held().stat().ok();
+        if !stat.as_ref().map_or_else(|| file.held().is_removed(), |stat| stat.links == 0) {
             return false;
         }
         meta.marks |= MARK_VOID;
@@ -292,9 +296,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if let Some(removed) = meta.unlinking.take() {
             self.note_removed(&removed);
         }
-        if self.removed_files.fetch_add(1, Ordering::SeqCst) + 1 == REMOVED_FILES_MAX {
-            self.ring_expirer();
-        }
+        self.count_removed(stat.as_ref());
         true
     }
 }

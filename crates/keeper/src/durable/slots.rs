@@ -58,14 +58,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         held: Held<D::File>,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
-        let device = match &held {
-            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?.dev,
+        let stat = match &held {
+            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?,
         };
+        let device = stat.dev;
         {
             let _files = locked(&self.files);
             self.board.header().enter_ledger(device);
         }
-        let taken = self.take_slot_counted(place, held, newcomer);
+        let taken = self.take_slot_counted(place, held, stat, newcomer);
         if taken.is_err() {
             let _files = locked(&self.files);
             self.board.header().leave_ledger(device);
@@ -77,13 +78,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         &self,
         (slot, generation): (u32, u64),
         held: Held<D::File>,
+        stat: Stat,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
         let Newcomer { identity, path, fenced, bypass, .. } = *newcomer;
         let mut created = newcomer.created && bypass.is_none();
-        let stat = match &held {
-            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.stat().map_err(Refusal)?,
-        };
         if let Some(directory) = path.parent() {
             self.open_ledger(directory, stat.dev);
         }
@@ -129,7 +128,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             None if newcomer.unsynced => FileState::Unsynced,
             None => FileState::Through,
         });
-        let managed = Arc::new(ManagedFile::new((slot, generation), stat.dev, held, fenced, path, marks));
+        let managed =
+            Arc::new(ManagedFile::new((slot, generation), (stat.dev, stat.ino), held, fenced, path, marks));
         if let Some(reason) = bypass {
             let mut meta = managed.meta();
             (meta.bypass, meta.look_at) = (Some(reason), Instant::now() + BYPASSED_FILE);
@@ -163,9 +163,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// The directory of a path, as its file system knows it. One that cannot be looked at stays
     /// unknown.
     pub(super) fn parent_of(&self, path: &Path) -> Option<Parent> {
-        let directory = self.disk.hold(path.parent()?).ok()?;
-        let found = directory.identity_on([0; 16]).ok()?;
-        Some(Parent { handle_type: found.handle_type, handle: found.handle })
+        self.disk.directory(path.parent()?).ok()
     }
 
     /// Mode or owner of a file changed, and no sync says so: recovery gives them to a file that it

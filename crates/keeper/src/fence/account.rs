@@ -56,6 +56,13 @@ pub(super) struct Gate {
     pub file: OwnedFd,
 }
 
+impl Gate {
+    /// Has closes of the file told from now on.
+    pub(super) fn ask_closes(&self) -> io::Result<()> {
+        sys::fanotify_mark_open(self.group.as_fd(), sys::Mark::Closes, self.file.as_fd())
+    }
+}
+
 impl Drop for Gate {
     fn drop(&mut self) {
         sys::allow(self.group.as_fd(), self.file.as_fd());
@@ -109,6 +116,8 @@ pub(super) struct File {
     pub present: bool,
     pub queued: bool,
     pub running: bool,
+    /// Its closes are told.
+    pub tells_closes: bool,
     /// Opens that wait until `arrived` has returned.
     pub waiting: Vec<(Who, Option<Gate>)>,
     pub opens: Vec<Open>,
@@ -153,6 +162,7 @@ impl File {
             present: false,
             queued: false,
             running: false,
+            tells_closes: false,
             waiting: Vec::new(),
             opens: Vec::new(),
             epoch: 0,

@@ -5,7 +5,7 @@
 //! nobody else would answer.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::account::{Gate, Key, Whose};
 use super::ledger::Ledger;
+use super::sys::Mark;
 use super::{FenceError, FenceKind, opener, sys};
 
 /// Room for some hundred events at once.
@@ -51,12 +52,20 @@ impl Engine {
     }
 
     pub(super) fn mark(&self, via: &Path) -> io::Result<()> {
-        sys::fanotify_mark(self.group.as_fd(), true, via)
+        sys::fanotify_mark(self.group.as_fd(), Mark::Opens, via)
+    }
+
+    pub(super) fn mark_open(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        sys::fanotify_mark_open(self.group.as_fd(), Mark::Opens, file)
+    }
+
+    pub(super) fn ask_closes(&self, via: &Path) -> io::Result<()> {
+        sys::fanotify_mark(self.group.as_fd(), Mark::Closes, via)
     }
 
     pub(super) fn unmark(&self, via: &Path) {
         // Without the mark's file there is no mark; its events would be allowed anyway.
-        let _ = sys::fanotify_mark(self.group.as_fd(), false, via);
+        let _ = sys::fanotify_mark(self.group.as_fd(), Mark::Nothing, via);
     }
 }
 
@@ -78,12 +87,14 @@ fn probe(group: &OwnedFd) -> Result<(), FenceError> {
     let file = memfd_create("holdfast-fence-probe", MemfdFlags::CLOEXEC)
         .map_err(|err| failed("memfd_create")(err.into()))?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
-    sys::fanotify_mark(group.as_fd(), true, &path).map_err(|err| match Errno::from_io_error(&err) {
-        Some(Errno::PERM) => FenceError::NotPermitted,
-        Some(Errno::INVAL) => FenceError::Unsupported,
-        _ => failed("fanotify_mark")(err),
+    sys::fanotify_mark(group.as_fd(), Mark::Opens, &path).map_err(|err| {
+        match Errno::from_io_error(&err) {
+            Some(Errno::PERM) => FenceError::NotPermitted,
+            Some(Errno::INVAL) => FenceError::Unsupported,
+            _ => failed("fanotify_mark")(err),
+        }
     })?;
-    sys::fanotify_mark(group.as_fd(), false, &path).map_err(failed("fanotify_mark"))
+    sys::fanotify_mark(group.as_fd(), Mark::Nothing, &path).map_err(failed("fanotify_mark"))
 }
 
 fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {

@@ -326,7 +326,7 @@ impl Ledger {
 
     /// Tells `arrived` if that is due and lets in those who wait for it. Whether there was anybody.
     fn let_in(&self, key: Key, id: u64) -> bool {
-        let (waiting, tell, slot, generation) = {
+        let (waiting, tell, knows_closes, slot, generation) = {
             let mut inner = self.lock();
             let Some(file) = inner.files.get_mut(&key).filter(|file| file.id == id) else { return false };
             if file.waiting.is_empty() && !file.present {
@@ -334,14 +334,19 @@ impl Ledger {
             }
             file.unnamed |= std::mem::take(&mut file.present);
             let tell = !std::mem::replace(&mut file.arrived, true);
-            (std::mem::take(&mut file.waiting), tell, file.slot, file.generation)
+            (std::mem::take(&mut file.waiting), tell, file.tells_closes, file.slot, file.generation)
         };
         if tell {
             self.sink.arrived(slot, generation);
         }
+        // Before anybody is let in, so that no close of theirs is missed. Where it fails, who was
+        // seen to write is never seen to have left, and the file stays the kernel's.
+        let gate = waiting.iter().find_map(|(_, gate)| gate.as_ref()).filter(|_| !knows_closes);
+        let tells_closes = gate.is_some_and(|gate| gate.ask_closes().is_ok());
         let now = Instant::now();
         let mut inner = self.lock();
         if let Some(file) = inner.files.get_mut(&key).filter(|file| file.id == id) {
+            file.tells_closes |= tells_closes;
             file.let_in(&waiting, now);
         }
         drop(inner);

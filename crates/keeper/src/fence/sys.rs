@@ -8,11 +8,35 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What is asked for each watched inode: opens wait for an answer, closes are told.
-const MASK: u64 = libc::FAN_OPEN_PERM | libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE;
+/// Opens wait for an answer.
+const OPENS: u64 = libc::FAN_OPEN_PERM;
+/// Closes are told.
+const CLOSES: u64 = libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE;
 
 /// Length of `struct fanotify_event_metadata`.
 const METADATA_BYTES: usize = 24;
+
+/// What is asked of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Opens, from now on.
+    Opens,
+    /// Closes besides: most files are closed by nobody of whom that is to be known, and each would
+    /// wake the reader.
+    Closes,
+    /// Neither any more.
+    Nothing,
+}
+
+impl Mark {
+    fn flags_and_mask(self) -> (libc::c_uint, u64) {
+        match self {
+            Mark::Opens => (libc::FAN_MARK_ADD, OPENS),
+            Mark::Closes => (libc::FAN_MARK_ADD, CLOSES),
+            Mark::Nothing => (libc::FAN_MARK_REMOVE, OPENS | CLOSES),
+        }
+    }
+}
 
 /// One event. The descriptor was opened by the kernel for us; opening and closing it raises no
 /// events.
@@ -44,13 +68,22 @@ pub(super) fn fanotify_init() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Adds (or removes) our mark to the inode `path` leads to; links, magic ones too, are followed,
-/// and the file is not opened.
-pub(super) fn fanotify_mark(group: BorrowedFd<'_>, add: bool, path: &Path) -> io::Result<()> {
+/// Changes our mark on the inode `path` leads to; links, magic ones too, are followed, and the file
+/// is not opened.
+pub(super) fn fanotify_mark(group: BorrowedFd<'_>, mark: Mark, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let flags = libc::FAN_MARK_INODE | if add { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
+    let (flags, mask) = mark.flags_and_mask();
     // SAFETY: `path` is a NUL-terminated string that outlives the call.
-    let done = unsafe { libc::fanotify_mark(group.as_raw_fd(), flags, MASK, libc::AT_FDCWD, path.as_ptr()) };
+    let done = unsafe { libc::fanotify_mark(group.as_raw_fd(), flags, mask, libc::AT_FDCWD, path.as_ptr()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// As [`fanotify_mark`], on the inode of an open file.
+pub(super) fn fanotify_mark_open(group: BorrowedFd<'_>, mark: Mark, file: BorrowedFd<'_>) -> io::Result<()> {
+    let (flags, mask) = mark.flags_and_mask();
+    let nowhere = std::ptr::null();
+    // SAFETY: without a path the descriptor alone says which file it is.
+    let done = unsafe { libc::fanotify_mark(group.as_raw_fd(), flags, mask, file.as_raw_fd(), nowhere) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -10,8 +10,8 @@ use holdfast_media::Bytes;
 
 use super::durable::{CLIENT, bench};
 use super::{contents, errno};
-use crate::disk::{Disk, DiskFile};
-use crate::durable::{Held, Newcomer, Writers};
+use crate::disk::{Disk, DiskFile, Stat};
+use crate::durable::{Held, Newcomer, REMOVED_FILES_MAX, Writers};
 
 #[test]
 fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alone() {
@@ -71,4 +71,23 @@ fn a_truncation_to_the_size_a_file_has_drains_nothing() {
     assert_eq!(contents(&bench.file), vec![0; 5007]);
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
     assert_eq!(&contents(&bench.file)[4998..], b"\0\0the end");
+}
+
+#[test]
+fn removed_files_are_given_back_together_and_large_ones_at_once() {
+    let bench = bench("removed-files");
+    let bell = &bench.durable.board.header().expirer_wake.word;
+    let rings = |stat: Option<&Stat>| {
+        let before = bell.load(Ordering::SeqCst);
+        bench.durable.count_removed(stat);
+        bell.load(Ordering::SeqCst) != before
+    };
+    let mut stat = bench.managed().held().stat().unwrap();
+    stat.size = 4096;
+    let rung: Vec<bool> = (0..REMOVED_FILES_MAX).map(|_| rings(Some(&stat))).collect();
+    assert_eq!(rung.iter().position(|rung| *rung), Some(REMOVED_FILES_MAX as usize - 1));
+    assert!(!rings(Some(&stat)), "the expirer is at it");
+    bench.durable.release_removed();
+    stat.size = 1 << 40;
+    assert!(rings(Some(&stat)), "it takes as much space as all of them may");
 }
