@@ -19,6 +19,7 @@ use holdfast_pool::PATH_BYTES_MAX;
 use crate::disk::OsDisk;
 use crate::durable::Durable;
 use crate::keeper::Keeper;
+use crate::lookout::Scope;
 use crate::register::Asked;
 use crate::settlers::Queue;
 
@@ -51,6 +52,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
         for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
             if cell.advance(RequestState::Posted, RequestState::Taken) {
                 served = true;
+                if let Some(scope) = follows_others(cell) {
+                    keeper.hear(scope);
+                }
                 if absorbs(keeper, cell) {
                     finish(keeper, cell, Ok([0, 0]));
                 } else if waits_for_disk(&keeper.durable, cell) || !answer(keeper, cell, Haste::Quick) {
@@ -93,6 +97,17 @@ fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bo
     }
 }
 
+/// What of what outsiders did comes before what is asked, because that is to become durable at once,
+/// or to count as that.
+fn follows_others(cell: &RequestCell) -> Option<Scope> {
+    match Ask::from_u32(cell.kind.load(Ordering::Relaxed))? {
+        Ask::Unlinking | Ask::Naming | Ask::Log => Some(Scope::Told),
+        Ask::SyncDirectory => Some(Scope::New),
+        Ask::Commit | Ask::Hear => Some(Scope::All),
+        _ => None,
+    }
+}
+
 /// A directory sync that the slots answer.
 fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
@@ -112,9 +127,11 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
             | Ask::Drain
             | Ask::Through
             | Ask::Moved
-            | Ask::Commit
-            | Ask::Look,
+            | Ask::Commit,
         ) => true,
+        Some(Ask::Hear) => durable
+            .file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed))
+            .is_some_and(|file| durable.seems_changed(&file)),
         // Not the only description: all processes are looked through.
         Some(Ask::Sole) if cell.args[2].load(Ordering::Relaxed) == 0 => true,
         // A slot is to hold something, for which pending changes must be committed first.
@@ -196,6 +213,8 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
             return Ok([0, 0]);
         }
         Ask::SyncDirectory => {
+            // The disk is about to have what others did.
+            keeper.hear(Scope::All);
             let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
             return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
         }
