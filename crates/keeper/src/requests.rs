@@ -108,13 +108,15 @@ fn follows_others(cell: &RequestCell) -> Option<Scope> {
     }
 }
 
-/// A directory sync that the slots answer.
+/// A directory sync that the slots answer: nothing is pending, what was just heard of others
+/// included.
 fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
         && cell.args[1].load(Ordering::Relaxed) == 0
         && keeper
             .directory_of(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
-            .and_then(|directory| keeper.durable.absorb_directory_sync(&directory))
+            .filter(|(_, device)| keeper.durable.is_clean(*device))
+            .and_then(|(directory, _)| keeper.durable.absorb_directory_sync(&directory))
             .is_some()
 }
 
@@ -215,7 +217,7 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         Ask::SyncDirectory => {
             // The disk is about to have what others did.
             keeper.hear(Scope::All);
-            let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
+            let (directory, _) = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
             return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
         }
         _ => {}
@@ -258,12 +260,14 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
 }
 
 impl Keeper {
-    /// The path of a client's open directory, if it is reachable under it from here.
-    fn directory_of(&self, client: u32, fd: u64) -> Option<PathBuf> {
+    /// The path of a client's open directory, if it is reachable under it from here, and its device
+    /// number.
+    fn directory_of(&self, client: u32, fd: u64) -> Option<(PathBuf, u64)> {
         use std::os::unix::fs::MetadataExt;
         let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd as i32);
         let path = std::fs::read_link(&via).ok()?;
         let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);
-        (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())).then_some(path)
+        (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
+            .then(|| (path, ours.dev()))
     }
 }

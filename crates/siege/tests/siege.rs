@@ -76,6 +76,7 @@ const BUGS: &[(&str, &str, &str)] = &[
     ("RecordsCoarse", "ext4", "utimens a/live; otrunc a/live"),
     ("CommitSkipped", "ext4", "mkdir a/new1; unlink a/made"),
     ("PendingIgnored", "ext4", "mkdir a/new1; unlink a/made"),
+    ("OutsidersUncounted", "ext4", "o:falloc a/made; fsync a"),
     ("SynchronousUnsynced", "ext4", "append a/old; sappend a/old"),
     ("OwnPendingIgnored", "btrfs", "fchmod a/live; punch a/live"),
     ("RecoverNoTruncate", "ext4", "shrink a/live; fsync a/live"),

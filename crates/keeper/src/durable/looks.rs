@@ -62,6 +62,8 @@ impl Seen {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Somebody changed something on a file system whom no client announced: it is pending there.
     fn note_foreign(&self, file: &ManagedFile<D::File>) {
+        // It was done while we lived: recovery is not to take it for a change after the crash.
+        self.beat();
         // What is pending before it is committed with it.
         if let Some(ledger) = self.board.header().ledger(file.dev)
             && !ledger.has_pending()
@@ -325,6 +327,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let is_new = row.seems_given(print) && !on(Canary::ModesUncounted);
         if is_new || is_told {
             let ledger = self.board.header().ledger(file.dev);
+            self.beat();
             let is_pending = row.needs_real_sync() && ledger.is_some_and(LedgerRow::has_pending);
             if !is_pending {
                 row.note_unlogged();
