@@ -531,7 +531,8 @@ fn f10_a_go_program_is_named_before_it_opens_a_file() {
     assert!(summary.to_string().contains("system calls of its own"), "{summary:#}");
 }
 
-/// The keeper stands still meanwhile: only the look of the program's own sync can find the cut.
+/// The keeper stands still meanwhile, and the program has written something, so that its sync has
+/// nothing to ask the keeper for: only its own look can find the cut.
 #[test]
 fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -542,6 +543,7 @@ fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     let keeper = proc::keeper(&pool.path);
     proc::signal(keeper, Signal::STOP);
     cut(&disk.root);
+    running.tell("write dir/f");
     let stdin = running.child.stdin.as_mut().expect("piped");
     writeln!(stdin, "sync dir/f").expect("the program listens");
     // It asks the keeper, and must not be answered by the log.
@@ -551,7 +553,7 @@ fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     running.until("done");
     running.lose_power(&disk, &pool);
     pool.recover(&[]).ok();
-    must_be(&disk.root.join("dir/f"), &[b'b'; 500]);
+    must_be(&disk.root.join("dir/f"), &[[b'd'; 100].as_slice(), &[b'b'; 400]].concat());
 }
 
 /// The build that can have deliberate bugs.

@@ -324,8 +324,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn look_at_attributes(&self, file: &ManagedFile<D::File>, stat: &Stat, is_told: bool) {
         let row = &self.board.files()[file.slot as usize];
         let print = print_of(stat);
-        let is_new = row.seems_given(print) && !on(Canary::ModesUncounted);
-        if is_new || is_told {
+        let is_news = row.seems_given(print) || is_told;
+        if is_news && !on(Canary::ModesUncounted) {
             let ledger = self.board.header().ledger(file.dev);
             self.beat();
             let is_pending = row.needs_real_sync() && ledger.is_some_and(LedgerRow::has_pending);
