@@ -424,6 +424,10 @@ impl Keeper {
     /// from its writers may call it.
     pub(crate) fn hear(&self, scope: Scope) {
         let Some(lookout) = self.notes.lookout.get() else { return };
+        if scope == Scope::All {
+            // What the disk is about to have bears no later time, but for what is done meanwhile.
+            self.durable.beat();
+        }
         let _turn = locked(&lookout.turn);
         let marks = lookout.read(&lookout.marks, |inner| &mut inner.by_marks).unwrap_or_else(|| {
             let lost = ReadFlags::ATTRIB | ReadFlags::MOVE_SELF;
