@@ -97,8 +97,8 @@ fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bo
     }
 }
 
-/// What of what outsiders did comes before what is asked, because that is to become durable at once,
-/// or to count as that.
+/// What of what outsiders did comes before what is asked, because that is to become durable at
+/// once, or to count as that.
 fn follows_others(cell: &RequestCell) -> Option<Scope> {
     match Ask::from_u32(cell.kind.load(Ordering::Relaxed))? {
         Ask::Unlinking | Ask::Naming | Ask::Log => Some(Scope::Told),

@@ -242,8 +242,8 @@ pub fn look_at(handle: &Handle, fd: c_int) -> Result<(), Errno> {
     critical::section(|| handle.client.look_at(handle.file, look))
 }
 
-/// Before a sync through `fd`: as [`look_at`], and what others did is heard of if it may be what the
-/// sync is for, because nothing was written since the last one.
+/// Before a sync through `fd`: as [`look_at`], and what others did is heard of if it may be what
+/// the sync is for, because nothing was written since the last one.
 pub fn look_before_sync(handle: &Handle, fd: c_int) -> Result<(), Errno> {
     look_at(handle, fd)?;
     let newest = handle.client.newest_seq(handle.file);
