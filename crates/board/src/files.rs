@@ -14,6 +14,8 @@ pub const NO_SIZE: u64 = u64::MAX;
 
 const LOADED: u32 = 1;
 const WATCHED: u32 = 2;
+/// The bits of [`FileRow`]'s flags above these hold a print of mode and owner.
+const FLAGS: u32 = LOADED | WATCHED;
 
 /// How a file's writes are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,7 @@ pub struct FileRow {
     /// creation was noted in the ledger.
     recorded: AtomicU32,
     /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there
-    /// are no outsiders.
+    /// are no outsiders; above them the [`ownership_print`] that the keeper saw last, or 0.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,
@@ -240,10 +242,19 @@ impl FileRow {
         self.set_flag(WATCHED, may);
     }
 
+    /// Notes mode and owner, by their [`ownership_print`]; 0: nobody knows them.
+    pub fn set_ownership(&self, print: u32) {
+        self.update_flags(|flags| flags & FLAGS | print);
+    }
+
     fn set_flag(&self, flag: u32, on: bool) {
+        self.update_flags(|flags| if on { flags | flag } else { flags & !flag });
+    }
+
+    fn update_flags(&self, change: impl Fn(u32) -> u32) {
         let mut flags = self.flags.load(Ordering::SeqCst);
         loop {
-            let wanted = if on { flags | flag } else { flags & !flag };
+            let wanted = change(flags);
             match self.flags.compare_exchange(flags, wanted, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(now) => flags = now,
@@ -265,6 +276,17 @@ impl FileRow {
         known != NO_SIZE && size != known && !(is_growing && size > known)
     }
 
+    /// Whether mode and owner are known: no client changed them since they were seen.
+    pub fn knows_ownership(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & !FLAGS != 0
+    }
+
+    /// Whether mode and owner are others than the keeper saw last, by their [`ownership_print`].
+    pub fn seems_given(&self, print: u32) -> bool {
+        let known = self.flags.load(Ordering::SeqCst) & !FLAGS;
+        known != 0 && known != print
+    }
+
     /// Whether the log has nothing of which the file could be made.
     #[inline]
     pub fn is_blank(&self) -> bool {
@@ -284,6 +306,15 @@ impl FileRow {
     pub fn note_unlogged(&self) {
         self.unlogged.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// Mode and owner in 30 bits, never 0. That two differ and have the same print is possible, and
+/// hides one from a look; the kernel's notice of the change is not hidden by it.
+pub fn ownership_print(mode: u32, owner: u32, group: u32) -> u32 {
+    let [mode, owner, group] = [mode & 0o7777, owner, group].map(u64::from);
+    let mixed = (group << 32 | owner).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ mode;
+    let mixed = mixed.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    ((mixed >> 32) as u32 | (FLAGS + 1)) & !FLAGS
 }
 
 /// What a word of [`FileRow`] says of the creation of a file without a record.

@@ -127,6 +127,11 @@ impl LedgerRow {
         self.word.load(Ordering::SeqCst).is_multiple_of(EPOCH)
     }
 
+    /// Whether something is pending that no commit under way covers.
+    pub fn has_pending(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & PENDING != 0
+    }
+
     /// Whether nothing is pending but one change, which was noted once in `epoch`.
     pub fn is_clean_but(&self, epoch: Option<Epoch>) -> bool {
         let word = self.word.load(Ordering::SeqCst);

@@ -35,7 +35,7 @@ mod times;
 
 pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
-pub use files::{FileRow, FileState, NO_SIZE};
+pub use files::{FileRow, FileState, NO_SIZE, ownership_print};
 pub use frames::Frames;
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};

@@ -69,10 +69,11 @@ pub enum Ask {
     /// ledger. `EOPNOTSUPP`: it makes changes durable file by file, so the asker's own sync does
     /// what it does natively.
     Commit = 15,
-    /// The kernel tells another size or fewer links of slot `args[0]` of generation `args[1]` than
-    /// its clients left: see whether somebody outside changed it, and have what the kernel has now
-    /// be durable if so.
-    Look = 16,
+    /// The kernel tells other things of slot `args[0]` of generation `args[1]` than its clients
+    /// left, or what others did is all that a sync of it can be for: enter in the ledger what the
+    /// kernel told of anybody's changes, see whether somebody outside changed this file, and have
+    /// what the kernel has now be durable if so.
+    Hear = 16,
 }
 
 impl Ask {
@@ -94,7 +95,7 @@ impl Ask {
             Self::Moved,
             Self::Log,
             Self::Commit,
-            Self::Look,
+            Self::Hear,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -111,6 +111,17 @@ pub struct Seen {
     pub state: FileState,
 }
 
+/// What the kernel tells of a file without being asked for its times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Its size.
+    pub size: u64,
+    /// Its names.
+    pub links: u64,
+    /// The print of its mode and owner ([`holdfast_board::ownership_print`]).
+    pub ownership: u32,
+}
+
 /// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported
 /// file system takes, with blocks as small as they come.
 const FILE_BYTES_MAX: u64 = 1 << 40;
@@ -246,18 +257,53 @@ impl<N: Nvm> Client<N> {
         end > self.row(file).size_hint.load(Ordering::Relaxed)
     }
 
-    /// Tells the keeper of a file whose size or links are not what its clients left, if `size` and
-    /// `links`, as the kernel just told them, are not: a process outside cut it or removed it
-    /// without opening it, and the next sync must not be absorbed over that (invariant 9).
+    /// Tells the keeper of a file that is not what its clients left, if what the kernel just told
+    /// of it is not: a process outside cut it, removed it or gave it away without opening it, and
+    /// the next sync must not be absorbed over that (invariant 9).
     ///
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
-    pub fn look_at(&self, file: FileRef, size: u64, links: u64) -> Result<(), Errno> {
-        if !self.row(file).seems_touched(size, links) || !self.is_current(file) || on(Canary::SizeUnlooked) {
+    pub fn look_at(&self, file: FileRef, look: Look) -> Result<(), Errno> {
+        let row = self.row(file);
+        let is_touched = row.seems_touched(look.size, look.links) && !on(Canary::SizeUnlooked);
+        // What is not in the log is synced really, mode and owner with it.
+        let is_given =
+            row.seems_given(look.ownership) && !row.needs_real_sync() && !on(Canary::AttributesUnlooked);
+        if !(is_touched || is_given) || !self.is_current(file) {
             return Ok(());
         }
+        self.have_heard(file)
+    }
+
+    /// The highest seq that was drawn for a file.
+    pub fn newest_seq(&self, file: FileRef) -> u64 {
+        self.row(file).newest_seq.load(Ordering::SeqCst)
+    }
+
+    /// Has the keeper hear of every change by others that was made before this is called.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed.
+    pub fn hear_all(&self, file: FileRef) -> Result<(), Errno> {
+        let row = self.row(file);
+        let is_heard = !row.is_watched() || !row.state().is_absorbed() || on(Canary::OthersUnasked);
+        if is_heard { Ok(()) } else { self.have_heard(file) }
+    }
+
+    /// As [`Client::hear_all`], before a call that has the disk have what others did to any file.
+    pub fn hear_all_files(&self) {
+        let has_files = self.board.header().ledgers_in_use().next().is_some();
+        if !has_files || on(Canary::OthersUnasked) {
+            return;
+        }
+        // Of no file; that there is none is the answer.
+        let _ = ask(&self.board, self.id, Ask::Hear, [u64::MAX; 4], None);
+    }
+
+    #[cold]
+    fn have_heard(&self, file: FileRef) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, 0, 0];
-        match ask(&self.board, self.id, Ask::Look, args, None) {
+        match ask(&self.board, self.id, Ask::Hear, args, None) {
             Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -339,6 +385,8 @@ impl<N: Nvm> Client<N> {
         if self.is_current(file) {
             let row = self.row(file);
             row.note_unlogged();
+            // What it is now the keeper sees when it hears of this.
+            row.set_ownership(0);
             if let Some(ledger) = self.ledger(row) {
                 ledger.note();
             }
@@ -459,6 +507,8 @@ impl<N: Nvm> Client<N> {
             self.board.header().syncs_absorbed.count(file.slot);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
+        // The disk is about to have what others did: nothing may be replayed over that.
+        self.hear_all(file)?;
         let covered = row.unlogged.load(Ordering::SeqCst);
         self.board.header().syncs_real.add(1);
         row.syncs_under_way.fetch_add(1, Ordering::SeqCst);

@@ -185,6 +185,10 @@ canaries! {
         RemovalUnmarked, "7 (others)", "a file that somebody outside removed is built anew";
         MovesUncounted, "9 (others)", "what somebody outside did to a file's names does not make the next sync real";
         ModesUncounted, "9 (others)", "a mode that somebody outside set does not make the next sync real";
+        AttributesUnlooked, "9 (others)", "a sync is absorbed though somebody outside set the file's mode or owner just now";
+        AttributesUnheard, "9 (others)", "attributes that somebody outside set do not make the next sync real";
+        OthersUnasked, "9 (others)", "a sync with nothing new in its file does not ask for what others did";
+        OutsidersUncounted, "9 (others)", "a sync is absorbed over what somebody outside does to a file that was let go to them";
         OpensUnasked, "7 (others)", "every open of a client's counts as the library's";
         GoTrusted, "7 (others)", "a Go program counts as one whose calls are seen";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";

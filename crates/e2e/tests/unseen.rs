@@ -20,19 +20,24 @@ use rustix::process::Signal;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 8] = [
+const RULES: [(&str, &str); 11] = [
     ("SizeUnlooked", "f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once"),
     ("CutUnheard", "f4_what_was_cut_by_path_and_synced_stays_cut"),
     ("RemovalUnmarked", "f4_a_directory_that_was_removed_outside_stays_removed"),
     ("MovesUncounted", "f4_a_sync_of_the_program_covers_a_removal_outside"),
     ("MovesUncounted", "f4_a_file_that_was_moved_outside_stays_there"),
     ("ModesUncounted", "f4_a_sync_of_the_program_covers_a_mode_that_was_set_outside"),
+    ("AttributesUnheard", "f4_a_sync_of_the_program_covers_attributes_that_were_set_outside"),
+    ("AttributesUnlooked", "f4_a_sync_of_what_was_written_covers_a_mode_that_was_set_just_now"),
+    ("OthersUnasked", "f4_a_sync_with_nothing_of_its_own_covers_what_was_set_just_now"),
     ("OpensUnasked", "f10_what_a_client_wrote_by_calls_of_its_own_is_kept"),
     ("GoTrusted", "f10_a_go_program_is_named_before_it_opens_a_file"),
 ];
 
 /// What a program or keeper does at once may take so long on a machine that is busy.
 const SOON: Duration = Duration::from_secs(10);
+/// How long a keeper has no processor: longer than what is done meanwhile takes.
+const ASLEEP: Duration = Duration::from_millis(400);
 /// Nothing is brought to the files by itself within a test.
 const LATE: &str = "--age-max=3600000";
 /// Both defaults, and the fence that needs no privilege; `None` is natively.
@@ -68,6 +73,7 @@ print('ready', flush=True)
 for line in sys.stdin:
     what, _, name = line.strip().partition(' ')
     if what == 'sync': os.fsync(files[name])
+    if what == 'write': os.pwrite(files[name], b'd' * 100, 0)
     if what == 'append': os.pwrite(files[name], b'c' * 100, 8000)
     print('done', flush=True)
 ";
@@ -171,9 +177,17 @@ fn once(
         assert!(report::number(&status, "syncs_absorbed") > 0, "nothing was absorbed\n{status:#}");
         assert!(report::number(&status, "backlog_bytes") > 0, "nothing is in the log\n{status:#}");
     }
+    // Until the program waits for it, the keeper does not run while the others do something.
+    let asleep = if syncs.contains(&"asleep") { proc::keepers(&pool.path) } else { Vec::new() };
+    asleep.iter().for_each(|pid| proc::signal(*pid, Signal::STOP));
+    let wakes = std::thread::spawn(move || {
+        std::thread::sleep(ASLEEP);
+        asleep.iter().for_each(|pid| proc::signal(*pid, Signal::CONT));
+    });
     act(&disk.root);
     for sync in syncs {
         match *sync {
+            "asleep" => {}
             "outsider" => disk.settle(),
             "go" | "go stripped" => {
                 let program = &go()[usize::from(*sync != "go")];
@@ -186,6 +200,7 @@ fn once(
             told => running.tell(told),
         }
     }
+    wakes.join().expect("a keeper that wakes up");
     running.lose_power(&disk, &pool);
     let recovered = match options {
         Some(_) => pool.recover(&[]),
@@ -353,6 +368,57 @@ fn f4_a_sync_of_the_program_covers_a_mode_that_was_set_outside() {
     });
 }
 
+fn must_have_attributes(root: &Path, _: &Output) {
+    // By a process: `f` may be open to its owner alone.
+    let script =
+        "assert os.getxattr('dir/f', 'user.f4') == b'1'; assert os.stat('dir/f').st_mtime == 978307200";
+    outside(script, root);
+    must_be(&root.join("dir/f"), &whole());
+}
+
+/// Extended attributes and times, without a word to the keeper but the kernel's.
+const SET_ATTRIBUTES: &str =
+    "os.setxattr('dir/f', 'user.f4', b'1'); os.utime('dir/f', (978307200, 978307200))";
+
+#[test]
+fn f4_a_sync_of_the_program_covers_attributes_that_were_set_outside() {
+    let act: Act = |root| {
+        outside(SET_ATTRIBUTES, root);
+        soon();
+    };
+    each(act, &["sync dir/f"], must_have_attributes);
+}
+
+/// A keeper that has no processor just now has not heard of what was done a moment ago: a sync that
+/// has nothing else to cover waits for it.
+#[test]
+fn f4_a_sync_with_nothing_of_its_own_covers_what_was_set_just_now() {
+    each(|root| outside(SET_ATTRIBUTES, root), &["asleep", "sync dir/f"], must_have_attributes);
+}
+
+#[test]
+fn f4_a_sync_with_nothing_of_its_own_covers_a_move_just_now() {
+    each(
+        |root| outside("os.rename('dir/f', 'elsewhere')", root),
+        &["asleep", "sync dir/f"],
+        |root, _| {
+            assert!(!root.join("dir/f").exists(), "the old name is back");
+            must_be(&root.join("elsewhere"), &whole());
+        },
+    );
+}
+
+/// Of mode and owner the program's own look tells, whatever it has written since.
+#[test]
+fn f4_a_sync_of_what_was_written_covers_a_mode_that_was_set_just_now() {
+    let act: Act = |root| outside("os.chmod('dir/f', 0o600)", root);
+    each(act, &["asleep", "write dir/f", "sync dir/f"], |root, _| {
+        let mode = std::fs::metadata(root.join("dir/f")).expect("file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        must_be(&root.join("dir/f"), &[[b'd'; 100].as_slice(), &whole()[100..]].concat());
+    });
+}
+
 /// What is noticed by a thread of the keeper takes its wake-up, which takes its time on a machine
 /// that is busy.
 fn soon() {
@@ -465,7 +531,8 @@ fn f10_a_go_program_is_named_before_it_opens_a_file() {
     assert!(summary.to_string().contains("system calls of its own"), "{summary:#}");
 }
 
-/// The keeper stands still meanwhile: only the look of the program's own sync can find the cut.
+/// The keeper stands still meanwhile, and the program has written something, so that its sync has
+/// nothing to ask the keeper for: only its own look can find the cut.
 #[test]
 fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
@@ -476,6 +543,7 @@ fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     let keeper = proc::keeper(&pool.path);
     proc::signal(keeper, Signal::STOP);
     cut(&disk.root);
+    running.tell("write dir/f");
     let stdin = running.child.stdin.as_mut().expect("piped");
     writeln!(stdin, "sync dir/f").expect("the program listens");
     // It asks the keeper, and must not be answered by the log.
@@ -485,7 +553,7 @@ fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     running.until("done");
     running.lose_power(&disk, &pool);
     pool.recover(&[]).ok();
-    must_be(&disk.root.join("dir/f"), &[b'b'; 500]);
+    must_be(&disk.root.join("dir/f"), &[[b'd'; 100].as_slice(), &[b'b'; 400]].concat());
 }
 
 /// The build that can have deliberate bugs.

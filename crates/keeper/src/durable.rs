@@ -45,6 +45,7 @@ mod unsynced;
 pub use drain::{BEHIND_AT_ONCE, Pace};
 pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};
 pub use file::{Held, ManagedFile};
+pub use looks::Tale;
 pub use reclaim::{Effort, Reclaimed};
 #[cfg(test)]
 pub(crate) use rewrite::LiveRecords;

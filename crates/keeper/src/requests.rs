@@ -19,6 +19,7 @@ use holdfast_pool::PATH_BYTES_MAX;
 use crate::disk::{Disk, DiskFile, OsDisk};
 use crate::durable::Durable;
 use crate::keeper::Keeper;
+use crate::lookout::Scope;
 use crate::register::Asked;
 use crate::settlers::Queue;
 
@@ -53,6 +54,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
             if cell.state() == RequestState::Posted && cell.advance(RequestState::Posted, RequestState::Taken)
             {
                 served = true;
+                if let Some(scope) = follows_others(cell) {
+                    keeper.hear(scope);
+                }
                 if absorbs(keeper, cell) {
                     finish(keeper, cell, Ok([0, 0]));
                 } else if waits_for_disk(&keeper.durable, cell) || !answer(keeper, cell, Haste::Quick) {
@@ -95,13 +99,26 @@ fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bo
     }
 }
 
-/// A directory sync that the slots answer.
+/// What of what outsiders did comes before what is asked, because that is to become durable at
+/// once, or to count as that.
+fn follows_others(cell: &RequestCell) -> Option<Scope> {
+    match Ask::from_u32(cell.kind.load(Ordering::Relaxed))? {
+        Ask::Unlinking | Ask::Naming | Ask::Log => Some(Scope::Told),
+        Ask::SyncDirectory => Some(Scope::New),
+        Ask::Commit | Ask::Hear => Some(Scope::All),
+        _ => None,
+    }
+}
+
+/// A directory sync that the slots answer: nothing is pending, what was just heard of others
+/// included.
 fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
     Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
         && cell.args[1].load(Ordering::Relaxed) == 0
         && keeper
             .directory_of(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
-            .and_then(|directory| keeper.durable.absorb_directory_sync(&directory))
+            .filter(|(_, device)| keeper.durable.is_clean(*device))
+            .and_then(|(directory, _)| keeper.durable.absorb_directory_sync(&directory))
             .is_some()
 }
 
@@ -114,9 +131,11 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
             | Ask::Drain
             | Ask::Through
             | Ask::Moved
-            | Ask::Commit
-            | Ask::Look,
+            | Ask::Commit,
         ) => true,
+        Some(Ask::Hear) => durable
+            .file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed))
+            .is_some_and(|file| durable.seems_changed(&file)),
         // Not the only description: all processes are looked through.
         Some(Ask::Sole) if cell.args[2].load(Ordering::Relaxed) == 0 => true,
         // A slot is to hold something, for which pending changes must be committed first.
@@ -198,7 +217,9 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
             return Ok([0, 0]);
         }
         Ask::SyncDirectory => {
-            let directory = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
+            // The disk is about to have what others did.
+            keeper.hear(Scope::All);
+            let (directory, _) = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
             return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
         }
         _ => {}
@@ -252,8 +273,9 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
 }
 
 impl Keeper {
-    /// The path of a client's open directory, if it is reachable under it from here.
-    fn directory_of(&self, client: u32, fd: u64) -> Option<PathBuf> {
+    /// The path of a client's open directory, if it is reachable under it from here, and its device
+    /// number.
+    fn directory_of(&self, client: u32, fd: u64) -> Option<(PathBuf, u64)> {
         use std::os::unix::fs::MetadataExt;
         let known = self.borrow(client, fd).and_then(|directory| directory.metadata()).ok();
         let known = known.filter(|meta| meta.is_dir());
@@ -264,6 +286,7 @@ impl Keeper {
         let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd as i32);
         let path = std::fs::read_link(&via).ok()?;
         let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);
-        (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())).then_some(path)
+        (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))
+            .then(|| (path, ours.dev()))
     }
 }

@@ -180,6 +180,7 @@ struct Threads {
     expirer: std::thread::JoinHandle<()>,
     reclaimer: std::thread::JoinHandle<()>,
     spillers: Vec<std::thread::JoinHandle<()>>,
+    listener: std::thread::JoinHandle<()>,
     lookout: std::thread::JoinHandle<()>,
     teller: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
@@ -220,6 +221,15 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         let spilled = Arc::clone(keeper);
         spillers.push(spawn("spiller", Box::new(move || spiller::run(&spilled)))?);
     }
+    let heard = Arc::clone(keeper);
+    let listener = spawn(
+        "listener",
+        Box::new(move || {
+            if let Some(lookout) = heard.notes.lookout.get() {
+                lookout::listen(&heard, lookout);
+            }
+        }),
+    )?;
     let watched = Arc::clone(keeper);
     let lookout = spawn(
         "lookout",
@@ -231,7 +241,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     )?;
     let told = Arc::clone(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
-    Ok(Threads { server, expirer, reclaimer, spillers, lookout, teller, settlers, queue })
+    Ok(Threads { server, expirer, reclaimer, spillers, listener, lookout, teller, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -270,6 +280,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     if let Some(lookout) = keeper.notes.lookout.get() {
         lookout.ring();
     }
+    let _ = threads.listener.join();
     let _ = threads.lookout.join();
     let _ = threads.teller.join();
     for thread in threads.spillers.into_iter().chain(threads.settlers) {

@@ -54,6 +54,9 @@ pub struct Description {
     lock: AtomicU32,
     /// The file's error epoch that this description has reported.
     pub seen_error: AtomicU32,
+    /// The file's newest seq when it was last synced through this description, or became the
+    /// cache's.
+    pub synced_seq: AtomicU64,
     origin: AtomicU32,
     slot_generation: AtomicU64,
     cursor: AtomicU64,
@@ -83,6 +86,7 @@ static POOL: [Description; ROWS] = [const {
         slot: AtomicU32::new(0),
         lock: AtomicU32::new(0),
         seen_error: AtomicU32::new(0),
+        synced_seq: AtomicU64::new(0),
         origin: AtomicU32::new(0),
         slot_generation: AtomicU64::new(0),
         cursor: AtomicU64::new(CURSOR_UNKNOWN),

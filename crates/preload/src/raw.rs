@@ -7,8 +7,8 @@ use core::arch::asm;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-use holdfast_board::{FileTime, Times};
-use holdfast_cache::Errno;
+use holdfast_board::{FileTime, Times, ownership_print};
+use holdfast_cache::{Errno, Look};
 
 /// Makes a system call; -errno on failure.
 ///
@@ -367,17 +367,19 @@ pub fn fstat(fd: c_int) -> Result<Stat, Errno> {
     stat_from(result, &stat)
 }
 
-/// Size and links of a file, and nothing of its times: once those were asked for, the next write
-/// has to note a finer one, which costs as much as the write.
-pub fn size_and_links(fd: c_int) -> Result<(u64, u64), Errno> {
-    const WANTED: u32 = libc::STATX_SIZE | libc::STATX_NLINK;
+/// What of a file others may have changed, and nothing of its times: once those were asked for, the
+/// next write has to note a finer one, which costs as much as the write.
+pub fn look(fd: c_int) -> Result<Look, Errno> {
+    const WANTED: u32 =
+        libc::STATX_SIZE | libc::STATX_NLINK | libc::STATX_MODE | libc::STATX_UID | libc::STATX_GID;
     const HOW: c_int = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut stat = core::mem::MaybeUninit::<libc::statx>::uninit();
     // SAFETY: `stat` has room for the kernel's structure; the path ends with a zero.
     check(unsafe { call!(libc::SYS_statx, fd, c"".as_ptr(), HOW, WANTED, stat.as_mut_ptr()) })?;
     // SAFETY: the kernel filled it, as the call succeeded.
     let stat = unsafe { stat.assume_init_ref() };
-    Ok((stat.stx_size, u64::from(stat.stx_nlink)))
+    let ownership = ownership_print(u32::from(stat.stx_mode), stat.stx_uid, stat.stx_gid);
+    Ok(Look { size: stat.stx_size, links: u64::from(stat.stx_nlink), ownership })
 }
 
 /// `newfstatat`.

@@ -226,18 +226,32 @@ pub fn adopt(client: &Client, description: &Description, seen: Seen) {
     // What was reported to others before this open is none of its business.
     if let Some(row) = client.board().files().get(seen.file.slot as usize) {
         description.seen_error.store(row.error_epoch.load(Ordering::SeqCst), Ordering::SeqCst);
+        description.synced_seq.store(row.newest_seq.load(Ordering::SeqCst), Ordering::SeqCst);
     }
     description.set_state(State::Managed(seen.file));
 }
 
-/// Before a sync through `fd` is absorbed: whether somebody outside cut the file by its path or
-/// removed it, which no fence sees. It is durable when this returns, or the sync is real.
+/// Before a sync through `fd` is absorbed: whether somebody outside cut the file by its path,
+/// removed it or gave it away, which no fence sees. It is durable when this returns, or the sync is
+/// real.
 pub fn look_at(handle: &Handle, fd: c_int) -> Result<(), Errno> {
     if !handle.client.is_watched(handle.file) {
         return Ok(());
     }
-    let Ok((size, links)) = raw::size_and_links(fd) else { return Ok(()) };
-    critical::section(|| handle.client.look_at(handle.file, size, links))
+    let Ok(look) = raw::look(fd) else { return Ok(()) };
+    critical::section(|| handle.client.look_at(handle.file, look))
+}
+
+/// Before a sync through `fd`: as [`look_at`], and what others did is heard of if it may be what
+/// the sync is for, because nothing was written since the last one.
+pub fn look_before_sync(handle: &Handle, fd: c_int) -> Result<(), Errno> {
+    look_at(handle, fd)?;
+    let newest = handle.client.newest_seq(handle.file);
+    let is_new = handle.description.is_some_and(|description| {
+        description.synced_seq.load(Ordering::Relaxed) != newest
+            && description.synced_seq.swap(newest, Ordering::Relaxed) != newest
+    });
+    if is_new { Ok(()) } else { critical::section(|| handle.client.hear_all(handle.file)) }
 }
 
 /// The file behind `fd`, if some client's open already made it the cache's.

@@ -74,6 +74,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.commit_beside(directory, device)
     }
 
+    /// Whether nothing is pending on a file system.
+    pub fn is_clean(&self, device: u64) -> bool {
+        self.ledger(device).is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored)
+    }
+
     /// Whether a file's sync has all earlier changes of its file system be durable, its own name
     /// included.
     pub(super) fn commits_in_order(&self, device: u64) -> bool {

@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, NO_SIZE};
+use holdfast_board::{FileState, LedgerRow, NO_SIZE, ownership_print};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_REMOVED, MARK_VOID};
@@ -25,17 +25,31 @@ pub(super) const GONE: u64 = MARK_VOID | MARK_REMOVED;
 /// A write has the time of the clock before its call, and the file that of a moment within it.
 const CALL_NS_MAX: u64 = 20_000_000;
 
+/// What is to be heard of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tale {
+    /// Its attributes or links were told to have changed.
+    pub of_attributes: bool,
+    /// It may have another name.
+    pub of_name: bool,
+    /// It may have another size.
+    pub of_content: bool,
+}
+
 /// What was looked at last.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Seen {
-    ownership: Option<holdfast_pool::Ownership>,
-    /// The row's count of changes that no record holds.
-    unlogged: u64,
+    /// The time of change of a file whose attributes are not watched yet, as seen last; else 0.
+    changed_ns: i64,
     /// State Behind: the size that the kernel had, and the count of truncations by clients then.
     size: u64,
     resizes: u64,
     /// It was changed, and is not on the disk yet: the mark that says so stays.
     is_unsettled: bool,
+}
+
+fn print_of(stat: &Stat) -> u32 {
+    ownership_print(stat.ownership.mode, stat.ownership.owner, stat.ownership.group)
 }
 
 impl Seen {
@@ -48,28 +62,94 @@ impl Seen {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Somebody changed something on a file system whom no client announced: it is pending there.
     fn note_foreign(&self, file: &ManagedFile<D::File>) {
-        if let Some(ledger) = self.board.header().ledger(file.dev) {
+        // It was done while we lived: recovery is not to take it for a change after the crash.
+        self.beat();
+        // What is pending before it is committed with it.
+        if let Some(ledger) = self.board.header().ledger(file.dev)
+            && !ledger.has_pending()
+        {
             ledger.note();
         }
+    }
+
+    /// Whether the log stands for a file that others may change.
+    fn is_looked_at(&self, file: &ManagedFile<D::File>) -> bool {
+        let state = self.board.files()[file.slot as usize].state();
+        file.fenced && (state.is_absorbed() || state == FileState::Unsynced) && self.is_current(file)
+    }
+
+    /// An outsider who may write has a file open, or had: what they do to it is not seen, and is
+    /// pending like all that others do to managed files.
+    pub(super) fn note_outsider(&self, file: &ManagedFile<D::File>) {
+        if !on(Canary::OutsidersUncounted) {
+            self.note_foreign(file);
+        }
+    }
+
+    /// The log is about to stand for a file: what it is now is not somebody else's change.
+    pub fn begin_looks(&self, file: &ManagedFile<D::File>) {
+        if let Ok(stat) = file.held().stat() {
+            file.meta().seen.changed_ns = stat.changed_ns;
+            self.board.files()[file.slot as usize].set_ownership(print_of(&stat));
+        }
+    }
+
+    /// Enters in the ledger what the kernel told of a file, and what a look at it tells. Waits for
+    /// nobody; whether something else is to be done, which is [`Durable::look`]'s.
+    pub fn hear(&self, file: &ManagedFile<D::File>, tale: Tale) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        if !self.is_looked_at(file) || !row.state().is_absorbed() {
+            return false;
+        }
+        let Ok(stat) = file.held().stat() else { return false };
+        if stat.links == 0 {
+            if self.mark_removed(file) && !on(Canary::MovesUncounted) {
+                self.note_foreign(file);
+            }
+            return true;
+        }
+        let is_told = self.seems_set(file, &stat) || tale.of_attributes;
+        self.look_at_attributes(file, &stat, is_told && !on(Canary::AttributesUnheard));
+        let is_moved = tale.of_name && self.moved_to(file).is_some();
+        if is_moved && !on(Canary::MovesUncounted) {
+            self.note_foreign(file);
+        }
+        is_moved || tale.of_content && self.hear_cut(file, &stat)
+    }
+
+    /// Whether a file has other attributes since the log stands for it, by its times: of a new file
+    /// no notice tells. Who writes moves both, and a client that sets attributes says so.
+    fn seems_set(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
+        let mut meta = file.meta();
+        let before_ns = meta.seen.changed_ns;
+        if before_ns == 0 || stat.changed_ns == before_ns {
+            return false;
+        }
+        meta.seen.changed_ns = stat.changed_ns;
+        let is_known = self.board.files()[file.slot as usize].knows_ownership();
+        is_known && stat.changed_ns != stat.modified_ns
+    }
+
+    /// Of a file in state Through that somebody outside seems to have cut, or made longer, the slot
+    /// says so at once: the disk may have it from now on, and a replay could undo it.
+    fn hear_cut(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        let is_cut = row.state() == FileState::Through
+            && !row.is_exclusive()
+            && row.seems_touched(stat.size, stat.links)
+            && !on(Canary::CutUnheard);
+        if is_cut && !std::mem::replace(&mut file.meta().seen.is_unsettled, true) {
+            self.mark_conflict(file);
+            self.note_foreign(file);
+        }
+        is_cut
     }
 
     /// Looks whether somebody outside changed a file, and sees to it. Who asks keeps nobody out;
     /// with `patient` whoever does is waited for, else it is [`io::ErrorKind::WouldBlock`]. Not for
     /// files below `--exclusive`.
     pub fn look(&self, file: &ManagedFile<D::File>, patient: bool) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
-        let is_ours = row.state().is_absorbed() || row.state() == FileState::Unsynced;
-        if !file.fenced || !is_ours || !self.is_current(file) {
-            return Ok(());
-        }
-        // A file system that was shut down says nothing.
-        let Ok(stat) = file.held().stat() else { return Ok(()) };
-        let is_removed = stat.links == 0 && file.meta().marks & GONE == 0;
-        if !is_removed && row.state().is_absorbed() {
-            self.look_at_mode(file, &stat);
-        }
-        let is_unsettled = file.meta().seen.is_unsettled && row.state() == FileState::Through;
-        if !is_removed && !is_unsettled && !self.seems_cut(file, &stat) {
+        if !self.seems_changed(file) {
             return Ok(());
         }
         if patient {
@@ -80,6 +160,27 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let looked = if self.is_current(file) { self.look_held(file) } else { Ok(()) };
         self.let_go(file);
         looked
+    }
+
+    /// Attributes of a file are told from now on.
+    pub fn end_looks(&self, file: &ManagedFile<D::File>) {
+        file.meta().seen.changed_ns = 0;
+    }
+
+    /// Whether a file is to be seen to with its writers kept out. What needs none of that is done.
+    pub fn seems_changed(&self, file: &ManagedFile<D::File>) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        if !self.is_looked_at(file) {
+            return false;
+        }
+        // A file system that was shut down says nothing.
+        let Ok(stat) = file.held().stat() else { return false };
+        let is_removed = stat.links == 0 && row.state() != FileState::Orphan;
+        if !is_removed && row.state().is_absorbed() {
+            self.look_at_attributes(file, &stat, false);
+        }
+        let is_unsettled = file.meta().seen.is_unsettled && row.state() == FileState::Through;
+        is_removed || is_unsettled || self.seems_cut(file, &stat)
     }
 
     /// With its writers kept out nothing that is seen is under way.
@@ -139,24 +240,31 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Ok(());
         }
         let row = &self.board.files()[file.slot as usize];
-        {
-            let mut meta = file.meta();
-            if meta.marks & GONE != 0 {
-                return Ok(());
-            }
-            meta.marks |= MARK_REMOVED;
-            if !on(Canary::RemovalUnmarked) {
-                self.slots().set_marks(file.slot, meta.marks);
-            }
-        }
-        if !on(Canary::MovesUncounted) {
+        if self.mark_removed(file) && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
+        }
+        if file.meta().marks & MARK_VOID != 0 || row.state() == FileState::Orphan {
+            return Ok(());
         }
         // Who has it open reads on in the page cache.
         self.leave_behind(file, true)?;
         row.set_state(FileState::Orphan);
         self.count_removed(file.held().stat().ok().as_ref());
         Ok(())
+    }
+
+    /// Says in the slot of a file without a name that nobody under Holdfast removed it, if so;
+    /// whether that is news. What has no name gets none again, so no writer needs to be kept out.
+    fn mark_removed(&self, file: &ManagedFile<D::File>) -> bool {
+        let mut meta = file.meta();
+        if meta.unlinking.is_some() || meta.marks & GONE != 0 {
+            return false;
+        }
+        meta.marks |= MARK_REMOVED;
+        if !on(Canary::RemovalUnmarked) {
+            self.slots().set_marks(file.slot, meta.marks);
+        }
+        true
     }
 
     /// Somebody changed the content of a file in state Through. Until what the kernel has now is on
@@ -208,20 +316,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.settle_marked(file)
     }
 
-    fn look_at_mode(&self, file: &ManagedFile<D::File>, stat: &Stat) {
+    /// Whether mode or owner are others than before, or the kernel told of an attribute
+    /// (`is_told`). Of a client's own change the notice comes when that is pending, mostly; if not,
+    /// one sync too many is real.
+    fn look_at_attributes(&self, file: &ManagedFile<D::File>, stat: &Stat, is_told: bool) {
         let row = &self.board.files()[file.slot as usize];
-        let unlogged = row.unlogged.load(Ordering::SeqCst);
-        let mut meta = file.meta();
-        let before = meta.seen;
-        (meta.seen.ownership, meta.seen.unlogged) = (Some(stat.ownership), unlogged);
-        let is_new = before.ownership.is_some_and(|ownership| ownership != stat.ownership);
-        // A client that did it counted it.
-        if is_new && unlogged == before.unlogged && !on(Canary::ModesUncounted) {
-            meta.seen.unlogged += 1;
-            drop(meta);
-            row.note_unlogged();
-            self.note_foreign(file);
+        let print = print_of(stat);
+        let is_news = row.seems_given(print) || is_told;
+        if is_news && !on(Canary::ModesUncounted) {
+            let ledger = self.board.header().ledger(file.dev);
+            self.beat();
+            let is_pending = row.needs_real_sync() && ledger.is_some_and(LedgerRow::has_pending);
+            if !is_pending {
+                row.note_unlogged();
+                self.note_foreign(file);
+            }
         }
+        // Last: a client that finds what it was told goes on.
+        row.set_ownership(print);
     }
 
     /// A file got another name. If nobody under Holdfast gave it that, the slot learns it, and it

@@ -27,6 +27,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // A sync that fails orders a rewrite, after which the next one may succeed.
         self.bypass(file, Reason::Outsider).or_else(|_| self.bypass(file, Reason::Outsider))?;
         self.clear_conflict(file);
+        // Behind the settle, whose commit does not cover what they are about to do.
+        self.note_outsider(file);
         Ok(())
     }
 
@@ -66,6 +68,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !concerned || !self.board.lock_file(file.slot, KEEPER_ID) {
             return;
         }
+        self.note_outsider(file);
         let row = &self.board.files()[file.slot as usize];
         // It could not be settled when the outsider came. What was live then may cover what the
         // outsider wrote, and the mark stays until none of it is.

@@ -92,7 +92,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 })?;
             }
             // Who has it now may be making what the asker saw.
-            Ask::Look => self.look(&file, false).map_err(refused)?,
+            Ask::Hear => self.look(&file, false).map_err(refused)?,
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.

@@ -122,6 +122,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.syncs_under_way.store(0, Ordering::Relaxed);
         row.page_rows.clear();
         row.set_watched(fenced);
+        row.set_ownership(0);
         row.generation.store(generation, Ordering::SeqCst);
         row.set_state(match bypass {
             Some(_) => FileState::Bypassed,

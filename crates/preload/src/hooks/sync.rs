@@ -52,7 +52,7 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
         Target::Managed(handle) => {
             let result = match unsynced::log_from_now(handle, fd) {
                 Ok(true) => Ok(()),
-                _ if let Err(errno) = target::look_at(&handle, fd) => Err(errno),
+                _ if let Err(errno) = target::look_before_sync(&handle, fd) => Err(errno),
                 Ok(false) if writes() => handle.client.sync(handle.file, handle.seen_error(), whole),
                 // It has no memory of its own of what was reported to it.
                 Ok(false) => {
@@ -71,6 +71,7 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Kernel | Target::KernelSynced => {
+            hear_all_files();
             // SAFETY: touches no memory.
             give_int(raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) }))
         }
@@ -89,11 +90,19 @@ pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     sync_file(fd, libc::SYS_fdatasync)
 }
 
+/// The disk is about to have what others did to any file.
+fn hear_all_files() {
+    if let Some(client) = process::client() {
+        critical::section(|| client.hear_all_files());
+    }
+}
+
 /// `sync`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
     // It cannot say that it failed; the next sync of the file does.
     let _ = behind::bring_all();
+    hear_all_files();
     // SAFETY: no arguments.
     unsafe { call!(libc::SYS_sync) };
 }
@@ -102,6 +111,7 @@ pub unsafe extern "C-unwind" fn sync() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
+    hear_all_files();
     // SAFETY: touches no memory.
     let result = check(raw::synced(fd, unsafe { call!(libc::SYS_syncfs, fd) }));
     give_int(raw::encode(result.and(brought).map(|()| 0)))
