@@ -1,8 +1,10 @@
 //! The simulator's disks held to the kernels. Of each case K is what native runs left, with and
 //! without syncs that came by themselves; M is all that the simulator's disk may leave after the
-//! same calls. K must be part of M: the model allows what its kernel did. And what every tree of K
+//! same calls. What each run left must be in M for the same syncs: the model allows what its kernel
+//! did. And what every tree of K
 //! says alike, facet by facet (which file stands at a name, its size, a page of it), every tree of
-//! M must say: the model refuses what its kernel never did. Where the model is weaker on purpose,
+//! M must say: the model refuses what its kernel never did. Where a journal keeps the order, all
+//! names together must be as in some tree of K. Where the model is weaker on purpose,
 //! [`WEAKER`] has the rule that would make it as strong, and says why the simulator does without.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -16,10 +18,9 @@ use serde::Serialize;
 
 use crate::disk::Kind;
 use crate::op::{Case, Who};
-use crate::oracle::Oracle;
-use crate::play::{Stage, Tools};
+use crate::play::{Guard, Played, Stage, Tools};
 use crate::tree::Tree;
-use crate::{sequence, simulated};
+use crate::{oracle, sequence, simulated};
 
 /// More states than that of one case are not counted up.
 const STATES_MAX: usize = 1 << 18;
@@ -140,7 +141,7 @@ fn cases(plan: &Plan) -> Vec<Case> {
 /// Compares until there is no case left or the time is over.
 pub fn calibrate(plan: &Plan, tools: &Arc<Tools>, home: &Path) -> anyhow::Result<Found> {
     let started = Instant::now();
-    let (oracle, cases, next) = (Oracle::default(), cases(plan), AtomicUsize::new(0));
+    let (cases, next) = (cases(plan), AtomicUsize::new(0));
     let found = Mutex::new(Found { of: cases.len() as u64, ..Found::default() });
     let work = |worker: usize| -> anyhow::Result<()> {
         let place = home.join(format!("{}-{worker}", plan.fs.name()));
@@ -148,11 +149,24 @@ pub fn calibrate(plan: &Plan, tools: &Arc<Tools>, home: &Path) -> anyhow::Result
         let stage = Stage::new(plan.fs, &place, tools.clone())?;
         while plan.until.is_none_or(|until| Instant::now() < until) {
             let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-            let native = oracle.gather(&stage, case, plan.plans)?;
-            let compared = compare(plan, case, &native);
+            let mut plans = oracle::plans(case);
+            plans.truncate(plan.plans);
+            let played: Vec<Played> = plans
+                .iter()
+                .map(|between| stage.play(case, between, Guard::Native))
+                .collect::<anyhow::Result<_>>()?;
+            // A kernel that cannot mount what it left itself says nothing.
+            let (plans, native): (Vec<_>, Vec<_>) = plans
+                .into_iter()
+                .zip(&played)
+                .filter(|(_, played)| played.trouble.is_none())
+                .map(|(between, played)| (between, played.tree.clone()))
+                .unzip();
+            let compared = compare(plan, case, &plans, &native);
             let mut found = found.lock().expect("no holder panics");
             found.cases += 1;
-            found.native_trees += native.len() as u64;
+            found.native_runs += played.len() as u64;
+            found.native_trees += native.iter().collect::<HashSet<_>>().len() as u64;
             match compared {
                 None => found.unjudged += 1,
                 Some(compared) => {
@@ -173,7 +187,6 @@ pub fn calibrate(plan: &Plan, tools: &Arc<Tools>, home: &Path) -> anyhow::Result
     });
     ended?;
     let mut found = found.into_inner().expect("no holder panics");
-    found.native_runs = oracle.runs();
     found.seconds = started.elapsed().as_secs_f64();
     found.differences.sort_by(|one, two| (one.kind, &one.case).cmp(&(two.kind, &two.case)));
     Ok(found)
@@ -186,40 +199,48 @@ struct Compared {
 }
 
 /// None if one side has nothing to say.
-fn compare(plan: &Plan, case: &Case, native: &[Arc<Tree>]) -> Option<Compared> {
+fn compare(plan: &Plan, case: &Case, plans: &[oracle::Plan], native: &[Arc<Tree>]) -> Option<Compared> {
     let first = native.first()?;
     let right = simulated::model(plan.fs).rules();
     let rules = plan.wrong.map_or(right, |wrong| wrong.of(right));
-    let allowed = |rules: Rules| simulated::trees(plan.fs, rules, case, plan.plans, STATES_MAX);
-    let model = allowed(rules)?;
-    let mut compared =
-        Compared { states: model.len() as u64, weaker: BTreeSet::new(), differences: Vec::new() };
-    let refused = native.iter().filter(|tree| !model.contains(&***tree)).take(TOLD_MAX);
-    let told = refused.flat_map(|tree| {
-        let nearest = model.iter().min_by_key(|allowed| allowed.differences(tree).len());
+    let allowed = |rules: Rules| simulated::trees(plan.fs, rules, case, plans, STATES_MAX);
+    let by_plan = allowed(rules)?;
+    let model = |by_plan: Vec<HashSet<Tree>>| by_plan.into_iter().flatten().collect::<HashSet<Tree>>();
+    let mut compared = Compared { states: 0, weaker: BTreeSet::new(), differences: Vec::new() };
+    let refused = plans.iter().zip(native.iter().zip(&by_plan));
+    let refused = refused.filter(|(_, (tree, allowed))| !allowed.contains(&***tree)).take(TOLD_MAX);
+    let told = refused.flat_map(|(between, (tree, allowed))| {
+        let nearest = allowed.iter().min_by_key(|allowed| allowed.differences(tree).len());
         let lines = nearest.map(|nearest| nearest.differences(tree)).unwrap_or_default();
-        std::iter::once("the nearest of the model's has".to_owned())
+        let syncs: Vec<String> =
+            between.iter().map(|sync| format!("{} after {}", sync.call, sync.after)).collect();
+        std::iter::once(format!("with [{}] the nearest of the model's has", syncs.join(", ")))
             .chain(lines.into_iter().map(|line| format!("    {line}")))
     });
     let refused: Vec<String> = told.collect();
-    // What all native trees say alike, and what none of them has.
-    let mut certain = first.facets();
+    let model_trees = model(by_plan);
+    compared.states = model_trees.len() as u64;
+    let mut sure = Sure {
+        certain: first.facets(),
+        known: native.iter().flat_map(|tree| tree.entries.keys().cloned()).collect(),
+        // Each change was followed by a commit in some run: these are all.
+        names: plan.fs.commits_a_prefix().then(|| native.iter().map(|tree| tree.names()).collect()),
+    };
     for tree in &native[1..] {
         let facets = tree.facets();
-        certain.retain(|what, value| facets.get(what) == Some(value));
+        sure.certain.retain(|what, value| facets.get(what) == Some(value));
     }
-    let known: BTreeSet<&String> = native.iter().flat_map(|tree| tree.entries.keys()).collect();
-    let mut told = lost(&certain, &known, &model);
+    let mut told = sure.lost(&model_trees);
     if !told.is_empty() && !plan.strict {
         let on: Vec<&Weaker> = WEAKER.iter().filter(|weaker| weaker.on.contains(&plan.fs)).collect();
         let explains = |weaker: &&&Weaker| {
-            allowed((weaker.stronger)(rules)).is_some_and(|model| lost(&certain, &known, &model).is_empty())
+            allowed((weaker.stronger)(rules)).is_some_and(|by_plan| sure.lost(&model(by_plan)).is_empty())
         };
         let together = || on.iter().fold(rules, |rules, weaker| (weaker.stronger)(rules));
         if let Some(weaker) = on.iter().find(explains) {
             compared.weaker.insert(weaker.name);
             told.clear();
-        } else if allowed(together()).is_some_and(|model| lost(&certain, &known, &model).is_empty()) {
+        } else if allowed(together()).is_some_and(|by_plan| sure.lost(&model(by_plan)).is_empty()) {
             compared.weaker.insert("several of these together");
             told.clear();
         }
@@ -232,24 +253,37 @@ fn compare(plan: &Plan, case: &Case, native: &[Arc<Tree>]) -> Option<Compared> {
     Some(compared)
 }
 
-/// What natively is certain, or never there, and otherwise in some tree of a model.
-fn lost(
-    certain: &BTreeMap<(String, String), String>,
-    known: &BTreeSet<&String>,
-    model: &HashSet<Tree>,
-) -> Vec<String> {
-    let mut lost: BTreeMap<(String, String), String> = BTreeMap::new();
-    for tree in model {
-        for path in tree.entries.keys().filter(|path| !known.contains(path)) {
-            lost.insert((path.clone(), "name".to_owned()), "nothing, but is there".to_owned());
+/// What the native trees of a case say together.
+struct Sure {
+    /// What all say alike.
+    certain: BTreeMap<(String, String), String>,
+    /// Every path that one of them has.
+    known: BTreeSet<String>,
+    /// The names that they have, each set of them once, where the order of changes is kept.
+    names: Option<HashSet<BTreeMap<String, String>>>,
+}
+
+impl Sure {
+    /// What of it is otherwise in some tree of a model.
+    fn lost(&self, model: &HashSet<Tree>) -> Vec<String> {
+        let mut lost: BTreeMap<(String, String), String> = BTreeMap::new();
+        for tree in model {
+            for path in tree.entries.keys().filter(|path| !self.known.contains(*path)) {
+                lost.insert((path.clone(), "name".to_owned()), "nothing, but is there".to_owned());
+            }
+            let facets = tree.facets();
+            for (what, value) in self.certain.iter().filter(|(what, value)| facets.get(what) != Some(value)) {
+                let but = facets.get(what).map_or("is not there", String::as_str);
+                lost.entry(what.clone()).or_insert_with(|| format!("{value}, but {but}"));
+            }
+            if let Some(names) = self.names.as_ref().filter(|names| !names.contains(&tree.names())) {
+                let found: Vec<String> = tree.names().into_keys().collect();
+                let line = format!("one of {} sets, but [{}]", names.len(), found.join(" "));
+                lost.insert(("names".to_owned(), "all together".to_owned()), line);
+            }
         }
-        let facets = tree.facets();
-        for (what, value) in certain.iter().filter(|(what, value)| facets.get(what) != Some(value)) {
-            let but = facets.get(what).map_or("is not there", String::as_str);
-            lost.entry(what.clone()).or_insert_with(|| format!("{value}, but {but}"));
-        }
+        lost.into_iter().map(|((path, facet), line)| format!("{path}, {facet}: always {line}")).collect()
     }
-    lost.into_iter().map(|((path, facet), line)| format!("{path}, {facet}: always {line}")).collect()
 }
 
 /// What a kernel makes durable and its model does not promise, on purpose.
@@ -301,7 +335,7 @@ pub static WEAKER: &[Weaker] = &[
         on: &[Kind::Ext4, Kind::Ext4Fast],
         reason: "ext4 has nothing to allocate there and notes the size at once, without the bytes; the simulator's \
                  sizes lag all the more",
-        case: "cut a/live; append a/live; fsync a",
+        case: "append a/live; create a/new2; fsync a/new2",
         stronger: |rules| Rules { journals_written_sizes: true, ..rules },
     },
     Weaker {
@@ -309,7 +343,7 @@ pub static WEAKER: &[Weaker] = &[
         on: &[Kind::Btrfs],
         reason: "where its log of syncs would be wrong or long, btrfs commits the transaction instead; each \
                  kernel has other cases",
-        case: "mkdir a/new1; rename a/made a/moved2; fsync a/moved2",
+        case: "cut a/live; rename a/old b/moved2; fsync b/moved2",
         stronger: |rules| Rules { sync_of_moved: Covers::All, ..rules },
     },
 ];

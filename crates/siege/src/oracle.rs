@@ -68,22 +68,6 @@ impl Oracle {
         Ok(false)
     }
 
-    /// The trees that native runs left: the plain one's, and those with syncs in between, in the
-    /// first ways of so many.
-    pub fn gather(&self, stage: &Stage, case: &Case, plans_max: usize) -> anyhow::Result<Vec<Arc<Tree>>> {
-        let seen = self.seen(stage, case)?;
-        let mut seen = seen.lock().expect("no holder panics");
-        let plans = plans(case);
-        while let Some(plan) = plans.get(seen.tried).filter(|_| seen.tried < plans_max) {
-            let played = self.play(stage, case, plan)?;
-            seen.tried += 1;
-            if played.trouble.is_none() {
-                seen.note(played.tree);
-            }
-        }
-        Ok(if seen.trouble.is_none() { seen.trees.clone() } else { Vec::new() })
-    }
-
     /// What is known of a case: at least one plain run.
     pub fn seen(&self, stage: &Stage, case: &Case) -> anyhow::Result<Arc<Mutex<Seen>>> {
         let case = &native(case);

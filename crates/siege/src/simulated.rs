@@ -11,7 +11,7 @@ use holdfast_sim::disk::{BLOCK_BYTES, DiskState, Journal};
 
 use crate::disk::Kind;
 use crate::op::{Case, Step};
-use crate::oracle::plans;
+use crate::oracle::Plan;
 use crate::play::BEFORE;
 use crate::tree::{PAGE, Tree};
 
@@ -58,15 +58,15 @@ pub fn knows(case: &Case) -> bool {
     case.steps.iter().all(|step| VERBS.contains(&step.verb.name))
 }
 
-/// All trees that a power cut may leave behind a case, with the first of the oracle's ways of
-/// syncing in between; none if they are more than so many.
+/// All trees that a power cut may leave behind a case, for each of these ways of syncing in
+/// between; none if they are more than so many.
 pub fn trees(
     kind: Kind,
     rules: Rules,
     case: &Case,
-    plans_max: usize,
+    plans: &[Plan],
     states_max: usize,
-) -> Option<HashSet<Tree>> {
+) -> Option<Vec<HashSet<Tree>>> {
     let mut fresh = DiskState::new(model(kind), NOW_UNIX_S, 1);
     make_files(&mut fresh).expect("an empty disk takes them");
     fresh.set_rules(rules);
@@ -77,8 +77,8 @@ pub fn trees(
             play(&mut fresh, &step, path.as_bytes()[2]).expect("steps that succeed");
         }
     }
-    let (mut trees, mut known, mut states) = (HashSet::new(), HashSet::new(), 0);
-    for plan in plans(case).iter().take(plans_max) {
+    let mut states = 0;
+    let mut left_by = |plan: &Plan| {
         let mut disk = fresh.clone();
         for (index, step) in std::iter::once(None).chain(case.steps.iter().map(Some)).enumerate() {
             // A step that fails changes nothing, natively either.
@@ -87,17 +87,15 @@ pub fn trees(
                 let _ = spontaneous(&mut disk, &sync.call);
             }
         }
+        let mut known = HashSet::new();
         disk.every_crash(|left| {
             states += 1;
-            let names = left.names();
-            if !known.contains(&names) {
-                trees.insert(tree(&names));
-                known.insert(names);
-            }
+            known.insert(left.names());
             states < states_max
         });
-    }
-    (states < states_max).then_some(trees)
+        (states < states_max).then(|| known.iter().map(tree).collect())
+    };
+    plans.iter().map(&mut left_by).collect()
 }
 
 /// A sync of the oracle's own. That pages are written back alone is nothing new: any may be.

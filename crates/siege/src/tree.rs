@@ -115,6 +115,12 @@ impl Tree {
         facets
     }
 
+    /// The names, and which of them are one file.
+    pub(crate) fn names(&self) -> BTreeMap<String, String> {
+        let told = |shape: &Shape| format!("{} {}", shape.kind, shape.same);
+        self.entries.iter().map(|(path, entry)| (path.clone(), told(&entry.shape))).collect()
+    }
+
     /// Everything but the bytes.
     pub fn shape(&self) -> BTreeMap<&str, &Shape> {
         self.entries.iter().map(|(path, entry)| (path.as_str(), &entry.shape)).collect()
