@@ -17,7 +17,7 @@ use crate::tree::{PAGE, Tree};
 
 const SCALE: usize = 8;
 const UNIT: u64 = (PAGE / SCALE) as u64;
-const _: () = assert!(UNIT as usize % BLOCK_BYTES == 0, "a page is whole blocks");
+const _: () = assert!((UNIT as usize).is_multiple_of(BLOCK_BYTES), "a page is whole blocks");
 const NOW_UNIX_S: u64 = 1_700_000_000;
 
 /// The verbs that the simulator's disk knows.

@@ -70,7 +70,7 @@ pub struct Every {
 
 impl Every {
     /// Goes on to the next way. False when there is none.
-    pub fn next(&mut self) -> bool {
+    pub fn again(&mut self) -> bool {
         self.at = 0;
         while let Some((chosen, end)) = self.chosen.pop() {
             if chosen + 1 < end {

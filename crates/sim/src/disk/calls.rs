@@ -127,7 +127,7 @@ impl DiskState {
     pub fn every_crash(&self, mut visit: impl FnMut(Self) -> bool) {
         let mut every = Every::default();
         loop {
-            if !visit(self.crash(Left::Any, 1, &mut every)) || !every.next() {
+            if !visit(self.crash(Left::Any, 1, &mut every)) || !every.again() {
                 return;
             }
         }
