@@ -279,7 +279,8 @@ impl Keeper {
         use std::os::unix::fs::MetadataExt;
         let known = self.borrow(client, fd).and_then(|directory| directory.metadata()).ok();
         let known = known.filter(|meta| meta.is_dir());
-        let watched = known.and_then(|meta| self.durable.watched_path((meta.dev(), meta.ino())));
+        let watched =
+            known.and_then(|meta| Some((self.durable.watched_path((meta.dev(), meta.ino()))?, meta.dev())));
         if watched.is_some() {
             return watched;
         }

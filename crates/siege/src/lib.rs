@@ -2,6 +2,7 @@
 //! played under Holdfast on a real file system, cut, recovered, and compared with what native runs
 //! of the same sequence left (docs/testing.md). For development only.
 
+pub mod calibrate;
 pub mod disk;
 pub mod explore;
 mod loopback;
@@ -9,5 +10,6 @@ pub mod op;
 pub mod oracle;
 pub mod play;
 pub mod sequence;
+pub mod simulated;
 pub mod tree;
 pub mod verdict;

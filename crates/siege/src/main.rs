@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::Parser;
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::{need, tally};
+use holdfast_siege::calibrate::{self, Wrong, calibrate};
 use holdfast_siege::disk::Kind;
 use holdfast_siege::explore::{Found, Plan, explore, in_seconds};
 use holdfast_siege::op::{Case, Pattern};
@@ -80,6 +81,19 @@ struct Args {
     /// Drop every sync in place of Holdfast: the control, which must differ.
     #[arg(long)]
     forget: bool,
+    /// Hold the simulator's disks to the kernels instead of Holdfast: all cases of one and two
+    /// operations that both know.
+    #[arg(long)]
+    calibrate: bool,
+    /// With --calibrate: so many ways of syncing in between for each case.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    plans: usize,
+    /// With --calibrate: a model that is wrong, which must differ.
+    #[arg(long, value_name = "NAME")]
+    wrong: Option<Wrong>,
+    /// With --calibrate: also tell of what the models are known not to promise.
+    #[arg(long)]
+    strict: bool,
     /// The `holdfast` to test [default: HOLDFAST_BIN, or target/release/holdfast].
     #[arg(long, value_name = "PATH")]
     holdfast: Option<PathBuf>,
@@ -146,12 +160,15 @@ fn run(args: &Args) -> anyhow::Result<bool> {
 fn play(args: &Args, home: &Path) -> anyhow::Result<bool> {
     let tools = Arc::new(Tools {
         actor: compile(home)?,
-        holdfast: args.holdfast.clone().unwrap_or_else(need::holdfast).canonicalize()?,
+        holdfast: holdfast(args)?,
         pause_ms: args.outsider_pause,
         options: args.run_option.clone(),
         canary: args.canary.clone(),
         forgets: args.forget,
     });
+    if args.calibrate {
+        return calibrated(args, &tools, home);
+    }
     let mut same = true;
     let mut summaries = serde_json::Map::new();
     for (index, fs) in args.fs.iter().enumerate() {
@@ -188,6 +205,70 @@ fn play(args: &Args, home: &Path) -> anyhow::Result<bool> {
         if !same && !args.keep_going && index + 1 < args.fs.len() {
             break;
         }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summaries)?);
+    }
+    Ok(same)
+}
+
+/// Native runs need none.
+fn holdfast(args: &Args) -> anyhow::Result<PathBuf> {
+    if args.calibrate {
+        return Ok(PathBuf::new());
+    }
+    Ok(args.holdfast.clone().unwrap_or_else(need::holdfast).canonicalize()?)
+}
+
+/// Holds the simulator's disks to the kernels.
+fn calibrated(args: &Args, tools: &Arc<Tools>, home: &Path) -> anyhow::Result<bool> {
+    let mut same = true;
+    let mut summaries = serde_json::Map::new();
+    for fs in &args.fs {
+        let share = args.seconds.map(|seconds| seconds / args.fs.len() as u64);
+        let plan = calibrate::Plan {
+            fs: *fs,
+            case: args.case.clone(),
+            seed: args.seed,
+            slice: args.slice,
+            until: share.map(in_seconds),
+            plans: args.plans,
+            wrong: args.wrong,
+            strict: args.strict,
+            workers: if args.case.is_some() { 1 } else { args.workers },
+        };
+        let found = calibrate(&plan, tools, home)?;
+        same &= found.differences.is_empty();
+        if args.json {
+            summaries.insert(fs.name().to_owned(), serde_json::to_value(&found)?);
+            continue;
+        }
+        let name = fs.name();
+        for difference in &found.differences {
+            println!("{:?} on {name}: {}", difference.kind, difference.case);
+            difference.told.iter().for_each(|line| println!("    {line}"));
+            println!("    $ holdfast-siege --calibrate --fs {name} --case '{}'", difference.case);
+        }
+        for (weaker, cases) in &found.weaker {
+            println!("summary: {name}: weaker on purpose in {cases} cases: {weaker}");
+        }
+        println!(
+            "summary: {name}: {} cases of {} in {:.0} s, {} differences, {} native trees of {} runs, {} trees of the \
+             model, {} not judged, seed {}",
+            found.cases,
+            found.of,
+            found.seconds,
+            found.differences.len(),
+            found.native_trees,
+            found.native_runs,
+            found.model_trees,
+            found.unjudged,
+            args.seed
+        );
+        tally::say(&format!(
+            "calibration on {name}: sequences {}, native runs {}, power cuts {}; seed {}, {:.1} s",
+            found.cases, found.native_runs, found.native_runs, args.seed, found.seconds
+        ));
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&summaries)?);

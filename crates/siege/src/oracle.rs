@@ -143,7 +143,7 @@ fn native(case: &Case) -> Case {
 }
 
 /// Ways of syncing in between, the likely ones first.
-fn plans(case: &Case) -> Vec<Plan> {
+pub(crate) fn plans(case: &Case) -> Vec<Plan> {
     let changes: Vec<usize> = (0..case.steps.len()).filter(|at| !case.steps[*at].is_sync()).collect();
     let sync = |at: usize, call: &str| Spontaneous { after: at + 1, call: call.to_owned() };
     // What survives by luck does not survive always: the plain case more than once.

@@ -273,7 +273,7 @@ impl Script {
 
 /// Files that a case names and that have to be brought to their state first, by the program itself:
 /// one that it has synced, and one that it has made and synced.
-const BEFORE: &[(&str, &[&str])] = &[
+pub(crate) const BEFORE: &[(&str, &[&str])] = &[
     ("a/live", &["over a/live", "fsync a/live", "append a/live", "fsync a/live"]),
     ("a/made", &["create a/made", "fill a/made", "fsync a/made", "fsync a"]),
 ];

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Times that the actors ask for are between these.
 const ASKED_S: std::ops::Range<i64> = 978_307_200..978_307_500;
 
@@ -72,6 +72,53 @@ impl Tree {
             }
         }
         Ok(())
+    }
+
+    /// Enters what stands at a path of a simulated disk.
+    pub(crate) fn enter_simulated(
+        &mut self,
+        path: &str,
+        is_directory: bool,
+        same: &str,
+        names: u64,
+        bytes: &[u8],
+    ) {
+        let shape = Shape {
+            kind: if is_directory { "directory" } else { "file" },
+            same: same.to_owned(),
+            names: if is_directory { 0 } else { names },
+            mode: if is_directory { 0o755 } else { 0o644 },
+            owner: (0, 0),
+            size: bytes.len() as u64,
+            asked_s: None,
+            target: None,
+            attributes: BTreeMap::new(),
+        };
+        let pages = bytes.chunks(PAGE).map(runs).collect();
+        self.entries.insert(path.to_owned(), Entry { shape, pages });
+    }
+
+    /// What it says, one by one: path and what of it, and that.
+    pub(crate) fn facets(&self) -> BTreeMap<(String, String), String> {
+        let mut facets = BTreeMap::new();
+        for (path, Entry { shape, pages }) in &self.entries {
+            let mut say = |what: String, value: String| drop(facets.insert((path.clone(), what), value));
+            say("name".to_owned(), format!("a {} {}", shape.kind, shape.same));
+            if shape.kind == "file" {
+                say("names".to_owned(), shape.names.to_string());
+                say("size".to_owned(), shape.size.to_string());
+            }
+            for (index, page) in pages.iter().enumerate() {
+                say(format!("page {index}"), page.clone());
+            }
+        }
+        facets
+    }
+
+    /// The names, and which of them are one file.
+    pub(crate) fn names(&self) -> BTreeMap<String, String> {
+        let told = |shape: &Shape| format!("{} {}", shape.kind, shape.same);
+        self.entries.iter().map(|(path, entry)| (path.clone(), told(&entry.shape))).collect()
     }
 
     /// Everything but the bytes.

@@ -2,9 +2,10 @@
 //! power cut may leave.
 //!
 //! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its
-//! versions since the last sync, sizes lag independently of blocks, and changes of names are
-//! durable in the order of a journal that every sync commits ([`Journal::Ordered`]), or each by
-//! itself as its directory is synced ([`Journal::Lagging`]). A sync may fail once, and so may the
+//! versions since the last sync, sizes that writes made lag independently of blocks, and changes of
+//! names become durable as [`rules`] says: with truncations and holes in the order of a journal
+//! ([`Journal::Ext4`], [`Journal::Xfs`]), or each by itself ([`Journal::Btrfs`],
+//! [`Journal::Lagging`]). A sync may fail once, and so may the
 //! kernel's own writing back, of which nobody hears before the next sync: either drops the dirty
 //! pages, of which no later sync writes what is not written again. Every description of the file
 //! hears of it once; one that was opened afterwards only if nobody had heard of it before
@@ -20,15 +21,20 @@ use holdfast_pool::Ownership;
 
 use crate::random::Random;
 use content::Content;
-use names::NameChange;
+use journal::Change as Pending;
 
+pub mod calls;
 mod content;
 mod crash;
 mod file;
+mod journal;
 mod names;
+pub mod rules;
 
 pub use crash::Left;
 pub use file::SimFile;
+pub use rules::Journal;
+use rules::{Covers, Rules};
 
 /// Unit in which file contents reach the disk, in bytes.
 pub const BLOCK_BYTES: usize = 256;
@@ -42,13 +48,13 @@ const SPILL: &[u8] = b"spill";
 
 type Block = Option<Arc<[u8; BLOCK_BYTES]>>;
 
-/// How the file system makes changes of names durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub enum Journal {
-    /// In order, all of them with every sync (ext4, xfs).
-    Ordered,
-    /// Each by itself, with the sync of its directory only (what POSIX promises).
-    Lagging,
+/// A block as it was written at some time.
+#[derive(Clone, Debug)]
+struct Version {
+    index: u32,
+    block: Block,
+    /// When, by the inode's own count.
+    at: u64,
 }
 
 /// A file or directory.
@@ -67,9 +73,12 @@ struct Inode {
     cached: Content,
     /// What a power cut certainly leaves, if the inode has a name then.
     durable: Content,
-    /// Blocks and sizes since the last sync, each of which may be on disk.
-    versions: Vec<(u32, Block)>,
-    sizes: Vec<u64>,
+    /// Blocks and sizes since the last sync, each of which may be on disk, the sizes with their
+    /// times. Truncations are among them where no journal has them.
+    versions: Vec<Version>,
+    sizes: Vec<(u64, u64)>,
+    /// How often its bytes or its size changed.
+    changes: u64,
     /// Entries of a directory.
     entries: BTreeMap<Vec<u8>, u32>,
     durable_entries: BTreeMap<Vec<u8>, u32>,
@@ -84,6 +93,10 @@ struct Inode {
     /// The journal has something of it that is not committed: it was made, or cut, or its names
     /// changed. The size of what was written comes to the journal only with the bytes.
     in_journal: bool,
+    /// And what it has is more than names.
+    is_journal_data: bool,
+    /// And it got or lost names, or, of a directory, names in it went.
+    is_moved: bool,
 }
 
 impl Inode {
@@ -100,9 +113,9 @@ impl Inode {
     /// is clean there, and no later sync writes it.
     fn write_dirty(&mut self) {
         self.commit_sizes();
-        for (block, _) in std::mem::take(&mut self.versions) {
-            let newest = self.cached.block(block as usize).clone();
-            self.durable.set_block(block as usize, newest);
+        for version in std::mem::take(&mut self.versions) {
+            let newest = self.cached.block(version.index as usize).clone();
+            self.durable.set_block(version.index as usize, newest);
         }
         self.durable.trim();
     }
@@ -110,11 +123,17 @@ impl Inode {
     /// Sizes are metadata, and the journal has them in order: what was once cut off does not come
     /// back.
     fn commit_sizes(&mut self) {
-        if let Some(&least) = std::mem::take(&mut self.sizes).iter().min() {
+        if let Some(least) = std::mem::take(&mut self.sizes).iter().map(|(_, size)| *size).min() {
             self.durable.size = self.durable.size.min(least);
             self.durable.trim();
             self.durable.size = self.cached.size;
         }
+    }
+
+    /// Counts a change of bytes or size.
+    fn count(&mut self) -> u64 {
+        self.changes += 1;
+        self.changes
     }
 }
 
@@ -122,8 +141,9 @@ impl Inode {
 #[derive(Clone, Debug)]
 pub struct DiskState {
     inodes: Vec<Option<Arc<Inode>>>,
-    journal: Vec<NameChange>,
-    ordering: Journal,
+    journal: Vec<Pending>,
+    kind: Journal,
+    rules: Rules,
     /// Numbers of inodes to be given again, each with its next generation.
     free_numbers: Vec<(u64, u32)>,
     next_number: u64,
@@ -158,11 +178,12 @@ fn not_found() -> io::Error {
 
 impl DiskState {
     /// A file system with one empty directory `/d`, made long ago.
-    pub fn new(ordering: Journal, now_unix_s: u64, seed: u64) -> Self {
+    pub fn new(kind: Journal, now_unix_s: u64, seed: u64) -> Self {
         let mut state = Self {
             inodes: Vec::new(),
             journal: Vec::new(),
-            ordering,
+            kind,
+            rules: kind.rules(),
             free_numbers: Vec::new(),
             next_number: 2,
             births: 0,
@@ -216,6 +237,7 @@ impl DiskState {
             durable: Content::default(),
             versions: Vec::new(),
             sizes: Vec::new(),
+            changes: 0,
             entries: BTreeMap::new(),
             durable_entries: BTreeMap::new(),
             errors: 0,
@@ -223,6 +245,8 @@ impl DiskState {
             fails_next: false,
             refuses_next: false,
             in_journal: true,
+            is_journal_data: true,
+            is_moved: false,
         })));
         self.version += 1;
         id
@@ -276,50 +300,81 @@ impl DiskState {
             let mut block = inode.cached.block(index).clone().unwrap_or_else(|| Arc::new([0; BLOCK_BYTES]));
             Arc::make_mut(&mut block)[from..from + step].copy_from_slice(&bytes[done..done + step]);
             inode.cached.set_block(index, Some(Arc::clone(&block)));
-            inode.versions.push((index as u32, Some(block)));
+            let at = inode.count();
+            inode.versions.push(Version { index: index as u32, block: Some(block), at });
             done += step;
         }
         let end = offset + bytes.len() as u64;
+        let journals = self.rules.journals_written_sizes;
         let inode = self.inode_mut(id);
         if inode.cached.size < end {
             inode.cached.size = end;
-            inode.sizes.push(end);
+            let at = inode.count();
+            if journals {
+                self.journal.push(Pending::Size { inode: id, size: end, at });
+                self.reshaped(id);
+            } else {
+                inode.sizes.push((at, end));
+            }
         }
         self.touch(id);
     }
 
     pub(crate) fn set_size(&mut self, id: u32, size: u64) {
+        let journals = self.rules.journals_sizes;
         let inode = self.inode_mut(id);
         let before = inode.cached.blocks.clone();
         inode.cached.size = size;
         inode.cached.trim();
+        let at = inode.count();
         for (index, old) in before.iter().enumerate() {
-            let new = inode.cached.block(index).clone();
-            if new != *old {
-                inode.versions.push((index as u32, new));
+            let block = inode.cached.block(index).clone();
+            if block != *old {
+                inode.versions.push(Version { index: index as u32, block, at });
             }
         }
-        inode.sizes.push(size);
-        inode.in_journal = true;
-        self.touch(id);
+        if journals {
+            self.journal.push(Pending::Size { inode: id, size, at });
+        } else {
+            inode.sizes.push((at, size));
+        }
+        self.reshaped(id);
     }
 
     pub(crate) fn punch(&mut self, id: u32, offset: u64, bytes: u64) {
-        let end = (offset + bytes).min(self.inode(id).cached.size);
         let size = self.inode(id).cached.size;
+        let end = (offset + bytes).min(size);
         if offset < end {
+            let at = self.inode_mut(id).count();
             self.write(id, offset, &vec![0; (end - offset) as usize]);
+            if self.rules.journals_sizes {
+                self.journal.push(Pending::Hole { inode: id, bytes: offset..end, at });
+            }
+            self.reshaped(id);
         }
         debug_assert_eq!(self.inode(id).cached.size, size);
     }
 
-    /// Syncs a file; `seen` counts the errors its description has told.
-    fn sync_file(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
-        let commits = self.commits_with(id);
-        self.sync_data(id, seen)?;
-        if commits {
-            self.commit_all();
+    /// The journal has something of a file that is more than a name.
+    fn reshaped(&mut self, id: u32) {
+        let inode = self.inode_mut(id);
+        (inode.in_journal, inode.is_journal_data) = (true, true);
+        self.touch(id);
+    }
+
+    /// Syncs a file, or its data; `seen` counts the errors its description has told.
+    fn sync_file(&mut self, id: u32, data: bool, seen: &mut u64) -> io::Result<()> {
+        let covers = self.covers(id, data);
+        self.tell_failure(id, seen)?;
+        match covers {
+            Covers::Nothing => {}
+            Covers::Own => self.commit(|change| change.inodes().contains(&id)),
+            Covers::All => self.commit_all(),
         }
+        if self.rules.keeps_bytes {
+            self.inode_mut(id).write_dirty();
+        }
+        self.version += 1;
         Ok(())
     }
 
@@ -327,21 +382,40 @@ impl DiskState {
     pub(super) fn commit_all(&mut self) {
         self.commit(|_| true);
         for inode in self.inodes.iter_mut().flatten().filter(|inode| inode.in_journal) {
-            Arc::make_mut(inode).in_journal = false;
+            let inode = Arc::make_mut(inode);
+            (inode.in_journal, inode.is_journal_data, inode.is_moved) = (false, false, false);
         }
         self.version += 1;
     }
 
-    /// Whether a sync of an inode makes all changes of names durable: a journal commits everything
-    /// for an inode that it has something of, and nothing for any other. Bytes that were
-    /// overwritten are none of its business.
-    pub(crate) fn commits_with(&self, id: u32) -> bool {
-        let inode = self.inode(id);
-        self.ordering == Journal::Ordered && (inode.in_journal || !inode.sizes.is_empty())
+    /// Which changes of names a sync of a file makes durable. Bytes that were overwritten are none
+    /// of the journal's business.
+    fn covers(&self, id: u32, data: bool) -> Covers {
+        let (inode, rules) = (self.inode(id), &self.rules);
+        let covers = if inode.is_journal_data || !inode.sizes.is_empty() {
+            if data { rules.data_sync } else { rules.sync }
+        } else if inode.in_journal {
+            match data {
+                true if inode.is_moved => rules.data_sync_of_names,
+                true => Covers::Nothing,
+                false => rules.sync,
+            }
+        } else if inode.is_dirty() {
+            if data { rules.data_sync_of_bytes } else { rules.sync_of_bytes }
+        } else {
+            rules.sync_of_clean
+        };
+        if inode.is_moved { covers.max(rules.sync_of_moved) } else { covers }
     }
 
-    /// As `sync_file`, and no change of a name becomes durable with it.
-    fn sync_data(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
+    /// Whether an `fsync` of an inode makes all changes of names durable: a journal commits
+    /// everything for an inode that it has something of, and nothing for any other.
+    pub(crate) fn commits_with(&self, id: u32) -> bool {
+        self.covers(id, false) == Covers::All
+    }
+
+    /// A sync tells of pages that were lost, and loses some if it is to fail.
+    fn tell_failure(&mut self, id: u32, seen: &mut u64) -> io::Result<()> {
         if self.inode(id).fails_next {
             self.drop_dirty(id);
         }
@@ -351,20 +425,21 @@ impl DiskState {
             inode.is_error_news = false;
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        inode.write_dirty();
-        self.version += 1;
         Ok(())
     }
 
     /// What the kernel does when it cannot write dirty pages: some got to the disk, none stays
     /// dirty, and those that are evicted read as the disk has them.
     fn drop_dirty(&mut self, id: u32) {
+        if self.journal.iter().any(|change| change.reshapes() == Some(id)) {
+            self.commit_all();
+        }
         let mut random = self.random.clone();
         let inode = self.inode_mut(id);
         inode.fails_next = false;
         inode.errors += u64::from(!inode.is_error_news);
         inode.is_error_news = true;
-        let blocks: Vec<u32> = inode.versions.drain(..).map(|(block, _)| block).collect();
+        let blocks: Vec<u32> = inode.versions.drain(..).map(|version| version.index).collect();
         inode.commit_sizes();
         for block in blocks {
             let index = block as usize;
@@ -420,7 +495,7 @@ impl DiskState {
 
     /// Whether it has a journal.
     pub fn is_ordered(&self) -> bool {
-        self.ordering == Journal::Ordered
+        self.rules.ordered
     }
 
     /// Has the next sync of a file fail.
@@ -449,7 +524,7 @@ impl SimDisk {
 
     /// Whether a sync of anything commits all earlier changes of names.
     pub fn is_ordered(&self) -> bool {
-        self.state().ordering == Journal::Ordered
+        self.state().rules.ordered
     }
 
     /// The state, to look at or replace.

@@ -153,7 +153,7 @@ pub const ALL_BEHIND: [Op; 20] = [
 
 /// How file systems order names and how files get into state Behind, in the sets for that state.
 const BEHIND: [(Journal, Behind); 2] = [
-    (Journal::Ordered, Behind { at_once: true, frames: 2 }),
+    (Journal::Ext4, Behind { at_once: true, frames: 2 }),
     (Journal::Lagging, Behind { at_once: false, frames: 1 }),
 ];
 
@@ -402,13 +402,13 @@ impl Setting<'_> {
 /// Visits all histories of the sets in which sequences have up to `operations` operations; those
 /// that go on behind a step that changes nothing only if the `whole` is asked for.
 pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
-    let through = [(Journal::Ordered, None, false), (Journal::Lagging, None, false)];
+    let through = [(Journal::Ext4, None, false), (Journal::Lagging, None, false)];
     Setting { machines: &through, core: &CORE, all: &ALL, whole, spill: None }.visit(operations, visit);
     let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind), false));
     // What is the same in both states is tried with what only one has, not with itself once more.
     let all = [&ALL[..], &ALL_BEHIND[..]].concat();
     Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole, spill: None }.visit(operations, visit);
-    let on_sync = [(Journal::Ordered, None, true), (Journal::Lagging, None, true)];
+    let on_sync = [(Journal::Ext4, None, true), (Journal::Lagging, None, true)];
     let operations = operations.min(5);
     Setting { machines: &on_sync, core: &CORE_ON_SYNC, all: &ALL, whole, spill: None }
         .visit(operations, visit);

@@ -24,9 +24,9 @@ const POINTS: usize = 24;
 const EFFORT: Effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 4, tamper_one_in: 6 };
 
 /// The machines that files in state Through are played on, and those for files in state Behind.
-const THROUGH: [(Journal, Option<Behind>); 2] = [(Journal::Ordered, None), (Journal::Lagging, None)];
+const THROUGH: [(Journal, Option<Behind>); 2] = [(Journal::Ext4, None), (Journal::Lagging, None)];
 const BEHIND: [(Journal, Option<Behind>); 2] = [
-    (Journal::Ordered, Some(Behind { at_once: true, frames: 4 })),
+    (Journal::Ext4, Some(Behind { at_once: true, frames: 4 })),
     (Journal::Lagging, Some(Behind { at_once: true, frames: 0 })),
 ];
 

@@ -64,9 +64,9 @@ fn images(steps: &[Op], journal: Journal, behind: Option<Behind>) -> Vec<(usize,
 fn histories_go_on_behind_a_step_that_changes_nothing_as_without_it() {
     let behind = |at_once, frames| Some(Behind { at_once, frames });
     let machines = [
-        (Journal::Ordered, None, &CORE),
+        (Journal::Ext4, None, &CORE),
         (Journal::Lagging, None, &CORE),
-        (Journal::Ordered, behind(true, 2), &CORE_BEHIND),
+        (Journal::Ext4, behind(true, 2), &CORE_BEHIND),
         (Journal::Lagging, behind(false, 1), &CORE_BEHIND),
     ];
     let mut compared = 0;

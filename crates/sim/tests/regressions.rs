@@ -55,7 +55,7 @@ fn check(steps: &[Step]) {
 }
 
 fn check_in(behind: Option<Behind>, steps: &[Step]) {
-    for journal in [Journal::Ordered, Journal::Lagging] {
+    for journal in [Journal::Ext4, Journal::Lagging] {
         let history =
             History { journal, pool: TINY, behind, on_sync: false, spill: None, steps: steps.to_vec() };
         let counts = run(|worker| worker.check(&history, 0, Only::ALL));
@@ -334,7 +334,7 @@ fn nobody_else_takes_the_only_notice_of_lost_pages_of_a_new_file() {
 #[test]
 fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
     for bytes in [40, 1200] {
-        for journal in [Journal::Ordered, Journal::Lagging] {
+        for journal in [Journal::Ext4, Journal::Lagging] {
             let steps = [Op::Put(A, 0, bytes), Op::Lose(A), Op::Sync(A), Op::Expire].map(alone).to_vec();
             let history = History { journal, pool: TINY, behind: None, on_sync: true, spill: None, steps };
             run(|worker| worker.check(&history, 0, Only::ALL));
@@ -348,7 +348,7 @@ fn a_first_sync_tells_of_pages_that_were_lost_before_it() {
 #[test]
 fn a_removal_never_overtakes_the_rename_before_it() {
     for last in [Op::Unlink(A), Op::UnlinkRefused(A)] {
-        for journal in [Journal::Ordered, Journal::Lagging] {
+        for journal in [Journal::Ext4, Journal::Lagging] {
             let steps = [
                 Op::Put(A, 0, 40),
                 Op::Put(B, 0, 40),

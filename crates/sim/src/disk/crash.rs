@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::DiskState;
 use super::content::Content;
-use super::names::NameChange;
-use super::{DiskState, Journal};
+use super::journal::Change;
 use crate::known::Digest;
-use crate::random::Random;
+use crate::random::{Choices, Random};
 
 /// How much of what was not synced a power cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,22 +25,28 @@ pub enum Left {
 
 impl DiskState {
     /// What is left after a power cut, mounted again `later_s` seconds later.
-    pub fn crash(&self, left: Left, later_s: u64, random: &mut Random) -> Self {
+    pub fn crash(&self, left: Left, later_s: u64, random: &mut impl Choices) -> Self {
         let mut next = self.clone();
-        let journal = std::mem::take(&mut next.journal);
-        let mut lost: Vec<&NameChange> = Vec::new();
-        let cut = random.below(journal.len() + 1);
-        for (index, change) in journal.iter().enumerate() {
+        let mut journal = std::mem::take(&mut next.journal);
+        if left == Left::Any && self.rules.renames_by_halves {
+            let halved = |change: Change| match change.halves() {
+                Some(halves) => halves.to_vec(),
+                None => vec![change],
+            };
+            journal = journal.into_iter().flat_map(halved).collect();
+        }
+        let cut = if self.rules.ordered { random.choose(journal.len() + 1) } else { 0 };
+        for (index, change) in journal.into_iter().enumerate() {
             let chosen = match left {
                 Left::Synced | Left::Bytes => false,
                 Left::Everything | Left::Names => true,
-                Left::Any if self.ordering == Journal::Ordered => index < cut,
-                Left::Any => random.one_in(2),
+                Left::Any if self.rules.ordered => index < cut,
+                Left::Any => random.choose(2) == 0,
             };
-            if chosen && !lost.iter().any(|earlier| self.depends(change, earlier)) {
-                next.make_durable(change);
+            if chosen && !next.journal.iter().any(|earlier| self.depends(&change, earlier)) {
+                next.make_durable(&change);
             } else {
-                lost.push(change);
+                next.journal.push(change);
             }
         }
         let mut links = vec![0u64; next.inodes.len()];
@@ -66,6 +72,7 @@ impl DiskState {
                 next.settle_inode(id as u32, links, left, random);
             }
         }
+        next.journal.clear();
         let used: Vec<u64> = next.inodes.iter().flatten().map(|inode| inode.number).collect();
         next.free_numbers.retain(|(number, _)| !used.contains(number));
         next.now_unix_s += later_s;
@@ -74,7 +81,7 @@ impl DiskState {
         next.free_bytes = u64::MAX;
         next.watches.clear();
         next.notices.clear();
-        next.random = Random::new(random.draw());
+        next.random = Random::new(random.seed());
         next.version = 0;
         next
     }
@@ -104,7 +111,7 @@ impl DiskState {
     /// by their names, not by their places in the table, which nobody outside learns.
     pub fn digest(&self) -> Digest {
         let mut digest = Digest::default();
-        for number in [self.ordering as u64, self.now_unix_s, self.next_number, self.births.into()] {
+        for number in [self.kind as u64, self.now_unix_s, self.next_number, self.births.into()] {
             digest.add(number);
         }
         digest.add(self.free_numbers.len() as u64);
@@ -164,15 +171,18 @@ impl DiskState {
     }
 
     pub(super) fn sync_everything(&mut self) {
-        self.commit(|_| true);
+        self.commit_all();
         for id in 0..self.inodes.len() as u32 {
-            if self.inodes[id as usize].as_ref().is_some_and(|inode| inode.is_dirty()) {
+            if self.inodes[id as usize].as_ref().is_some_and(|inode| inode.is_dirty())
+                && self.rules.keeps_bytes
+            {
                 self.inode_mut(id).write_dirty();
             }
         }
     }
 
-    fn settle_inode(&mut self, id: u32, links: u64, left: Left, random: &mut Random) {
+    fn settle_inode(&mut self, id: u32, links: u64, left: Left, random: &mut impl Choices) {
+        let resized = self.first_resized(id);
         let is_touched = {
             let inode = self.inode(id);
             inode.is_directory
@@ -188,9 +198,9 @@ impl DiskState {
         let inode = self.inode_mut(id);
         let content = match left {
             Left::Synced | Left::Names => inode.durable.clone(),
-            Left::Everything | Left::Bytes if inode.is_dirty() => inode.newest(),
+            Left::Everything | Left::Bytes if inode.is_dirty() => inode.newest(resized),
             Left::Everything | Left::Bytes => inode.durable.clone(),
-            Left::Any => inode.any(random),
+            Left::Any => inode.any(resized, random),
         };
         inode.links = links;
         inode.opens = 0;
@@ -208,30 +218,36 @@ impl DiskState {
 }
 
 impl super::Inode {
+    /// The sizes that may be on disk while a truncation made at that time is not.
+    fn sizes_before(&self, resized: u64) -> Vec<u64> {
+        self.sizes.iter().filter(|(at, _)| *at < resized).map(|(_, size)| *size).collect()
+    }
+
     /// The disk has got everything that is dirty.
-    fn newest(&self) -> Content {
+    fn newest(&self, resized: u64) -> Content {
         let mut content = self.durable.clone();
-        for (block, version) in &self.versions {
-            content.set_block(*block as usize, version.clone());
+        for version in &self.versions {
+            content.set_block(version.index as usize, version.block.clone());
         }
-        content.size = self.sizes.last().copied().unwrap_or(content.size);
+        content.size = self.sizes_before(resized).last().copied().unwrap_or(content.size);
         content.trim();
         content
     }
 
     /// The disk has got some version of each block, and some size.
-    fn any(&self, random: &mut Random) -> Content {
+    fn any(&self, resized: u64, random: &mut impl Choices) -> Content {
         let mut content = self.durable.clone();
-        let mut blocks: Vec<u32> = self.versions.iter().map(|(block, _)| *block).collect();
+        let mut blocks: Vec<u32> = self.versions.iter().map(|version| version.index).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        for block in blocks {
-            let versions: Vec<_> = self.versions.iter().filter(|(of, _)| *of == block).collect();
-            if let Some((_, version)) = versions.get(random.below(versions.len() + 1)) {
-                content.set_block(block as usize, version.clone());
+        for index in blocks {
+            let versions: Vec<_> = self.versions.iter().filter(|version| version.index == index).collect();
+            if let Some(version) = versions.get(random.choose(versions.len() + 1)) {
+                content.set_block(index as usize, version.block.clone());
             }
         }
-        if let Some(size) = self.sizes.get(random.below(self.sizes.len() + 1)) {
+        let sizes = self.sizes_before(resized);
+        if let Some(size) = sizes.get(random.choose(sizes.len() + 1)) {
             content.size = *size;
         }
         content.trim();

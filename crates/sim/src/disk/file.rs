@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use holdfast_keeper::disk::{Access, Clock, Disk, DiskFile, Notice, Stat};
 use holdfast_pool::{Identity, Ownership};
 
-use super::names::NameChange;
+use super::journal::Change;
 use super::{DEVICE, FS_UUID, SECOND_NS, SimDisk, not_found};
 use crate::stage::{self, Kind};
 
@@ -197,7 +197,7 @@ impl DiskFile for SimFile {
                 Ok(())
             } else {
                 let mut seen = self.seen.load(Ordering::Relaxed);
-                let result = state.sync_file(self.id, &mut seen);
+                let result = state.sync_file(self.id, false, &mut seen);
                 self.seen.store(seen, Ordering::Relaxed);
                 result
             }
@@ -210,7 +210,7 @@ impl DiskFile for SimFile {
         stage::point(Kind::FileSync);
         let result = {
             let mut seen = self.seen.load(Ordering::Relaxed);
-            let result = self.disk.state().sync_data(self.id, &mut seen);
+            let result = self.disk.state().sync_file(self.id, true, &mut seen);
             self.seen.store(seen, Ordering::Relaxed);
             result
         };
@@ -378,15 +378,20 @@ impl SimDisk {
     pub fn describe(&self) -> String {
         let state = self.state();
         let names = state.journal.iter().map(|change| match change {
-            NameChange::Add { name, .. } => format!("+{}", String::from_utf8_lossy(name)),
-            NameChange::Remove { name, .. } => format!("-{}", String::from_utf8_lossy(name)),
-            NameChange::Move { from, to, .. } => {
+            Change::Add { name, .. } => format!("+{}", String::from_utf8_lossy(name)),
+            Change::Remove { name, .. } => format!("-{}", String::from_utf8_lossy(name)),
+            Change::Move { from, to, .. } => {
                 format!("{}->{}", String::from_utf8_lossy(&from.1), String::from_utf8_lossy(&to.1))
             }
+            Change::Exchange { one, two } => {
+                format!("{}<->{}", String::from_utf8_lossy(&one.1), String::from_utf8_lossy(&two.1))
+            }
+            Change::Size { inode, size, .. } => format!("file {inode} has {size} bytes"),
+            Change::Hole { inode, bytes, .. } => format!("file {inode} has a hole at {bytes:?}"),
         });
         let dirty = state.inodes.iter().flatten().filter(|inode| inode.is_dirty()).count();
         format!(
-            "names not on disk: [{}]; files with unsynced bytes: {dirty}",
+            "changes not on disk: [{}]; files with unsynced bytes: {dirty}",
             names.collect::<Vec<_>>().join(" ")
         )
     }

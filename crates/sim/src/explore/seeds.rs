@@ -19,7 +19,14 @@ const LOSING_ONE_IN: usize = 4;
 /// A long history; every other one with files in state Behind.
 pub fn seeded(seed: u64) -> History {
     let mut random = Random::of(&[seed, 1]);
-    let journal = if random.one_in(3) { Journal::Lagging } else { Journal::Ordered };
+    let lags = random.one_in(3);
+    let mut kernels = Random::of(&[seed, 7]);
+    let journal = match (lags, kernels.one_in(2)) {
+        (true, true) => Journal::Btrfs,
+        (true, false) => Journal::Lagging,
+        (false, true) => Journal::Xfs,
+        (false, false) => Journal::Ext4,
+    };
     let mut pool = [TINY, (4, 8, 1024), (6, 12, 512), (16, 16, 2048)][random.below(4)];
     let count = 5 + random.below(40);
     let names = 2 + random.below(4);

@@ -90,10 +90,10 @@ const FAILING_SPILL: [Op; 10] = [
 /// sequences of up to so many operations, spilling beside what else is under way, and deaths.
 pub fn spilled(operations: usize, visit: &mut dyn FnMut(Seedling)) {
     let machines = [
-        (Journal::Ordered, None, false),
+        (Journal::Ext4, None, false),
         (Journal::Lagging, None, false),
-        (Journal::Ordered, Some(Behind { at_once: true, frames: 2 }), false),
-        (Journal::Ordered, None, true),
+        (Journal::Ext4, Some(Behind { at_once: true, frames: 2 }), false),
+        (Journal::Ext4, None, true),
     ];
     let all = [&CORE_SPILL[..], &ALL_SPILL[..]].concat();
     for frames in [3, 8] {

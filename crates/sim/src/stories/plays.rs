@@ -65,7 +65,7 @@ pub(super) fn restarts(plays: &mut Plays) {
 /// that slot has the same.
 pub(super) fn reused_numbers() -> Vec<(History, History)> {
     let history = |operations: &[Op]| History {
-        journal: Journal::Ordered,
+        journal: Journal::Ext4,
         pool: TINY,
         behind: None,
         spill: None,
