@@ -236,7 +236,10 @@ impl Lookout {
     /// was told to have changed.
     fn add_unwatched(&self, scope: Scope, told: &mut HashMap<Place, (ReadFlags, Tale)>) {
         let changed = match scope {
-            Scope::All => self.read(&self.content, |inner| &mut inner.by_content).unwrap_or_default(),
+            Scope::All => self.read(&self.content, |inner| &mut inner.by_content).unwrap_or_else(|| {
+                // Notices were lost: any of them.
+                locked(&self.inner).by_place.keys().map(|place| (*place, ReadFlags::MODIFY)).collect()
+            }),
             Scope::Told | Scope::New => HashMap::new(),
         };
         for (place, events) in changed {

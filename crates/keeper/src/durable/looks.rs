@@ -16,7 +16,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_REMOVED, MARK_VOID};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Writers};
+use super::{Durable, KEEPER_ID, ManagedFile, Writers, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
 /// What has become of a removed file's slot: nothing of it is live, or will be.
@@ -98,6 +98,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// nobody; whether something else is to be done, which is [`Durable::look`]'s.
     pub fn hear(&self, file: &ManagedFile<D::File>, tale: Tale) -> bool {
         let row = &self.board.files()[file.slot as usize];
+        // Who gives its slot back meanwhile waits for this: no mark is another file's.
+        let _slot = locked(&file.expiring);
         if !self.is_looked_at(file) || !row.state().is_absorbed() {
             return false;
         }
@@ -114,7 +116,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if is_moved && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
         }
-        is_moved || tale.of_content && self.hear_cut(file, &stat)
+        is_moved || tale.of_content && self.hear_cut(file)
     }
 
     /// Whether a file has other attributes since the log stands for it, by its times: of a new file
@@ -132,12 +134,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Of a file in state Through that somebody outside seems to have cut, or made longer, the slot
     /// says so at once: the disk may have it from now on, and a replay could undo it.
-    fn hear_cut(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
+    fn hear_cut(&self, file: &ManagedFile<D::File>) -> bool {
         let row = &self.board.files()[file.slot as usize];
-        let is_cut = row.state() == FileState::Through
-            && !row.is_exclusive()
-            && row.seems_touched(stat.size, stat.links)
-            && !on(Canary::CutUnheard);
+        // A client that cuts it keeps the others out from before its call until it has told the
+        // size: one that came in between shows by either.
+        let known = row.size_hint.load(Ordering::SeqCst);
+        if row.state() != FileState::Through || row.is_exclusive() || on(Canary::CutUnheard) {
+            return false;
+        }
+        let Ok(stat) = file.held().stat() else { return false };
+        let is_touched = row.seems_touched(stat.size, stat.links);
+        let is_cut = is_touched && !row.is_exclusive() && row.size_hint.load(Ordering::SeqCst) == known;
         if is_cut && !std::mem::replace(&mut file.meta().seen.is_unsettled, true) {
             self.mark_conflict(file);
             self.note_foreign(file);
