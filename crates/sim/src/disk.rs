@@ -9,7 +9,7 @@
 //! kernel's own writing back, of which nobody hears before the next sync: either drops the dirty
 //! pages, of which no later sync writes what is not written again. Every description of the file
 //! hears of it once; one that was opened afterwards only if nobody had heard of it before
-//! (`errseq_sample`). Inode numbers are reused at once.
+//! (`errseq_sample`). Inode numbers are reused at once, but on btrfs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -278,7 +278,7 @@ impl DiskState {
     /// Gives an inode's number back when nothing holds it any more.
     fn reclaim(&mut self, id: u32) {
         let inode = self.inode(id);
-        if inode.links == 0 && inode.opens == 0 {
+        if inode.links == 0 && inode.opens == 0 && self.rules.reuses_numbers {
             let number = inode.number;
             self.free_numbers.push(number);
         }

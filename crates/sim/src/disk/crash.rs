@@ -60,7 +60,7 @@ impl DiskState {
         for (id, links) in links.into_iter().enumerate() {
             let Some(inode) = &next.inodes[id] else { continue };
             if links == 0 {
-                if !next.free_numbers.contains(&inode.number) {
+                if self.rules.reuses_numbers && !next.free_numbers.contains(&inode.number) {
                     next.free_numbers.push(inode.number);
                 }
                 next.inodes[id] = None;
