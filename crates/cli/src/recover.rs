@@ -9,6 +9,7 @@ use crate::args::RecoverArgs;
 use crate::locate;
 use crate::progress::Progress;
 use crate::report;
+use crate::words::{quoted, shown};
 
 /// The `recover` subcommand.
 pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
@@ -44,31 +45,24 @@ fn absolute(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     paths.iter().map(|path| if is_number(path) { Ok(path.clone()) } else { locate::absolute(path) }).collect()
 }
 
-/// A word that a shell leaves as it is.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
-}
-
 /// What to do about files that were not brought back, and about damage.
 pub fn advice(outcome: &Report, pool: &Path) -> String {
-    let pool = pool.display();
+    let pool = quoted(pool);
     let mut text = String::new();
     for file in outcome.files.iter().filter(|file| report::is_unresolved(file)) {
-        let named = quoted(&file.named);
+        let named = quoted(Path::new(&file.named));
+        let path = shown(&file.path);
         text += &match file.outcome.as_str() {
             "put off" => format!(
                 "{path} could not be brought back ({reason}). Its data stays in the pool: once nothing stands in the way, \
                  `holdfast recover --pool {pool}` tries again; or give it up with --discard {named}, after --export DIR\n",
-                path = file.path,
-                reason = file.reason,
+                reason = shown(&file.reason),
             ),
             _ => format!(
                 "{path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \
                  --force {named} (replay the log over it), --export DIR (save what the log holds), --discard {named} \
                  (forget it)\n",
-                path = file.path,
-                reason = file.reason,
+                reason = shown(&file.reason),
             ),
         };
     }
@@ -86,10 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_passed_on_as_a_shell_reads_them() {
-        assert_eq!(quoted("/srv/app.db-1"), "/srv/app.db-1");
-        assert_eq!(quoted("#12"), "'#12'");
-        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
+    fn numbers_of_slots_are_no_paths() {
         let paths = absolute(&["#12".into(), "/a".into(), "b".into()]).unwrap();
         assert_eq!(&paths[..2], [Path::new("#12"), Path::new("/a")]);
         assert!(paths[2].is_absolute());

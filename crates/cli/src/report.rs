@@ -10,6 +10,7 @@ use holdfast_keeper::status::Summary;
 use serde::Serialize;
 
 use crate::sizes::{human_bytes, human_count, human_ns};
+use crate::words::{shown, shown_lines};
 
 /// Prints to standard output; a reader that has seen enough (`| head`) is no failure.
 pub fn print(bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
@@ -24,7 +25,7 @@ pub fn print(bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
 
 /// Says something on standard error, in one write so that it is not torn by what others say there.
 pub fn say(text: &str) {
-    let line = format!("holdfast: {}\n", text.trim_end());
+    let line = format!("holdfast: {}\n", shown_lines(text.trim_end()));
     // There is nobody left to tell.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
@@ -89,10 +90,10 @@ pub fn counters(summary: &Summary) -> String {
         );
     }
     for file in &summary.bypassed {
-        let _ = writeln!(text, "  bypassed: {}: {}", file.path, file.reason);
+        let _ = writeln!(text, "  bypassed: {}: {}", shown(&file.path), file.reason);
     }
     for unseen in &summary.programs_unseen {
-        let _ = writeln!(text, "  not absorbed: what {} writes: {}", unseen.program, unseen.reason);
+        let _ = writeln!(text, "  not absorbed: what {} writes: {}", shown(&unseen.program), unseen.reason);
     }
     if let Some(report) = &summary.recovered {
         text += &recovery(report);
@@ -105,8 +106,9 @@ pub fn nothing_absorbed(summary: &Summary) -> Option<String> {
     if summary.writes_absorbed + summary.syncs_absorbed + summary.truncates_absorbed > 0 {
         return None;
     }
-    let files = summary.bypassed.iter().map(|file| format!("{}: {}", file.path, file.reason));
-    let programs = summary.programs_unseen.iter().map(|one| format!("{}: {}", one.program, one.reason));
+    let files = summary.bypassed.iter().map(|file| format!("{}: {}", shown(&file.path), file.reason));
+    let programs =
+        summary.programs_unseen.iter().map(|one| format!("{}: {}", shown(&one.program), one.reason));
     let mut reasons = programs.chain(files);
     let first = reasons.next()?;
     let more = match reasons.count() {
@@ -141,9 +143,9 @@ pub fn recovery(report: &Report) -> String {
 }
 
 fn recovered_file(file: &FileReport) -> String {
-    let reason = if file.reason.is_empty() { String::new() } else { format!(": {}", file.reason) };
+    let reason = if file.reason.is_empty() { String::new() } else { format!(": {}", shown(&file.reason)) };
     let (records, bytes) = (human_count(file.records), human_bytes(file.bytes));
-    format!("  {}: {} ({records} records, {bytes}){reason}\n", file.outcome, file.path)
+    format!("  {}: {} ({records} records, {bytes}){reason}\n", file.outcome, shown(&file.path))
 }
 
 /// Whether somebody has to look at the outcome: a file that was not brought back, or damage.

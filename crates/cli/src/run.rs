@@ -24,6 +24,7 @@ use crate::program::{self, Refused};
 use crate::recover::advice;
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
+use crate::words::{quoted, shown};
 use crate::{EXIT_KEEPER, elf, format, options, preload, report};
 
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just
@@ -208,8 +209,12 @@ fn refuse_unexpected_volatile(control: &mut Control, config: &KeeperConfig) -> a
 /// than their programs were promised.
 fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String>> {
     let Some(recovered) = control.status()?.summary.recovered else { return Ok(None) };
-    let undecided: Vec<_> =
-        recovered.files.iter().filter(|file| report::is_unresolved(file)).map(|file| &*file.path).collect();
+    let undecided: Vec<_> = recovered
+        .files
+        .iter()
+        .filter(|file| report::is_unresolved(file))
+        .map(|file| shown(&file.path))
+        .collect();
     if undecided.is_empty() || on(Canary::SetAsideUnsaid) {
         return Ok(None);
     }
@@ -218,7 +223,7 @@ fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String
          --pool {}` tries again and says why and what can be done; or start it all the same with --ignore-set-aside",
         if undecided.len() == 1 { "a file" } else { "files" },
         undecided.join(", "),
-        pool.display()
+        quoted(pool)
     )))
 }
 
@@ -286,7 +291,7 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
         Err(error) if error.busy => report::say(&format!("{error}. It recovers what was acknowledged")),
         Err(error) => report::say(&format!(
             "{error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",
-            config.pool.display()
+            quoted(&config.pool)
         )),
     }
     (summary, false)
@@ -298,7 +303,7 @@ fn say_not_drained(control: &mut Control, pool: &Path) {
         "not everything could be brought to the disk{}. It stays in the pool: remove the cause, then \
          `holdfast drain --pool {pool}` or `holdfast recover --pool {pool}`",
         errors.last().map(|error| format!(" ({error})")).unwrap_or_default(),
-        pool = pool.display()
+        pool = quoted(pool)
     ));
 }
 

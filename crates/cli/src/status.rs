@@ -13,6 +13,7 @@ use crate::args::{DrainArgs, StatusArgs};
 use crate::locate;
 use crate::report;
 use crate::sizes::{human_bytes, human_count};
+use crate::words::{quoted, shown_lines};
 
 /// What `status --json` prints.
 #[derive(Serialize)]
@@ -52,7 +53,7 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
                  `holdfast recover --pool {pool}`",
                 human_count(left.records),
                 left.files.len(),
-                pool = pool.display()
+                pool = quoted(&pool)
             );
         }
         report::print(format!("pool {}: no keeper runs and nothing is left to drain\n", pool.display()))?;
@@ -102,7 +103,7 @@ fn in_words(answer: &Answer) -> String {
         let next = if left.clean || left.records == 0 && left.damaged.is_empty() {
             String::new()
         } else {
-            format!("  the next run recovers it, or now: holdfast recover --pool {pool}\n")
+            format!("  the next run recovers it, or now: holdfast recover --pool {}\n", quoted(&answer.pool))
         };
         return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
     };
@@ -128,7 +129,7 @@ fn in_words(answer: &Answer) -> String {
         ("backlog at most", human_bytes(status.backlog_bytes)),
     ]);
     for error in &status.errors {
-        text += &format!("  error: {error}\n");
+        text += &format!("  error: {}\n", shown_lines(error));
     }
     text + &report::counters(&status.summary)
 }

@@ -8,7 +8,7 @@ use holdfast_siege::calibrate::WEAKER;
 use serde_json::Value;
 
 /// Seconds for each file system.
-const SAMPLE_S: u64 = 9;
+const SAMPLE_S: u64 = 6;
 
 fn calibrate(fs: &str) -> Cmd {
     Cmd::new(env!("CARGO_BIN_EXE_holdfast-siege")).args(["--calibrate", "--fs", fs])

@@ -5,12 +5,12 @@
 //! versions since the last sync, sizes that writes made lag independently of blocks, and changes of
 //! names become durable as [`rules`] says: with truncations and holes in the order of a journal
 //! ([`Journal::Ext4`], [`Journal::Xfs`]), or each by itself ([`Journal::Btrfs`],
-//! [`Journal::Lagging`]). A sync may fail once, and so may the
-//! kernel's own writing back, of which nobody hears before the next sync: either drops the dirty
-//! pages, of which no later sync writes what is not written again. Every description of the file
-//! hears of it once; one that was opened afterwards only if nobody had heard of it before
-//! (`errseq_sample`). Inode numbers are reused at once, and the number of a file that a power cut
-//! took is given again with its generation, as xfs does.
+//! [`Journal::Lagging`]). A sync may fail once, and so may the kernel's own writing back, of which
+//! nobody hears before the next sync: either drops the dirty pages, of which no later sync writes
+//! what is not written again. Every description of the file hears of it once; one that was opened
+//! afterwards only if nobody had heard of it before (`errseq_sample`). Inode numbers are reused at
+//! once, but on btrfs, and the number of a file that a power cut took is given again with its
+//! generation, as xfs does.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -281,7 +281,7 @@ impl DiskState {
     /// Gives an inode's number back when nothing holds it any more.
     fn reclaim(&mut self, id: u32) {
         let inode = self.inode(id);
-        if inode.links == 0 && inode.opens == 0 {
+        if inode.links == 0 && inode.opens == 0 && self.rules.reuses_numbers {
             let next = (inode.number, inode.generation + 1);
             self.free_numbers.push(next);
         }

@@ -1,5 +1,5 @@
-// A function of the program's own under every name in names.h. It looks up the next library's at its
-// first call and jumps there ever after, with all arguments and the stack as they were.
+// A function of the program's own under every name in names.h. It looks up the next library's at
+// its first call and jumps there ever after, with all arguments and the stack as they were.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

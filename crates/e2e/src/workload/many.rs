@@ -168,7 +168,7 @@ impl Crew {
         let whole = &bytes[..whole_bytes(bytes)];
         let rest = &bytes[whole.len()..];
         let is_cut_short = self.disk_may_fail
-            && bytes.len() % PAGE_BYTES == 0
+            && bytes.len().is_multiple_of(PAGE_BYTES)
             && (0..self.writers()).any(|writer| {
                 let done = noted.get(&writer).copied().unwrap_or_default();
                 let next = Operations::new(self.seed, writer).nth(done as usize);

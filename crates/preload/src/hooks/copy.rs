@@ -209,8 +209,8 @@ fn length_of(word: usize) -> usize {
     if patch::is_musl() { word & 0xffff_ffff } else { word }
 }
 
-/// Leaves the files of all descriptors in a message to the kernel. An address that cannot be read is
-/// the kernel's to refuse.
+/// Leaves the files of all descriptors in a message to the kernel. An address that cannot be read
+/// is the kernel's to refuse.
 unsafe fn give_away(message: *const msghdr) {
     if message.is_null() || !memory::is_range_readable(message.addr(), size_of::<msghdr>()) {
         return;

@@ -62,6 +62,7 @@ impl DiskState {
             if links == 0 {
                 let (number, generation) = (inode.number, inode.generation);
                 match next.free_numbers.iter_mut().find(|(free, _)| *free == number) {
+                    _ if !self.rules.reuses_numbers => {}
                     // The last of them: an earlier one was freed before, by which that came to its
                     // generation.
                     Some((_, newest)) => *newest = generation.max(*newest),

@@ -59,9 +59,11 @@ pub struct Rules {
     pub exchange_moves: bool,
     /// The sync of a directory covers its own names.
     pub directory_sync_of_itself: bool,
-    /// A rename to another directory leaves the old name, too, where only the new directory was
-    /// synced.
+    /// A rename to a free name in another directory leaves the old one, too, where only the new
+    /// directory was synced.
     pub renames_by_halves: bool,
+    /// The number of an inode that is gone is the next new one's.
+    pub reuses_numbers: bool,
     /// What a sync covered stays: false is a disk that lies.
     pub keeps_bytes: bool,
 }
@@ -85,6 +87,7 @@ impl Journal {
             exchange_moves: true,
             directory_sync_of_itself: false,
             renames_by_halves: false,
+            reuses_numbers: true,
             keeps_bytes: true,
         };
         match self {
@@ -98,6 +101,7 @@ impl Journal {
                 directory_sync: Covers::Own,
                 directory_sync_of_itself: true,
                 renames_by_halves: true,
+                reuses_numbers: false,
                 ..one_journal
             },
             Self::Lagging => Rules {
