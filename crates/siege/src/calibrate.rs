@@ -344,6 +344,11 @@ pub static WEAKER: &[Weaker] = &[
         reason: "where its log of syncs would be wrong or long, btrfs commits the transaction instead; each \
                  kernel has other cases",
         case: "cut a/live; rename a/old b/moved2; fsync b/moved2",
-        stronger: |rules| Rules { sync_of_moved: Covers::All, ..rules },
+        stronger: |rules| Rules {
+            sync_of_moved: Covers::All,
+            sync: Covers::All,
+            data_sync: Covers::All,
+            ..rules
+        },
     },
 ];

@@ -30,8 +30,9 @@ impl DiskState {
         let mut journal = std::mem::take(&mut next.journal);
         if left == Left::Any && self.rules.renames_by_halves {
             let halved = |change: Change| match change.halves() {
-                Some(halves) => halves.to_vec(),
-                None => vec![change],
+                // One over a file needs a sync for that.
+                Some(halves) if !change.replaces() => halves.to_vec(),
+                _ => vec![change],
             };
             journal = journal.into_iter().flat_map(halved).collect();
         }

@@ -50,10 +50,14 @@ impl Change {
         }
     }
 
-    /// A rename to a free name in another directory as two changes: the new name comes, the old one
-    /// goes. One over a file is whole.
+    /// Whether it is a rename over a file.
+    pub(super) fn replaces(&self) -> bool {
+        matches!(self, Self::Move { replaced: Some(_), .. })
+    }
+
+    /// A rename to another directory as two changes: the new name comes, the old one goes.
     pub(super) fn halves(&self) -> Option<[Self; 2]> {
-        let Self::Move { from, to, inode, replaced: None } = self else { return None };
+        let Self::Move { from, to, inode, .. } = self else { return None };
         let added = Self::Add { directory: to.0, name: to.1.clone(), inode: *inode };
         let removed = Self::Remove { directory: from.0, name: from.1.clone(), inode: *inode };
         (from.0 != to.0).then_some([added, removed])
@@ -82,8 +86,7 @@ impl DiskState {
     }
 
     /// What the sync of a directory makes durable where each has its own: names that came to it or
-    /// went, and its own where the rules say so. Of a file that came from elsewhere the old name
-    /// may stay.
+    /// went, and its own where the rules say so. Of a file that came from elsewhere the old name may stay.
     pub(super) fn commit_directory(&mut self, id: u32) {
         if self.rules.renames_by_halves {
             let halved = |change: Change| match (change.halves(), &change) {

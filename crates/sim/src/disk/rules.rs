@@ -59,8 +59,8 @@ pub struct Rules {
     pub exchange_moves: bool,
     /// The sync of a directory covers its own names.
     pub directory_sync_of_itself: bool,
-    /// A rename to a free name in another directory leaves the old one, too, where only the new
-    /// directory was synced.
+    /// A rename to another directory leaves the old name, too, where only the new directory was
+    /// synced.
     pub renames_by_halves: bool,
     /// The number of an inode that is gone is the next new one's.
     pub reuses_numbers: bool,
