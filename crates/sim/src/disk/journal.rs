@@ -50,6 +50,11 @@ impl Change {
         }
     }
 
+    /// Whether a name goes with it.
+    pub(super) fn moves(&self) -> bool {
+        matches!(self, Self::Remove { .. } | Self::Move { .. } | Self::Exchange { .. })
+    }
+
     /// Whether it is a rename over a file.
     pub(super) fn replaces(&self) -> bool {
         matches!(self, Self::Move { replaced: Some(_), .. })
@@ -86,7 +91,8 @@ impl DiskState {
     }
 
     /// What the sync of a directory makes durable where each has its own: names that came to it or
-    /// went, and its own where the rules say so. Of a file that came from elsewhere the old name may stay.
+    /// went, and its own where the rules say so. Of a file that came from elsewhere the old name
+    /// may stay.
     pub(super) fn commit_directory(&mut self, id: u32) {
         if self.rules.renames_by_halves {
             let halved = |change: Change| match (change.halves(), &change) {
