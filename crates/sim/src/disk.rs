@@ -408,7 +408,7 @@ impl DiskState {
         let moves = || self.journal.iter().any(Pending::moves);
         match () {
             () if inode.is_moved => covers.max(rules.sync_of_moved),
-            () if inode.in_journal && moves() => covers.max(rules.sync_beside_moves),
+            () if (inode.in_journal || inode.is_dirty()) && moves() => covers.max(rules.sync_beside_moves),
             () => covers,
         }
     }

@@ -116,6 +116,12 @@ impl DiskState {
             let Change::Add { inode, .. } = earlier else { return false };
             return later.reshapes() == Some(*inode);
         }
+        // Where a rename may be there by half, so may the end of the file: its other name stays.
+        if self.rules.renames_by_halves
+            && let (Change::Remove { .. }, Change::Remove { .. }) = (later, earlier)
+        {
+            return later.names() == earlier.names();
+        }
         let numbers = |change: &Change| -> Vec<u64> {
             change.inodes().iter().map(|id| self.inode(*id).number).collect()
         };
