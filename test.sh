@@ -160,7 +160,7 @@ while IFS= read -r line; do summary+=("$line"); done <"$beside/summary"
 rm -rf "$beside"
 # It needs the build with deliberate bugs, too.
 step "siege: short sequences of operations, cut and compared" 300 cargo test -p holdfast-siege --no-fail-fast --lib --bins --test siege -- --test-threads=1
-step "calibration: the simulator's disks, held to the kernels" 200 cargo test -p holdfast-siege --no-fail-fast --test calibration -- --test-threads=1
+step "calibration: the simulator's disks, held to the kernels" 200 cargo test -p holdfast-siege --no-fail-fast --test calibration -- --test-threads=2
 step "end to end: histories" 300 cargo test -p holdfast-e2e --no-fail-fast --test histories -- --test-threads=2
 storm() {
     in_time "$1" "end to end: $2" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$2" -- --test-threads=2

@@ -127,6 +127,7 @@ fn make_files(disk: &mut DiskState) -> io::Result<()> {
         disk.put(path, Some(0), &[letter; 3 * UNIT as usize])?;
     }
     disk.sync_file_system();
+    disk.forget_inodes();
     Ok(())
 }
 

@@ -95,6 +95,8 @@ struct Inode {
     in_journal: bool,
     /// And what it has is more than names.
     is_journal_data: bool,
+    /// No program has touched it since the disk was mounted, as far as somebody asks.
+    is_unread: bool,
     /// And it got or lost names, or, of a directory, names in it went.
     is_moved: bool,
 }
@@ -246,6 +248,7 @@ impl DiskState {
             refuses_next: false,
             in_journal: true,
             is_journal_data: true,
+            is_unread: false,
             is_moved: false,
         })));
         self.version += 1;
@@ -403,9 +406,14 @@ impl DiskState {
         } else if inode.is_dirty() {
             if data { rules.data_sync_of_bytes } else { rules.sync_of_bytes }
         } else {
-            rules.sync_of_clean
+            Covers::Nothing
         };
-        if inode.is_moved { covers.max(rules.sync_of_moved) } else { covers }
+        let moves = || self.journal.iter().any(Pending::moves);
+        match () {
+            () if inode.is_moved => covers.max(rules.sync_of_moved),
+            () if (inode.in_journal || inode.is_dirty()) && moves() => covers.max(rules.sync_beside_moves),
+            () => covers,
+        }
     }
 
     /// Whether an `fsync` of an inode makes all changes of names durable: a journal commits

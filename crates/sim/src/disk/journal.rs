@@ -50,6 +50,11 @@ impl Change {
         }
     }
 
+    /// Whether a name goes with it.
+    pub(super) fn moves(&self) -> bool {
+        matches!(self, Self::Remove { .. } | Self::Move { .. } | Self::Exchange { .. })
+    }
+
     /// Whether it is a rename over a file.
     pub(super) fn replaces(&self) -> bool {
         matches!(self, Self::Move { replaced: Some(_), .. })
@@ -86,7 +91,8 @@ impl DiskState {
     }
 
     /// What the sync of a directory makes durable where each has its own: names that came to it or
-    /// went, and its own where the rules say so. Of a file that came from elsewhere the old name may stay.
+    /// went, and its own where the rules say so. Of a file that came from elsewhere the old name
+    /// may stay.
     pub(super) fn commit_directory(&mut self, id: u32) {
         if self.rules.renames_by_halves {
             let halved = |change: Change| match (change.halves(), &change) {
@@ -109,6 +115,12 @@ impl DiskState {
         if later.reshapes().is_some() != earlier.reshapes().is_some() {
             let Change::Add { inode, .. } = earlier else { return false };
             return later.reshapes() == Some(*inode);
+        }
+        // Where a rename may be there by half, so may the end of the file: its other name stays.
+        if self.rules.renames_by_halves
+            && let (Change::Remove { .. }, Change::Remove { .. }) = (later, earlier)
+        {
+            return later.names() == earlier.names();
         }
         let numbers = |change: &Change| -> Vec<u64> {
             change.inodes().iter().map(|id| self.inode(*id).number).collect()

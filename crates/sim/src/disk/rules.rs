@@ -42,11 +42,13 @@ pub struct Rules {
     pub sync_of_bytes: Covers,
     /// `fdatasync` of such a file.
     pub data_sync_of_bytes: Covers,
-    /// `fsync` or `fdatasync` of a file of which nothing changed.
-    pub sync_of_clean: Covers,
+    /// A file that is read from the disk counts as made or cut since the last commit.
+    pub reading_joins: bool,
     /// At the least, any sync of a file that got or lost names since it was made, or of a directory
     /// that lost any.
     pub sync_of_moved: Covers,
+    /// At the least, any sync of a changed file while names somewhere were moved or removed.
+    pub sync_beside_moves: Covers,
     /// `fsync` of a directory in which no name changed.
     pub clean_directory_sync: Covers,
     /// `fsync` of a directory in which names changed.
@@ -78,8 +80,9 @@ impl Journal {
             data_sync_of_names: Covers::Nothing,
             sync_of_bytes: Covers::Nothing,
             data_sync_of_bytes: Covers::Nothing,
-            sync_of_clean: Covers::Nothing,
+            reading_joins: false,
             sync_of_moved: Covers::Nothing,
+            sync_beside_moves: Covers::Nothing,
             clean_directory_sync: Covers::Nothing,
             directory_sync: Covers::All,
             journals_sizes: true,
