@@ -133,7 +133,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Takes off what slots hold by now. Not with the directories locked: who holds a file's meta
     /// may want them.
     fn note_held(&self) {
-        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        self.forget_removed();
         self.note_renames();
     }
 

@@ -61,7 +61,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<u64>, pace: Pace) -> bool {
         self.beat();
         self.follow_names();
-        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
+        self.forget_removed();
         // What is settled below is on disk; directory syncs need not ask for it any more.
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
         let (void, live): (Vec<_>, Vec<_>) =
@@ -96,11 +96,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Gives back what removed files hold: their directories are synced, nothing else.
     pub fn release_removed(&self) {
         self.removed_files.store(0, Ordering::SeqCst);
+        self.forget_removed();
         let mut void = self.managed();
         void.retain(|file| file.meta().marks & GONE != 0);
         if self.sync_names(&void, &[]) {
             self.free_segments();
         }
+    }
+
+    /// Takes what is removed from the list of what is about to be: a file on it stays open, and
+    /// keeps its space.
+    pub(super) fn forget_removed(&self) {
+        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
     }
 
     /// A file was removed for good. Rings the expirer when enough were.

@@ -41,6 +41,8 @@ pub struct Tale {
 pub(crate) struct Seen {
     /// The time of change of a file whose attributes are not watched yet, as seen last; else 0.
     changed_ns: i64,
+    /// The names it had been given by clients then: to be renamed moves the time of change, too.
+    names_pushed: u64,
     /// State Behind: the size that the kernel had, and the count of truncations by clients then.
     size: u64,
     resizes: u64,
@@ -89,7 +91,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// The log is about to stand for a file: what it is now is not somebody else's change.
     pub fn begin_looks(&self, file: &ManagedFile<D::File>) {
         if let Ok(stat) = file.held().stat() {
-            file.meta().seen.changed_ns = stat.changed_ns;
+            let mut meta = file.meta();
+            (meta.seen.changed_ns, meta.seen.names_pushed) = (stat.changed_ns, meta.names_pushed);
+            drop(meta);
             self.board.files()[file.slot as usize].set_ownership(print_of(&stat));
         }
     }
@@ -120,7 +124,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Whether a file has other attributes since the log stands for it, by its times: of a new file
-    /// no notice tells. Who writes moves both, and a client that sets attributes says so.
+    /// no notice tells. Who writes moves both, a client that sets attributes says so, and one that
+    /// renames the file has the slot hold its new name first.
     fn seems_set(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
         let mut meta = file.meta();
         let before_ns = meta.seen.changed_ns;
@@ -128,6 +133,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return false;
         }
         meta.seen.changed_ns = stat.changed_ns;
+        let names_pushed = meta.names_pushed;
+        if std::mem::replace(&mut meta.seen.names_pushed, names_pushed) != names_pushed {
+            return false;
+        }
         let is_known = self.board.files()[file.slot as usize].knows_ownership();
         is_known && stat.changed_ns != stat.modified_ns
     }
