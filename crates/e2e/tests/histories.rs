@@ -16,6 +16,7 @@ use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::{need, report, tally};
+use rustix::process::Signal;
 
 #[path = "histories/recovered.rs"]
 mod recovered;
@@ -487,9 +488,14 @@ fn h27_recovery_writes_to_no_other_file() {
     disk.settle();
     let mut run = Running::python(&pool, &[LATE], APPEND, &file);
     run.until("ack 20");
-    run.kill_all(&pool);
+    // Within the allowance for a file's times: later on they, too, would tell that it is another
+    // one.
+    let mut stopped = proc::keepers(&pool.path);
+    stopped.extend(proc::descendants(run.child.id()));
+    stopped.iter().for_each(|pid| proc::signal(*pid, Signal::STOP));
     std::fs::rename(&file, disk.root.join("kept")).expect("rename");
     std::fs::write(&file, "of somebody else").expect("file");
+    run.kill_all(&pool);
     // Only processes died: by itself recovery would write to no file at all.
     let told = pool.recover(&["--replay"]);
     let found = std::fs::read_to_string(&file).expect("file");
@@ -650,6 +656,9 @@ fn play(test: &str, bug: Option<&str>, holdfast: &Path) -> (bool, String) {
     (passed, output.told())
 }
 
+/// How often a test is played with a rule taken out, until it fails.
+const PLAYS_MAX: usize = 3;
+
 /// Every test above, with all rules and with each of those taken out that it is about.
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
@@ -666,7 +675,13 @@ fn every_rule_that_is_taken_out_is_missed() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some((test, bug)) = plays.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (passed, told) = play(test, *bug, &holdfast);
+                    let (mut passed, mut told) = play(test, *bug, &holdfast);
+                    // Another rule may stand in, by how late something comes.
+                    for _ in 1..PLAYS_MAX {
+                        if passed && bug.is_some() {
+                            (passed, told) = play(test, *bug, &holdfast);
+                        }
+                    }
                     if passed != bug.is_none() {
                         let what = if passed { "SURVIVED" } else { "fails with all rules" };
                         let told = if passed { String::new() } else { told };
