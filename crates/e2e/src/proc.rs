@@ -1,7 +1,10 @@
 //! Processes as /proc shows them: who descends from whom, which one is the keeper of a pool, how
 //! much CPU one used. Signals go to ids found here, never to names.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Child;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -138,4 +141,13 @@ pub fn wait_until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) 
         assert!(started.elapsed() < limit, "waited {limit:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The lines that a child with a piped standard output says, as they come.
+pub fn lines(child: &mut Child) -> Receiver<String> {
+    let stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let (sender, lines) = std::sync::mpsc::channel();
+    // Ends with the program's output, or with the receiver.
+    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
 }

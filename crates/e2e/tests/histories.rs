@@ -3,7 +3,7 @@
 //! that it is about is taken out: [`every_rule_that_is_taken_out_is_missed`] does so, with a build
 //! that can have deliberate bugs.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -79,12 +79,7 @@ struct Running {
 impl Running {
     fn start(cmd: &Cmd) -> Self {
         let mut child = cmd.spawn();
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let (sender, lines) = std::sync::mpsc::channel();
-        // Ends with the program's output, or with the receiver.
-        std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
+        let lines = proc::lines(&mut child);
         Self { child, lines, family: Vec::new() }
     }
 

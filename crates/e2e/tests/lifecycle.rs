@@ -47,12 +47,7 @@ struct Run {
 impl Run {
     fn start(cmd: &Cmd) -> Self {
         let mut child = cmd.spawn();
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let (sender, lines) = std::sync::mpsc::channel();
-        // Ends with the program's output, or with the receiver.
-        std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
+        let lines = proc::lines(&mut child);
         let stderr = Arc::new(Mutex::new(String::new()));
         let (said, more) = (stderr.clone(), BufReader::new(child.stderr.take().expect("piped")).lines());
         std::thread::spawn(move || {

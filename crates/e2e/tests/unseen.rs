@@ -3,7 +3,7 @@
 //! the log has acknowledged bytes of the file; then the power is cut. What the file system had
 //! committed must stay so: nothing is undone, and nothing comes back.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -87,12 +87,7 @@ struct Running {
 impl Running {
     fn start(cmd: &Cmd) -> Self {
         let mut child = cmd.spawn();
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let (sender, lines) = std::sync::mpsc::channel();
-        // Ends with the program's output, or with the receiver.
-        std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
+        let lines = proc::lines(&mut child);
         Self { child, lines }
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use holdfast_board::{FileTime, Times};
 use holdfast_media::Bytes;
-use holdfast_pool::{Identity, Ownership, Parent};
+use holdfast_pool::{Identity, Mount, Ownership, Parent, Stamp};
 
 mod commit;
 mod fsync;
@@ -45,6 +45,21 @@ pub struct Stat {
     pub is_fixed: bool,
     /// When it was made, in nanoseconds since 1970, if the file system tells. It never changes.
     pub born_ns: Option<i64>,
+}
+
+impl Stat {
+    /// What a slot says of a file of which the file system says this, in the boot `boot`.
+    pub fn stamp(&self, boot: [u8; 16], is_on_disk: bool) -> Stamp {
+        Stamp {
+            is_on_disk,
+            size: self.size,
+            modified_ns: self.modified_ns,
+            changed_ns: self.changed_ns,
+            born_ns: self.born_ns,
+            mount: Mount { boot, id: self.mount },
+            ownership: self.ownership,
+        }
+    }
 }
 
 /// What the clock says, and between which two moments the machine was booted according to it: they

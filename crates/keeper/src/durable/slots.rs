@@ -10,7 +10,7 @@ use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Mount, Parent, Stamp, Taken,
+    Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Parent, Stamp, Taken,
 };
 
 use super::ledger::Order;
@@ -150,15 +150,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// What a slot says of a file of which the file system says `stat`.
     pub(crate) fn stamp_of(&self, stat: &Stat, is_on_disk: bool) -> Stamp {
-        Stamp {
-            is_on_disk,
-            size: stat.size,
-            modified_ns: stat.modified_ns,
-            changed_ns: stat.changed_ns,
-            born_ns: stat.born_ns,
-            mount: Mount { boot: self.disk.boot(), id: stat.mount },
-            ownership: stat.ownership,
-        }
+        stat.stamp(self.disk.boot(), is_on_disk)
     }
 
     /// The directory of a path, as its file system knows it. One that cannot be looked at stays

@@ -13,7 +13,7 @@ use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
     HintKind, Left, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID,
-    Mount, Slots, Stamp,
+    Slots,
 };
 
 use super::compare::{finish, torn};
@@ -85,17 +85,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Persists that what comes now is our own: should we die in it, the next recovery goes on.
     fn take_in_hand(&self, file: &SlotFile, stat: &Stat, witness: Witness) {
         let (slots, clock) = (self.slots(), self.disk.clock());
-        let stamp = Stamp {
-            // In a page cache that lived on it may not be on disk; and a clock that is behind would
-            // let our own changes look older.
-            is_on_disk: witness == Witness::Cut && stat.changed_ns <= clock.now_ns as i64,
-            size: stat.size,
-            modified_ns: stat.modified_ns,
-            changed_ns: stat.changed_ns,
-            born_ns: stat.born_ns,
-            mount: Mount { boot: self.disk.boot(), id: stat.mount },
-            ownership: stat.ownership,
-        };
+        // In a page cache that lived on it may not be on disk; and a clock that is behind would let
+        // our own changes look older.
+        let is_on_disk = witness == Witness::Cut && stat.changed_ns <= clock.now_ns as i64;
+        let stamp = stat.stamp(self.disk.boot(), is_on_disk);
         self.beat();
         slots.set_left(file.slot, Left::InHand);
         slots.set_marks(file.slot, slots.marks(file.slot) | MARK_AHEAD);

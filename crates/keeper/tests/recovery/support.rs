@@ -32,15 +32,7 @@ pub fn pass() {
 pub fn stamp(path: &Path, is_on_disk: bool) -> Stamp {
     let disk = OsDisk::new();
     let stat = disk.hold(path).unwrap().stat().unwrap();
-    Stamp {
-        is_on_disk,
-        size: stat.size,
-        modified_ns: stat.modified_ns,
-        changed_ns: stat.changed_ns,
-        born_ns: stat.born_ns,
-        mount: Mount { boot: disk.boot(), id: stat.mount },
-        ownership: stat.ownership,
-    }
+    stat.stamp(disk.boot(), is_on_disk)
 }
 
 /// The directory of a path, as slots know it.
