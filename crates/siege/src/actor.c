@@ -289,6 +289,7 @@ static int step(const char *verb, const char *path, const char *to) {
     // What the oracle puts between.
     if (IS("range")) return with_synced(path, flush_range);
     if (IS("commit")) return commit();
+    if (IS("nothing")) return 0;
     fprintf(stderr, "no such verb: %s\n", verb);
     _exit(3);
 }

@@ -19,8 +19,9 @@ use serde::Serialize;
 use crate::loopback::{Loop, forget_btrfs};
 
 const UNMOUNT_MAX: Duration = Duration::from_secs(20);
-/// How often the copy at a cut is made anew because the kernel wrote meanwhile.
-const COPIES_MAX: usize = 20;
+/// How long the kernel may take to come to rest: on a busy machine others' writes keep its threads
+/// from ending ours.
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// A kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize)]
@@ -157,7 +158,8 @@ impl Mounted<'_> {
             ensure!(fields.len() > 8, "/sys/block/{name}/stat says {told}");
             Ok(format!("{} writes, {} under way", fields[4], fields[8]))
         };
-        for _ in 0..COPIES_MAX {
+        let started = Instant::now();
+        while started.elapsed() < REST_MAX {
             let before = activity()?;
             self.disk.copy("running", "cut")?;
             if activity()? == before && before.ends_with(" 0 under way") {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::disk::Kind;
-use crate::op::{Case, Pattern, Who};
+use crate::op::{Case, Who};
 use crate::oracle::Oracle;
 use crate::play::{Stage, Tools};
 use crate::sequence;
@@ -37,8 +37,6 @@ pub struct Plan {
     pub shorten: bool,
     /// Of one and two operations: only what the program does by itself.
     pub alone: bool,
-    /// Cases with such steps may differ: that is known, and open.
-    pub open: Vec<Pattern>,
     /// How many cases at once.
     pub workers: usize,
     /// How many cases of each length at most.
@@ -56,9 +54,6 @@ pub struct Found {
     pub native_runs: u64,
     /// Cases whose recovery found records.
     pub with_records: u64,
-    /// Cases that perhaps differ, as it is known of them: what explains others at once does not
-    /// explain them.
-    pub open: u64,
     /// Cases that could not be judged because the kernel could not mount what it left natively.
     pub unjudged: BTreeMap<String, String>,
     /// Cases in which a file was set aside because of an outsider.
@@ -110,12 +105,7 @@ pub fn explore(
             });
             while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
                 let Some(case) = queue.next(plan, *length) else { break };
-                let is_open = plan.open.iter().any(|pattern| pattern.is_in(&case));
-                let explained = |case: &Case| if is_open { Some(String::new()) } else { contained(case) };
-                let mut verdict = verdict::judge(&stage, &oracle, plan.fs, &case, &explained)?;
-                if is_open && (verdict.known.take().is_some() || verdict.difference.take().is_some()) {
-                    found.lock().expect("no holder panics").open += 1;
-                }
+                let verdict = verdict::judge(&stage, &oracle, plan.fs, &case, &contained)?;
                 {
                     let mut found = found.lock().expect("no holder panics");
                     *found.cases.entry(*length).or_default() += 1;

@@ -14,7 +14,7 @@ use holdfast_e2e::{need, tally};
 use holdfast_siege::calibrate::{self, Wrong, calibrate};
 use holdfast_siege::disk::Kind;
 use holdfast_siege::explore::{Found, Plan, explore, in_seconds};
-use holdfast_siege::op::{Case, Pattern};
+use holdfast_siege::op::Case;
 use holdfast_siege::play::Tools;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::getpid;
@@ -97,9 +97,6 @@ struct Args {
     /// The `holdfast` to test [default: HOLDFAST_BIN, or target/release/holdfast].
     #[arg(long, value_name = "PATH")]
     holdfast: Option<PathBuf>,
-    /// Cases with such a step (`o:*`, `utimens`) may differ: they are counted, and nothing else.
-    #[arg(long, value_name = "WHO:VERB")]
-    open: Vec<Pattern>,
     /// Let so many milliseconds go by after each step of an outsider: what is then still different
     /// was not noticed at all, and what no longer is was noticed too late.
     #[arg(long, value_name = "MS", default_value_t = 0)]
@@ -184,7 +181,6 @@ fn play(args: &Args, home: &Path) -> anyhow::Result<bool> {
             keep_going: args.keep_going,
             shorten: !args.whole && args.case.is_none(),
             alone: args.alone,
-            open: args.open.clone(),
             workers: if args.case.is_some() { 1 } else { args.workers },
             cases_max: args.cases,
         };
@@ -294,9 +290,6 @@ fn tell(fs: Kind, args: &Args, found: &Found) {
         found.native_runs,
         args.seed
     );
-    if !args.open.is_empty() {
-        println!("summary: {}: {} more cases differ as it is known, and are open", fs.name(), found.open);
-    }
     for (case, trouble) in &found.unjudged {
         println!("summary: {}: not judged, since natively `{case}` ends with: {trouble}", fs.name());
     }

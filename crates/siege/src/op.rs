@@ -111,6 +111,10 @@ pub static VERBS: &[Verb] = &[
     verb("sync", Theme::Syncs, 0, false),
 ];
 
+/// What stands in the place of a step that the oracle leaves out. It changes nothing, and keeps the
+/// tags of the others and the files that the case begins with.
+pub static NOTHING: Verb = verb("nothing", Theme::Syncs, 0, false);
+
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -133,6 +137,30 @@ impl Step {
     /// Whether it changes nothing that a sync would not.
     pub fn is_sync(&self) -> bool {
         self.verb.theme == Theme::Syncs
+    }
+
+    /// Whether it was left out.
+    pub fn is_nothing(&self) -> bool {
+        *self.verb == NOTHING
+    }
+
+    /// Whether it has to do with what an earlier step changed: names it, or is a sync that was asked
+    /// to make it durable.
+    pub fn has_to_do_with(&self, change: &Self) -> bool {
+        let by_itself = self.paths.is_empty() || self.who == Who::O && self.is_sync();
+        let beneath =
+            |path: &str, dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
+        by_itself
+            || self.paths.iter().any(|path| {
+                change.paths.iter().any(|changed| {
+                    let entry = change.verb.theme == Theme::Names
+                        && changed.rsplit_once('/').is_some_and(|(dir, _)| dir == path);
+                    path == changed
+                        || entry
+                        || beneath(path, changed)
+                        || !self.is_sync() && beneath(changed, path)
+                })
+            })
     }
 
     /// Under which name its file stands once it is done.
@@ -172,40 +200,6 @@ impl FromStr for Step {
         ensure!(paths.len() == verb.paths, "{name} takes {} paths", verb.paths);
         ensure!(paths.iter().all(|path| path.len() < 60), "a path has less than 60 bytes");
         Ok(Self { who, verb, paths })
-    }
-}
-
-/// Some steps, by who makes them and what they do: `o:*`, `utimens`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    who: Option<Who>,
-    verb: Option<&'static Verb>,
-}
-
-impl Pattern {
-    /// Whether a step of the case is one of them.
-    pub fn is_in(&self, case: &Case) -> bool {
-        let fits = |step: &Step| {
-            self.who.is_none_or(|who| who == step.who) && self.verb.is_none_or(|verb| verb == step.verb)
-        };
-        case.steps.iter().any(fits)
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Self> {
-        let (who, verb) = match text.split_once(':') {
-            Some(("p", verb)) => (Some(Who::P), verb),
-            Some(("q", verb)) => (Some(Who::Q), verb),
-            Some(("o", verb)) => (Some(Who::O), verb),
-            Some((who, _)) => bail!("{text}: {who} is nobody (p, q or o)"),
-            None => (None, text),
-        };
-        let known = VERBS.iter().find(|known| known.name == verb);
-        ensure!(known.is_some() || verb == "*", "{verb} is no verb, and not *");
-        Ok(Self { who, verb: known })
     }
 }
 
@@ -265,14 +259,6 @@ impl FromStr for Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns_find_steps() {
-        let case: Case = "append a/old; o:utimens a/old".parse().unwrap();
-        let found = |text: &str| text.parse::<Pattern>().unwrap().is_in(&case);
-        assert!(found("o:*") && found("utimens") && found("append") && found("p:*"));
-        assert!(!found("q:*") && !found("o:append") && !found("chmod"));
-    }
 
     #[test]
     fn a_case_is_read_as_it_is_written() {

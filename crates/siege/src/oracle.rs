@@ -2,11 +2,14 @@
 //! come by themselves, in every place and of every kind that makes a difference. A state is allowed
 //! if it was seen natively; bytes may be those of any native run that left the same names, sizes
 //! and attributes, page by page, since pages are written back in any order.
+//!
+//! What an outsider changed and nobody synced may be missing although what the program did later is
+//! there: whose change it was, or who syncs that very thing, sees to it ([`left_out`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use crate::op::{Case, Who};
+use crate::op::{Case, NOTHING, Who};
 use crate::play::{Guard, Played, Spontaneous, Stage};
 use crate::tree::Tree;
 
@@ -46,9 +49,30 @@ impl Oracle {
         self.runs.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Whether a native kernel could have left the tree. Runs the case natively in one way after
-    /// the other until one shows it, or so many were tried.
+    /// Whether a native kernel could have left the tree, of the case or of what [`left_out`] makes
+    /// of it. Runs each natively in one way after the other until one shows it, or so many were
+    /// tried.
     pub fn allows(&self, stage: &Stage, case: &Case, tree: &Tree, plans_max: usize) -> anyhow::Result<bool> {
+        if self.allows_this(stage, case, tree, plans_max)? {
+            return Ok(true);
+        }
+        let results = |case: &Case| -> anyhow::Result<Vec<i32>> {
+            let seen = self.seen(stage, case)?;
+            let seen = seen.lock().expect("no holder panics");
+            Ok(seen.results.clone())
+        };
+        for without in left_out(case) {
+            // A step that needs what is left out has another result.
+            let mut made = (0..case.steps.len()).filter(|at| !without.steps[*at].is_nothing());
+            let (all, some) = (results(case)?, results(&without)?);
+            if made.all(|at| all[at] == some[at]) && self.allows_this(stage, &without, tree, plans_max)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn allows_this(&self, stage: &Stage, case: &Case, tree: &Tree, plans_max: usize) -> anyhow::Result<bool> {
         let case = &native(case);
         let seen = self.seen(stage, case)?;
         let mut seen = seen.lock().expect("no holder panics");
@@ -142,6 +166,31 @@ fn native(case: &Case) -> Case {
     case
 }
 
+/// The case without changes that outsiders made to what nobody under Holdfast has anything to do
+/// with, and that no sync was asked to make durable: neither one of their own, nor one of the whole
+/// file system, nor one of that file or, if a name was changed, of its directory. Natively the
+/// journal takes such a change along with any other. But no program can tell that another process
+/// made it earlier, unless it looks at that very thing.
+fn left_out(case: &Case) -> Vec<Case> {
+    let foreign = |at: &usize| case.steps[*at].who == Who::O && !case.steps[*at].is_sync();
+    let foreign: Vec<usize> = (0..case.steps.len()).filter(foreign).collect();
+    let mut without = Vec::new();
+    for set in 1..1_u32 << foreign.len() {
+        let is_out =
+            |at: usize| foreign.iter().position(|step| *step == at).is_some_and(|bit| set >> bit & 1 == 1);
+        let needed = (0..case.steps.len()).filter(|at| !is_out(*at)).any(|later| {
+            (0..later).any(|at| is_out(at) && case.steps[later].has_to_do_with(&case.steps[at]))
+        });
+        if !needed {
+            let mut case = case.clone();
+            let out = case.steps.iter_mut().enumerate().filter(|(at, _)| is_out(*at));
+            out.for_each(|(_, step)| step.verb = &NOTHING);
+            without.push(case);
+        }
+    }
+    without
+}
+
 /// Ways of syncing in between, the likely ones first.
 pub(crate) fn plans(case: &Case) -> Vec<Plan> {
     let changes: Vec<usize> = (0..case.steps.len()).filter(|at| !case.steps[*at].is_sync()).collect();
@@ -193,6 +242,32 @@ pub(crate) fn plans(case: &Case) -> Vec<Plan> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_outsiders_did_elsewhere_may_be_missing() {
+        let left_out = |case: &str| {
+            let found = left_out(&case.parse().unwrap());
+            found.iter().map(Case::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(left_out("o:mkdir a/new1; append a/made"), ["o:nothing a/new1; append a/made"]);
+        assert_eq!(left_out("o:fchmod a/old; fsync a"), ["o:nothing a/old; fsync a"]);
+        assert_eq!(
+            left_out("o:fchmod a/old; o:cut a/old; fsync b"),
+            ["o:fchmod a/old; o:nothing a/old; fsync b", "o:nothing a/old; o:nothing a/old; fsync b"]
+        );
+        for needed in [
+            "o:mkdir a/new1; fsync a",
+            "o:fchmod a/old; append a/old",
+            "o:fchmod a/old; fsync a/old",
+            "o:fchmod a/old; syncfs",
+            "o:fchmod a/old; o:fsync b/clean",
+            "o:mkdir a/new1; create a/new1/file",
+            "o:rename a b; append b/old",
+            "append a/made; fsync a/made",
+        ] {
+            assert_eq!(left_out(needed), [""; 0], "{needed}");
+        }
+    }
 
     #[test]
     fn every_change_may_be_synced_by_itself() {
