@@ -54,8 +54,11 @@ struct Servant {
 
 impl Servant {
     fn start(user: &'static str) -> Self {
+        Self::start_on(user, if user == "root" { Pool::new() } else { Pool::of_user(user, "") })
+    }
+
+    fn start_on(user: &'static str, pool: Pool) -> Self {
         let disk = Disk::with_size(Kind::Ext4, 1 << 30);
-        let pool = if user == "root" { Pool::new() } else { Pool::of_user(user, "") };
         give_to(&disk.root, user);
         let root = disk.root.clone();
         let run = pool.run(&LEASED).args(["--", "python3", "-c", SERVANT]);
@@ -135,6 +138,25 @@ fn all(byte: u8, path: &str, what: &str) {
 }
 
 const USERS: [&str; 2] = ["root", "nobody"];
+
+/// What a file holds is read back for its first sync; where the program's descriptor cannot be read,
+/// a description of our own would break the lease, and wait for itself.
+#[test]
+fn a_file_that_is_only_written_is_synced_at_once() {
+    need::root();
+    for user in USERS {
+        let pool = if user == "root" { Pool::new() } else { Pool::of_user(user, "") };
+        let mut servant = Servant::start_on(user, pool.logs_from_sync());
+        let path = servant.path("log");
+        servant.tell(&format!("files['{path}'] = os.open('{path}', os.O_WRONLY | os.O_CREAT, 0o644)"));
+        let since = Instant::now();
+        for line in ["one\\n", "two\\n"] {
+            servant.tell(&format!("append('{path}', '{line}')"));
+        }
+        assert!(since.elapsed() < Duration::from_secs(5), "{user}: {:?}", since.elapsed());
+        assert_eq!(std::fs::read_to_string(&path).expect("file"), "one\ntwo\n");
+    }
+}
 
 #[test]
 fn who_reads_from_outside_waits_for_the_newest() {

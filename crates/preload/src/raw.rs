@@ -258,6 +258,14 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> isize {
     unsafe { call!(libc::SYS_fcntl, fd, command, argument) }
 }
 
+/// Which lease a description has, by `fcntl`.
+pub const F_GETLEASE: c_int = 1025;
+
+/// Whether this description has a lease.
+pub fn is_leased(fd: c_int) -> bool {
+    fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize
+}
+
 /// `close`.
 pub fn close(fd: c_int) -> isize {
     // SAFETY: closing touches no memory.

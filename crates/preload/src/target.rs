@@ -481,11 +481,10 @@ pub fn leave_file_to_kernel(client: &Client, stat: &raw::Stat, reason: Reason) {
 /// Called with signals blocked.
 fn is_sole(fd: c_int) -> bool {
     const F_SETLEASE: c_int = 1024;
-    const F_GETLEASE: c_int = 1025;
     const F_SETSIG: c_int = 10;
     const F_GETSIG: c_int = 11;
     const F_GETOWN: c_int = 9;
-    if raw::fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize {
+    if raw::is_leased(fd) {
         return false;
     }
     // Giving a lease back takes the description's owner, signal and `O_ASYNC` with it: the

@@ -80,6 +80,11 @@ impl Content for Descriptor {
         if target::may_read(flags as c_int) && flags as c_int & libc::O_DIRECT == 0 {
             return read_all(self.0, bytes, log);
         }
+        // A description of our own would break the lease, and whoever breaks it waits for the lock
+        // that we hold: the sync is the kernel's then. None is granted while we hold it.
+        if raw::is_leased(self.0) {
+            return false;
+        }
         // The fence takes the open for ours.
         let announced = |fd: c_int| {
             if let (Some(client), Ok(stat)) = (process::client(), raw::fstat(fd)) {

@@ -147,19 +147,26 @@ impl Step {
     /// Whether it has to do with what an earlier step changed: names it, or is a sync that was asked
     /// to make it durable.
     pub fn has_to_do_with(&self, change: &Self) -> bool {
-        let by_itself = self.paths.is_empty() || self.who == Who::O && self.is_sync();
         let beneath =
             |path: &str, dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
-        by_itself
+        let parent = |path: &str| path.rsplit_once('/').map(|(dir, _)| dir.to_owned());
+        // The first path of a link is no entry that it makes, and who syncs a symbolic link syncs
+        // what it leads to.
+        let entries = match change.verb.name {
+            "link" => &change.paths[1..],
+            _ if change.verb.theme == Theme::Names => &change.paths[..],
+            _ => &[],
+        };
+        let leads_on = self.is_sync() && change.verb.name == "symlink";
+        self.paths.is_empty()
+            || self.who == Who::O && self.is_sync()
             || self.paths.iter().any(|path| {
-                change.paths.iter().any(|changed| {
-                    let entry = change.verb.theme == Theme::Names
-                        && changed.rsplit_once('/').is_some_and(|(dir, _)| dir == path);
-                    path == changed
-                        || entry
-                        || beneath(path, changed)
-                        || !self.is_sync() && beneath(changed, path)
-                })
+                entries.iter().any(|entry| parent(entry).as_ref() == Some(path))
+                    || change.paths.iter().any(|changed| {
+                        path == changed && !leads_on
+                            || beneath(path, changed)
+                            || !self.is_sync() && beneath(changed, path)
+                    })
             })
     }
 

@@ -251,6 +251,8 @@ mod tests {
         };
         assert_eq!(left_out("o:mkdir a/new1; append a/made"), ["o:nothing a/new1; append a/made"]);
         assert_eq!(left_out("o:fchmod a/old; fsync a"), ["o:nothing a/old; fsync a"]);
+        assert_eq!(left_out("o:link a/old b/new; fsync a"), ["o:nothing a/old b/new; fsync a"]);
+        assert_eq!(left_out("o:symlink a/new; fsync a/new"), ["o:nothing a/new; fsync a/new"]);
         assert_eq!(
             left_out("o:fchmod a/old; o:cut a/old; fsync b"),
             ["o:fchmod a/old; o:nothing a/old; fsync b", "o:nothing a/old; o:nothing a/old; fsync b"]
@@ -260,6 +262,9 @@ mod tests {
             "o:fchmod a/old; append a/old",
             "o:fchmod a/old; fsync a/old",
             "o:fchmod a/old; syncfs",
+            "o:link a/old b/new; fsync b",
+            "o:link a/old b/new; fsync a/old",
+            "o:symlink a/new; append a/new",
             "o:fchmod a/old; o:fsync b/clean",
             "o:mkdir a/new1; create a/new1/file",
             "o:rename a b; append b/old",

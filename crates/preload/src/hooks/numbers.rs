@@ -153,8 +153,6 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     })
 }
 
-const F_GETLEASE: c_int = 1025;
-
 /// Who gets the signals of a descriptor: a process, or a group below zero.
 fn owner(fd: c_int) -> c_int {
     const F_GETOWN_EX: c_int = 16;
@@ -178,7 +176,7 @@ fn looks_at_lease(command: c_int, argument: usize) -> bool {
     const F_SETOWN_EX: c_int = 15;
     const F_GETOWN_EX: c_int = 16;
     match command {
-        F_SETLEASE | F_GETLEASE | F_SETOWN..=F_GETSIG | F_SETOWN_EX..=F_GETOWN_EX => true,
+        F_SETLEASE | raw::F_GETLEASE | F_SETOWN..=F_GETSIG | F_SETOWN_EX..=F_GETOWN_EX => true,
         libc::F_SETFL => argument & libc::O_DIRECT as usize != 0,
         _ => false,
     }
@@ -233,7 +231,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     if flags & libc::O_ASYNC != 0
         && let State::Managed(file) = description.state()
         && process::client().is_some_and(|client| client.leases_files() && client.is_managed(file))
-        && raw::fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize
+        && raw::is_leased(fd)
     {
         // Set by the keeper's lease, which is not given where the program has set it.
         flags &= !libc::O_ASYNC;
