@@ -61,11 +61,17 @@ impl Oracle {
             let seen = seen.lock().expect("no holder panics");
             Ok(seen.results.clone())
         };
-        for without in left_out(case) {
-            // A step that needs what is left out has another result.
-            let mut made = (0..case.steps.len()).filter(|at| !without.steps[*at].is_nothing());
-            let (all, some) = (results(case)?, results(&without)?);
-            if made.all(|at| all[at] == some[at]) && self.allows_this(stage, &without, tree, plans_max)? {
+        let all = results(case)?;
+        let succeeded = |at: usize| all.get(at) == Some(&0);
+        for without in left_out(case, &succeeded) {
+            // A change that needs what is left out fails without it.
+            let some = results(&without)?;
+            let is_whole = case
+                .steps
+                .iter()
+                .enumerate()
+                .all(|(at, step)| step.is_sync() || !succeeded(at) || some[at] == 0);
+            if is_whole && self.allows_this(stage, &without, tree, plans_max)? {
                 return Ok(true);
             }
         }
@@ -170,15 +176,17 @@ fn native(case: &Case) -> Case {
 /// with, and that no sync was asked to make durable: neither one of their own, nor one of the whole
 /// file system, nor one of that file or, if a name was changed, of its directory. Natively the
 /// journal takes such a change along with any other. But no program can tell that another process
-/// made it earlier, unless it looks at that very thing.
-fn left_out(case: &Case) -> Vec<Case> {
+/// made it earlier, unless it looks at that very thing; and to have looked makes nothing durable, so
+/// a step that failed does not count.
+fn left_out(case: &Case, succeeded: &dyn Fn(usize) -> bool) -> Vec<Case> {
     let foreign = |at: &usize| case.steps[*at].who == Who::O && !case.steps[*at].is_sync();
     let foreign: Vec<usize> = (0..case.steps.len()).filter(foreign).collect();
     let mut without = Vec::new();
     for set in 1..1_u32 << foreign.len() {
         let is_out =
             |at: usize| foreign.iter().position(|step| *step == at).is_some_and(|bit| set >> bit & 1 == 1);
-        let needed = (0..case.steps.len()).filter(|at| !is_out(*at)).any(|later| {
+        let kept = (0..case.steps.len()).filter(|at| !is_out(*at) && succeeded(*at));
+        let needed = kept.into_iter().any(|later| {
             (0..later).any(|at| is_out(at) && case.steps[later].has_to_do_with(&case.steps[at]))
         });
         if !needed {
@@ -245,10 +253,11 @@ mod tests {
 
     #[test]
     fn what_outsiders_did_elsewhere_may_be_missing() {
-        let left_out = |case: &str| {
-            let found = left_out(&case.parse().unwrap());
+        let left_out_of_failing = |case: &str, fails: usize| {
+            let found = left_out(&case.parse().unwrap(), &|at| at != fails);
             found.iter().map(Case::to_string).collect::<Vec<_>>()
         };
+        let left_out = |case: &str| left_out_of_failing(case, usize::MAX);
         assert_eq!(left_out("o:mkdir a/new1; append a/made"), ["o:nothing a/new1; append a/made"]);
         assert_eq!(left_out("o:fchmod a/old; fsync a"), ["o:nothing a/old; fsync a"]);
         assert_eq!(left_out("o:link a/old b/new; fsync a"), ["o:nothing a/old b/new; fsync a"]);
@@ -257,8 +266,11 @@ mod tests {
             left_out("o:fchmod a/old; o:cut a/old; fsync b"),
             ["o:fchmod a/old; o:nothing a/old; fsync b", "o:nothing a/old; o:nothing a/old; fsync b"]
         );
+        let failing = left_out_of_failing("o:rmdir a/sub; fsync a/sub; append a/made", 1);
+        assert_eq!(failing, ["o:nothing a/sub; fsync a/sub; append a/made"]);
         for needed in [
             "o:mkdir a/new1; fsync a",
+            "o:rmdir a/sub; fsync a/sub",
             "o:fchmod a/old; append a/old",
             "o:fchmod a/old; fsync a/old",
             "o:fchmod a/old; syncfs",
