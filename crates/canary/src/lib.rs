@@ -161,6 +161,8 @@ canaries! {
         ReplayedWhileRunning, "8 (recovery)", "recovery replays over files although only processes died";
         AheadForgotten, "8 (recovery)", "a slot does not say that bytes of its file are in the log alone";
         RollbackUnseen, "8 (recovery)", "recovery does not see that a file system is older than it was";
+        WitnessForgotten, "8 (recovery)", "no slot tells of a file system's newest state when its files are closed";
+        VacancyBelieved, "8 (recovery)", "a new file that somebody removed after the crash is built anew";
         ParentUnchecked, "8 (recovery)", "a lost file is built in whatever directory stands at its path";
         PathBelieved, "8 (recovery)", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "8 (recovery)", "a record is as old as the clock's last tick, though the file was changed since";

@@ -6,7 +6,7 @@
 //! `requests`). It never expires a record before a real sync succeeded (invariant 2), and reaches
 //! files only through [`Disk`], media only through [`Nvm`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -108,6 +108,9 @@ pub struct Durable<N, D: Disk> {
     spill: OnceLock<spill::Spill<D::File>>,
     /// Where the search for a free slot begins.
     slot_hint: AtomicU32,
+    /// Slots that tell of a file system's newest state though none of its files need be open, by
+    /// device.
+    witnesses: Mutex<HashMap<u64, slots::Witness>>,
     /// Slots that recovery set aside: never used, never expired.
     pub(crate) set_aside: Vec<u32>,
     /// Real syncs made here.
@@ -155,6 +158,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             reclaimer: Mutex::default(),
             spill: OnceLock::new(),
             slot_hint: AtomicU32::new(0),
+            witnesses: Mutex::default(),
             set_aside,
             syncs: AtomicU64::new(0),
             segments_spilled: AtomicU64::new(0),

@@ -9,6 +9,8 @@ use std::time::Duration;
 use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
+use holdfast_e2e::proc::wait_until;
+use holdfast_e2e::report;
 
 use super::{BEHIND, LATE, Running, text};
 
@@ -194,6 +196,81 @@ time.sleep(60)
     assert_eq!((whole(&a), whole(&b)), (b"first!".to_vec(), b"first!".to_vec()), "{}", told.told());
     assert!(!c.exists(), "{}", told.told());
     pool.run(&[]).args(["--", "cat", text(&b)]).output().expect(&[120]);
+}
+
+/// The file that showed it was closed, and its slot given back: bytes that were written after its
+/// own went over the older state of another.
+#[test]
+fn an_older_state_is_seen_though_its_newest_file_is_closed() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+def write(fd, byte):
+    os.pwrite(fd, byte * 6, 0)
+    os.fsync(fd)
+data = os.open('data', os.O_RDWR)
+write(data, b'2')
+print('first', flush=True)
+input()
+journal = os.open('journal', os.O_RDWR)
+write(journal, b'3')
+os.close(journal)
+print('second', flush=True)
+input()
+write(data, b'4')
+print('third', flush=True)
+time.sleep(60)
+";
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::with_size(kind, 320 << 20), Pool::new());
+        let [data, journal] = ["data", "journal"].map(|name| disk.root.join(name));
+        for file in [&data, &journal] {
+            std::fs::write(file, "111111").expect("file");
+        }
+        let mut run = Running::python(&pool, &[LATE], script, &disk.root);
+        run.until("first");
+        pool.command("drain").ok();
+        disk.settle();
+        let snapshot = disk.copy();
+        run.go_on();
+        run.until("second");
+        pool.command("drain").ok();
+        let through = || report::find(&pool.status(), "files").map(|files| files["through"].clone());
+        wait_until(Duration::from_secs(20), "the closed file's slot to be given back", || {
+            through() == Some(1.into())
+        });
+        run.go_on();
+        run.until("third");
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.replace(&snapshot);
+        let told = pool.recover(&[]);
+        is_set_aside(&told, &data, "older than it was known to be");
+        assert_eq!((whole(&data), whole(&journal)), (b"222222".to_vec(), b"111111".to_vec()), "{kind:?}");
+    }
+}
+
+/// A new file that the crash had left, and that somebody removed afterwards, came back. Where the
+/// names in its directory changed after the crash, nobody can tell whether the crash took it.
+#[test]
+fn a_new_file_that_somebody_removed_after_the_crash_stays_away() {
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let file = disk.root.join("second");
+        killed(&pool, &[LATE], CREATE, &disk.root, || {
+            disk.settle();
+            disk.cut_power();
+        });
+        disk.restore_power();
+        assert!(file.exists(), "{kind:?}: the crash took it");
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::File::open(&disk.root).and_then(|directory| directory.sync_all()).expect("synced");
+        let told = pool.recover(&[]);
+        is_set_aside(&told, &file, "the names in its directory were changed after the crash");
+        assert!(!file.exists(), "{kind:?}\n{}", told.told());
+        pool.recover(&["--force", text(&file)]).ok();
+        assert_eq!(whole(&file), b"bytes of second", "{kind:?}");
+    }
 }
 
 /// An init script gave a file to its service, and the file was set aside.

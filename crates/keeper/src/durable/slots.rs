@@ -35,6 +35,12 @@ pub struct Newcomer<'a> {
     pub unsynced: bool,
 }
 
+/// A slot without a file, kept for its stamp.
+pub(super) struct Witness {
+    slot: u32,
+    ino: u64,
+}
+
 /// Why a file cannot be managed: what its directory refused.
 pub struct Refusal(pub std::io::Error);
 
@@ -42,8 +48,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A free slot and a generation for it; `reserved` says which ones are spoken for.
     pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
         let files = locked(&self.files);
-        let taken =
-            |slot: u32| files[slot as usize].is_some() || self.set_aside.contains(&slot) || reserved(slot);
+        let witnesses = locked(&self.witnesses);
+        let taken = |slot: u32| {
+            files[slot as usize].is_some()
+                || self.set_aside.contains(&slot)
+                || witnesses.values().any(|witness| witness.slot == slot)
+                || reserved(slot)
+        };
         let start = self.slot_hint.load(Ordering::Relaxed);
         let count = self.superblock.layout.slot_count;
         let slot = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot))?;
@@ -98,6 +109,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let marks = if created { MARK_CREATED } else { 0 };
         self.supersede(identity, &stat);
+        self.drop_witness(stat.dev, Some(stat.ino));
         let parent = if created { self.parent_of(path) } else { None };
         let taken = Taken {
             identity,
@@ -200,6 +212,36 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Gives the slot of a file back. The caller made sure that no record of it is live or that all
     /// are void, and that no client uses it any more.
     pub fn release(&self, file: &ManagedFile<D::File>) {
+        self.end_use(file, || self.slots().release(file.slot));
+    }
+
+    /// Keeps the stamp of the file of a file system that was at rest last, in the slot that it had:
+    /// recovery sees by it that an older state of the file system was put in its place, though no
+    /// file is open that would show it. The slot has no records, and goes with the next such file.
+    fn keep_as_witness(&self, file: &ManagedFile<D::File>) {
+        let is_known = self.slots().stamp(file.slot).is_some_and(|stamp| stamp.is_on_disk);
+        if !is_known || self.slots().marks(file.slot) != 0 || on(Canary::WitnessForgotten) {
+            return self.slots().release(file.slot);
+        }
+        let witness = Witness { slot: file.slot, ino: file.ino };
+        if let Some(before) = locked(&self.witnesses).insert(file.dev, witness) {
+            self.slots().release(before.slot);
+        }
+    }
+
+    /// Gives the slot back that tells of a file system's newest state; only if it is that of one
+    /// file, where that is named: what the file gets from now on is told by another slot.
+    fn drop_witness(&self, device: u64, ino: Option<u64>) {
+        let mut witnesses = locked(&self.witnesses);
+        if witnesses.get(&device).is_some_and(|witness| ino.is_none_or(|ino| ino == witness.ino))
+            && let Some(witness) = witnesses.remove(&device)
+        {
+            self.slots().release(witness.slot);
+        }
+    }
+
+    /// Ends the use of a slot: nobody has the file by it any more. `persist` says so in the pool.
+    fn end_use(&self, file: &ManagedFile<D::File>, persist: impl FnOnce()) {
         let row = &self.board.files()[file.slot as usize];
         if row.state() == FileState::Unsynced {
             self.disown(file);
@@ -223,7 +265,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.drop_loaded(file);
         file.give_back();
         row.set_state(FileState::Free);
-        self.slots().release(file.slot);
+        persist();
         self.events.released(file);
         files[file.slot as usize] = None;
         self.board.header().leave_ledger(file.dev);
@@ -262,7 +304,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                     .description(&row.client_opens)
                     .is_ok_and(|description| !description.is_open_for_writing()));
         if unused {
-            self.release(file);
+            let is_managed = matches!(row.state(), FileState::Through | FileState::Behind);
+            if is_managed && !self.is_dirty(file) && file.links().is_ok_and(|links| links > 0) {
+                self.end_use(file, || self.keep_as_witness(file));
+            } else {
+                self.release(file);
+            }
         }
         row.unlock_exclusive(KEEPER_ID);
         unused
@@ -274,6 +321,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         for file in self.managed() {
             self.release(&file);
         }
+        let devices: Vec<u64> = locked(&self.witnesses).keys().copied().collect();
+        devices.into_iter().for_each(|device| self.drop_witness(device, None));
         if self.set_aside.is_empty() && unpinned {
             // Nobody looks at them after a clean close.
             self.clear_frames();

@@ -190,6 +190,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
         let directory = make_parent(self.disk, path)?;
         let temporary = self.temporary_name(file.slot);
+        // Others that are missing from this directory are judged by its time, too, should we die.
+        self.beat();
         remove(&directory, &temporary)?;
         let made = directory.create(&temporary)?;
         // Mode and owner it had.
@@ -224,7 +226,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
         let temporary = self.temporary_name(file.slot);
         let (_, name) = split(path).ok_or_else(gone)?;
-        match directory.rename(&temporary, &directory, name) {
+        self.beat();
+        let named = directory.rename(&temporary, &directory, name);
+        self.beat();
+        match named {
             Ok(()) => {}
             // No copy under the temporary name: an earlier recovery got as far as the rename.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -69,6 +69,15 @@ impl Clocks {
             _ => min_ns,
         }
     }
+
+    /// Whether somebody else has given something this time.
+    fn by_time(&self, stamp: Option<&Stamp>, ns: i64) -> Changed {
+        match ns {
+            ns if ns > self.ours_to_ns() => Changed::Yes,
+            ns if ns > self.others_from_ns(stamp) && !on(Canary::ClockBelieved) => Changed::Unclear,
+            _ => Changed::No,
+        }
+    }
 }
 
 /// Where the page cache of the keeper's time is.
@@ -117,6 +126,12 @@ pub(super) fn is_older(stamp: Option<&Stamp>, stat: &Stat) -> bool {
     stamp.is_some_and(|stamp| stamp.is_on_disk && stat.changed_ns < stamp.changed_ns)
 }
 
+/// Whether somebody else changed the names in a directory from which a file is missing.
+/// `modified_ns` is its time of modification, which each such change moves.
+pub(super) fn names_changed(clocks: &Clocks, stamp: Option<&Stamp>, modified_ns: i64) -> Changed {
+    clocks.by_time(stamp, modified_ns)
+}
+
 /// Whether somebody else changed a file that is not known to be in the page cache as its programs
 /// left it. `first_ns` is the time of its first live record.
 pub(super) fn changed(
@@ -141,12 +156,7 @@ pub(super) fn changed(
     if stamp.is_some_and(|stamp| stamp.is_on_disk && stamp.changed_ns == changed_ns) {
         return Changed::No;
     }
-    let others_from_ns = clocks.others_from_ns(stamp);
-    let by_time = |ns: i64| match ns {
-        ns if ns > clocks.ours_to_ns() => Changed::Yes,
-        ns if ns > others_from_ns && !on(Canary::ClockBelieved) => Changed::Unclear,
-        _ => Changed::No,
-    };
+    let by_time = |ns: i64| clocks.by_time(stamp, ns);
     match by_time(changed_ns) {
         // Whoever writes moves the time of modification, too: what only attributes moved has the
         // bytes that it had.

@@ -59,7 +59,8 @@ pub(super) struct Facts {
     pub(super) place: Place,
     /// Where the page cache is that the keeper knew.
     pub(super) witness: Witness,
-    /// It is there, and somebody else changed it, as far as can be told.
+    /// Somebody else changed it, as far as can be told: the file, or the names in the directory
+    /// that it is missing from.
     pub(super) changed: Changed,
     /// An earlier recovery set this use of it aside or was kept from it, and it was served again
     /// since.
@@ -83,6 +84,8 @@ pub(super) enum Aside {
     Older,
     /// What was written to it since would be written over.
     Superseded,
+    /// It is gone, and somebody changed the names in its directory after the crash.
+    Vacated,
     /// Another file stands at its path.
     Replaced,
     /// It is gone though nobody removed it under our eyes.
@@ -279,7 +282,9 @@ const TABLE: &[Row] = &[
     // The kernel loses nothing while it runs: whoever removed it was somebody else, or moved it
     // where it cannot be seen.
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    EMPTY,        AHEAD,       ANY,         No,  SetAside(Aside::Missing)),
-    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         ANY,         No,  Rebuild),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         OURS,        No,  Rebuild),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         THEIRS,      No,  SetAside(Aside::Vacated)),
+    row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    EMPTY,        CUT,         OPEN,        No,  SetAside(Aside::Unclear)),
     // Another name was known when the removal of one was announced, and it is gone as well.
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Yes,      No,     EMPTY | ORPHAN, CUT,       ANY,         No,  Gone),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     EMPTY,        CUT,         ANY,         No,  SetAside(Aside::Missing)),
@@ -419,6 +424,7 @@ mod tests {
             assert_ne!(outcome, ReplayInto);
             if facts.changed != Changed::No || facts.conflict || facts.aside {
                 assert!(!matches!(outcome, Replay | UnlinkAgain) || facts.place != Place::Same, "{facts:?}");
+                assert!(outcome != Rebuild || !facts.sound, "{facts:?}");
             }
             if matches!(outcome, Replay | UnlinkAgain | Sync) {
                 assert_eq!(facts.place, Place::Same);

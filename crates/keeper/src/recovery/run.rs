@@ -21,6 +21,7 @@ use holdfast_pool::{
 
 use super::apply::Applier;
 use super::compare::is_applied;
+use super::directory::parent;
 use super::export::export;
 use super::file::SlotFile;
 use super::frames::{self, Payloads, ReadSpill};
@@ -268,7 +269,18 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         judge::changed(&clocks, witness, stamp, file.left, first_ns, &same.stat)
     }
 
-    /// The same, with a look at what the file holds where its times do not say enough: where it has
+    /// Whether somebody else changed the names in the directory that a lost file belongs to. If so,
+    /// nobody can tell whether the crash took the file or they did.
+    fn vacancy_changed(&self, file: &SlotFile, path: &[u8]) -> Changed {
+        if on(Canary::VacancyBelieved) {
+            return Changed::No;
+        }
+        let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
+        let found = parent(self.disk, path).and_then(|directory| directory.stat());
+        found.map_or(Changed::No, |stat| judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns))
+    }
+
+    /// As [`Judge::changed`], with a look at what the file holds where its times do not say enough: where it has
     /// all that the records say, writing them again undoes nobody's change.
     fn changed_after_a_look(&self, file: &SlotFile, same: &SameFile<D::File>, witness: Witness) -> Changed {
         let changed = self.changed(file, same, witness);
@@ -393,9 +405,10 @@ fn plan_one(
     }
     let void = file.is_void();
     let witness = judge.witness(&file, &location);
-    let changed = match &location.same {
-        Some(same) => judge.changed_after_a_look(&file, same, witness),
-        None => Changed::No,
+    let changed = match (&location.same, &location.empty) {
+        (Some(same), _) => judge.changed_after_a_look(&file, same, witness),
+        (None, Some(path)) => judge.vacancy_changed(&file, path),
+        (None, None) => Changed::No,
     };
     let facts = Facts {
         request,
@@ -472,8 +485,8 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
             }
             Aside::Changed => "it was changed after the crash".into(),
             Aside::Unclear => {
-                "the clock was set back, so that nobody can tell whether it was changed after the crash; if it was not, --force \
-                 is right"
+                "the clock was set back, so that nobody can tell whether it was changed or removed after the crash; if it \
+                 was not, --force is right"
                     .into()
             }
             Aside::Older => {
@@ -486,6 +499,9 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
                  and --discard them"
                     .into()
             }
+            Aside::Vacated => "it is not there, and the names in its directory were changed after the crash: nobody can tell whether the \
+                 crash took it or somebody removed it; if it was the crash, --force is right"
+                .into(),
             Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
             Aside::Missing => match stands {
                 Some(stands) => format!("it is not at any of its paths, and {stands}"),
