@@ -275,9 +275,14 @@ impl<N: Nvm> Slots<'_, N> {
         self.word(slot, IN_USE).filter(|&generation| generation != 0)
     }
 
+    /// Whether the in-use mark was never written: the slot was never used.
+    pub fn is_blank(&self, slot: u32) -> bool {
+        self.nvm.load_u64(self.layout.slot_offset(slot) + IN_USE) == 0
+    }
+
     /// Whether the in-use mark is neither blank nor whole: the slot's records cannot be judged.
     pub fn is_damaged(&self, slot: u32) -> bool {
-        self.nvm.load_u64(self.layout.slot_offset(slot) + IN_USE) != 0 && self.word(slot, IN_USE).is_none()
+        !self.is_blank(slot) && self.word(slot, IN_USE).is_none()
     }
 
     /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_e2e::cmd::{Cmd, Output};
-use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::disk::{Disk, Kind, give_to};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::wait_until;
 use holdfast_e2e::report;
@@ -270,6 +270,37 @@ fn a_new_file_that_somebody_removed_after_the_crash_stays_away() {
         assert!(!file.exists(), "{kind:?}\n{}", told.told());
         pool.recover(&["--force", text(&file)]).ok();
         assert_eq!(whole(&file), b"bytes of second", "{kind:?}");
+    }
+}
+
+/// A file whose mode forbids its owner to write, as git's objects do, was put off for ever: its
+/// program had it open from before.
+#[test]
+fn a_file_that_its_owner_may_not_write_to_is_recovered() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+object = os.open('object', os.O_RDWR)
+os.write(object, b'1' * 5000)
+os.fchmod(object, 0o444)
+os.fsync(object)
+os.write(object, b'2' * 5000)
+os.fsync(object)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::of_user("nobody", ""));
+        let file = disk.root.join("object");
+        std::fs::write(&file, b"").expect("file");
+        give_to(&file, "nobody");
+        disk.settle();
+        killed(&pool, &[LATE], script, &disk.root, || disk.cut_power());
+        disk.restore_power();
+        let told = pool.recover(&[]);
+        told.ok();
+        assert!(whole(&file) == [[b'1'; 5000], [b'2'; 5000]].concat(), "{kind:?}\n{}", told.told());
+        assert_eq!(std::fs::metadata(&file).expect("file").mode() & 0o7777, 0o444, "{kind:?}");
     }
 }
 
@@ -557,9 +588,12 @@ fn a_handle_that_is_given_twice_leads_to_nobody_elses_file() {
         for file in &theirs {
             write_new(file);
         }
-        let told = pool.recover(&[]);
+        let second = directory.join("second");
+        // They changed the names beside it: so somebody may have removed it as well.
+        is_set_aside(&pool.recover(&[]), &second, "the names in its directory were changed after the crash");
+        let told = pool.recover(&["--force", text(&second)]);
         told.ok();
-        assert_eq!(whole(&directory.join("second")), b"bytes of second", "{kind:?}\n{}", told.told());
+        assert_eq!(whole(&second), b"bytes of second", "{kind:?}\n{}", told.told());
         for file in &theirs {
             assert_eq!(whole(file), b"by somebody else", "{kind:?}\n{}", told.told());
         }
@@ -617,6 +651,7 @@ time.sleep(60)
             let (disk, pool) = (Disk::with_size(kind, 320 << 20), Pool::new());
             let names = ["there", "taken"].map(|name| disk.root.join(name));
             std::fs::write(&names[0], "").expect("file");
+            std::fs::create_dir(disk.root.join("full")).expect("directory");
             disk.settle();
             killed(&pool, &[LATE], script, &disk.root, || disk.cut_power());
             disk.restore_power();
@@ -625,7 +660,6 @@ time.sleep(60)
         let (disk, pool, names) = (0..5).find_map(crash).expect("a crash takes something");
         // Space that was set apart for what is not on the disk yet comes back with each sync.
         let full = disk.root.join("full");
-        std::fs::create_dir(&full).expect("directory");
         let fill = |time: u32| {
             for (number, block) in ["1M", "64k", "4k", "4k"].into_iter().enumerate() {
                 let to = format!("of={}/{time}-{number}", text(&full));
@@ -637,6 +671,8 @@ time.sleep(60)
             fill(time);
             is_put_off(&pool.recover(&[]), &names[1], "make room on its file system");
         }
+        // Whoever makes room changes names beside the file, of which recovery knows by now that the
+        // crash took it.
         std::fs::remove_dir_all(&full).expect("removed");
         let told = pool.recover(&[]);
         told.ok();

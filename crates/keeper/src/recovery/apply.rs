@@ -13,7 +13,7 @@ use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
     HintKind, Left, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID,
-    Slots,
+    Ownership, Slots,
 };
 
 use super::compare::{finish, torn};
@@ -118,8 +118,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Replays into the slot's own file, wherever it is now.
     pub(super) fn replay(&mut self, file: &SlotFile, witness: Witness) -> io::Result<()> {
         let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
-        let target = to_write(&found)?;
-        let before = target.stat()?;
+        let (target, before) = (to_write(&found)?, found.stat);
         self.take_in_hand(file, &before, witness);
         let written = self.write_records(file.slot, &target, Some(before));
         if let Err(error) = written.and_then(|()| self.sync_names(file, &found)) {
@@ -181,6 +180,12 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
+    /// Persists that the crash took the file. From here on names change in its directory, by us and,
+    /// should we be kept from building it, by whoever makes room.
+    pub(super) fn note_lost(&self, file: &SlotFile) {
+        self.slots().set_left(file.slot, Left::InHand);
+    }
+
     /// Builds a lost file anew under a temporary name, then names it (history 19).
     ///
     /// Until the slot is marked as rebuilt the next recovery starts over; from then on the synced
@@ -190,8 +195,6 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     pub(super) fn rebuild(&mut self, file: &SlotFile, path: &[u8]) -> io::Result<()> {
         let directory = make_parent(self.disk, path)?;
         let temporary = self.temporary_name(file.slot);
-        // Others that are missing from this directory are judged by its time, too, should we die.
-        self.beat();
         remove(&directory, &temporary)?;
         let made = directory.create(&temporary)?;
         // Mode and owner it had.
@@ -226,10 +229,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
         let temporary = self.temporary_name(file.slot);
         let (_, name) = split(path).ok_or_else(gone)?;
-        self.beat();
-        let named = directory.rename(&temporary, &directory, name);
-        self.beat();
-        match named {
+        match directory.rename(&temporary, &directory, name) {
             Ok(()) => {}
             // No copy under the temporary name: an earlier recovery got as far as the rename.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -354,13 +354,24 @@ fn kept_marks(file: &SlotFile) -> u64 {
 }
 
 fn to_write<F: DiskFile>(found: &SameFile<F>) -> io::Result<F> {
-    found.file.reopen(Access::Write).map_err(|error| {
-        if found.stat.is_fixed {
-            io::Error::other("it is append-only or immutable: take that from it (chattr -a -i)")
-        } else {
-            error
+    found.file.reopen(Access::Write).or_else(|error| match error.kind() {
+        _ if found.stat.is_fixed => {
+            Err(io::Error::other("it is append-only or immutable: take that from it (chattr -a -i)"))
         }
+        io::ErrorKind::PermissionDenied => to_write_as_owner(found).map_err(|_| error),
+        _ => Err(error),
     })
+}
+
+/// Opens a file whose mode forbids its owner to write, as git's objects do: its program had it open
+/// from before. The mode is as it was a moment later; only a crash in between leaves the one bit.
+fn to_write_as_owner<F: DiskFile>(found: &SameFile<F>) -> io::Result<F> {
+    const OWNER_WRITES: u32 = 0o200;
+    let (file, had) = (found.file.reopen(Access::Read)?, found.stat.ownership);
+    file.set_ownership(Ownership { mode: had.mode | OWNER_WRITES, ..had })?;
+    let open = found.file.reopen(Access::Write);
+    file.set_ownership(had)?;
+    open
 }
 
 fn remove(directory: &impl DiskFile, name: &[u8]) -> io::Result<()> {

@@ -33,11 +33,19 @@ pub(super) struct SlotFile {
 }
 
 impl SlotFile {
-    /// Reads a slot that is in use or damaged; `None` when it is free.
-    pub(super) fn read(source: &Source<'_, impl Nvm>, slot: u32, state: SlotState) -> Option<Self> {
+    /// Reads a slot that is in use or damaged; `None` when it is free. One that was never used is
+    /// damaged if the log has records of it.
+    pub(super) fn read(
+        source: &Source<'_, impl Nvm>,
+        slot: u32,
+        state: SlotState,
+        has_records: bool,
+    ) -> Option<Self> {
         let slots = source.slots();
         let (generation, identity, never_expired) = match state {
             SlotState::Free => return None,
+            SlotState::Blank if !has_records => return None,
+            SlotState::Blank => (0, Err("its slot is blank, and the log has records of it"), false),
             SlotState::InUse { generation, expired_seq } => {
                 (generation, slots.identity(slot), expired_seq == generation)
             }

@@ -15,8 +15,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Frames, Layout, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED,
-    Slots, Superblock, Words,
+    Frames, Layout, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE,
+    MARK_SUPERSEDED, Slots, Superblock, Words,
 };
 
 use super::apply::Applier;
@@ -167,8 +167,10 @@ fn plan(
     report.records = live.entries.len() as u64;
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
 
-    let mut files: Vec<SlotFile> =
-        (0..).zip(&states).filter_map(|(slot, &state)| SlotFile::read(source, slot, state)).collect();
+    let mut files: Vec<SlotFile> = (0..)
+        .zip(&states)
+        .filter_map(|(slot, &state)| SlotFile::read(source, slot, state, !live.of(slot).is_empty()))
+        .collect();
     files.sort_by_key(|file| file.generation);
     for file in &files {
         if let Err(reason) = file.identity {
@@ -272,7 +274,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
     /// Whether somebody else changed the names in the directory that a lost file belongs to. If so,
     /// nobody can tell whether the crash took the file or they did.
     fn vacancy_changed(&self, file: &SlotFile, path: &[u8]) -> Changed {
-        if on(Canary::VacancyBelieved) {
+        // An earlier recovery knew that the crash took it.
+        if file.left == Left::InHand || on(Canary::VacancyBelieved) {
             return Changed::No;
         }
         let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
@@ -656,6 +659,7 @@ pub(super) fn recover(
                 aside.insert(planned.file.slot);
             }
             Outcome::Release | Outcome::LeaveFile | Outcome::Discard => applier.release(&planned.file),
+            Outcome::Rebuild => applier.note_lost(&planned.file),
             _ => {}
         }
     }

@@ -73,6 +73,9 @@ impl Entry {
 pub(super) enum SlotState {
     /// Not in use: all records are void.
     Free,
+    /// Never used, by what it says, so that no record can name it. If one does, the slot's memory
+    /// was lost, as a cleared error of the media leaves it.
+    Blank,
     /// In use.
     InUse {
         /// Only records of this generation count.
@@ -91,6 +94,7 @@ pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
         .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
             (Some(generation), Some(expired_seq)) => SlotState::InUse { generation, expired_seq },
             (Some(_), None) => SlotState::Damaged,
+            (None, _) if slots.is_blank(slot) => SlotState::Blank,
             (None, _) if slots.is_damaged(slot) => SlotState::Damaged,
             (None, _) => SlotState::Free,
         })
@@ -136,7 +140,7 @@ impl Scan {
                     .damage(format!("segment {segment}, byte {at}: there is no slot {}", header.slot));
             }
             Some(SlotState::Free) => false,
-            Some(SlotState::Damaged) => true,
+            Some(SlotState::Damaged | SlotState::Blank) => true,
             Some(&SlotState::InUse { generation, expired_seq }) => {
                 let is_expired = header.seq <= expired_seq && !on(Canary::RecoverExpired);
                 (header.slot_generation == generation || on(Canary::OlderUseLive)) && !is_expired

@@ -557,6 +557,27 @@ fn a_damaged_in_use_mark_keeps_its_records() {
     assert_eq!((recovered.set_aside_slots, recovered.pinned_segments), (vec![5], vec![1]));
 }
 
+/// A cleared error of the media leaves zeros: the slot looks as if it had never been used.
+#[test]
+fn a_slot_that_reads_as_zeros_keeps_its_records() {
+    let rig = Rig::new("slot-zeros");
+    let path = rig.file("a", b"....");
+    rig.crash(|pool| {
+        let file = pool.take(5, &path, 0);
+        pool.write(1, file, 0, b"1");
+        pool.blank_slot(5);
+    });
+    for _ in 0..2 {
+        let (recovered, report) = rig.open().recover(&none(), &mut |_, _, _| ()).unwrap();
+        assert_eq!(outcomes(&report), ["set aside"]);
+        assert!(report.files[0].reason.contains("its slot is blank"), "{report:?}");
+        assert_eq!((recovered.set_aside_slots, recovered.pinned_segments), (vec![5], vec![1]));
+    }
+    let report = rig.recover(&RecoverOptions { discard: vec!["#5".into()], ..none() });
+    assert_eq!(outcomes(&report), ["discarded"]);
+    assert!(rig.recover(&none()).clean);
+}
+
 /// History 3: no number is ever given out twice.
 #[test]
 fn the_counter_starts_above_everything() {

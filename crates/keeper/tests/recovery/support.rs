@@ -13,7 +13,8 @@ use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, format, recove
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
 use holdfast_pool::{
-    Mount, Parent, SEGMENT_HEADER_BYTES, Slots, Stamp, Words, segment_seed, set_segment_generation,
+    Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Slots, Stamp, Words, segment_seed,
+    set_segment_generation,
 };
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -266,6 +267,12 @@ impl Writer {
     pub fn spoil_slot(&mut self, slot: u32, at: u64) {
         let offset = self.open.superblock().layout.slot_offset(slot) + at;
         self.flip(offset);
+    }
+
+    /// Has the slot's memory read as zeros.
+    pub fn blank_slot(&mut self, slot: u32) {
+        let offset = self.open.superblock().layout.slot_offset(slot);
+        self.nvm().write(offset, &[0; SLOT_BYTES as usize]);
     }
 
     fn flip(&self, offset: u64) {
