@@ -24,8 +24,9 @@ mod recovered;
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice. Not among them are those that another rule stands behind by now: with one of the
 /// two taken out the test still passes.
-const RULES: [(&str, &str); 34] = [
+const RULES: [(&str, &str); 35] = [
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_after_the_keepers_death"),
+    ("DeadKeeperServed", "h11_nothing_is_acknowledged_to_those_who_are_forked_later"),
     ("RecoveryPutOff", "h12_recovery_follows_the_keepers_death_at_once"),
     ("DeathUnwatched", "h22_a_dead_program_is_noticed_though_its_child_lives"),
     ("SignalsAtOnce", "h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to"),
@@ -157,6 +158,49 @@ fn h11_nothing_is_acknowledged_after_the_keepers_death() {
     run.until("ack 100");
     proc::kill_hard(proc::keeper(&pool.path));
     assert_eq!(run.until("errno"), "errno 5");
+}
+
+/// The same of a child that was forked after the keeper's death: what it synced, as a native
+/// program's, was undone by the records that the keeper had left.
+#[test]
+fn h11_nothing_is_acknowledged_to_those_who_are_forked_later() {
+    let script = "
+import os, sys, time
+def tried(who, fd):
+    try:
+        os.pwrite(fd, who, 0)
+        os.fsync(fd)
+        said = b'acknowledged'
+    except OSError as error:
+        said = b'errno %d' % error.errno
+    os.write(1, who + b' ' + said + b'\\n')
+files = [os.open(sys.argv[1] + name, os.O_RDWR | os.O_CREAT, 0o600) for name in ('one', 'two')]
+for fd in files:
+    tried(b'parent', fd)
+os.write(1, b'ready\\n')
+input()
+for generation in b'child', b'grandchild':
+    if os.fork():
+        time.sleep(60)
+    tried(generation, files[0])
+    tried(generation, os.open(sys.argv[1] + 'two', os.O_RDWR))
+    tried(generation, os.open(sys.argv[1] + 'new', os.O_RDWR | os.O_CREAT, 0o600))
+os.write(1, b'end\\n')
+time.sleep(60)
+";
+    for options in [&[][..], &["--durability=sync"]] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let mut run = Running::python(&pool, options, script, &disk.root.join("file-"));
+        run.until("ready");
+        proc::kill_hard(proc::keeper(&pool.path));
+        run.go_on();
+        for who in ["child", "grandchild"] {
+            for _ in 0..3 {
+                assert_eq!(run.until(who), format!("{who} errno 5"), "{options:?}");
+            }
+        }
+        run.until("end");
+    }
 }
 
 /// The keeper died with bytes that only the log had; outsiders read old ones until somebody came

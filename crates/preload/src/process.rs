@@ -61,11 +61,12 @@ fn attached() -> &'static Client {
 }
 
 /// This process as a client; `None` when calls go to the kernel: never attached, cut off, or a
-/// child that runs in its parent's memory.
+/// child that runs in its parent's memory. What is cut off because the keeper has died goes on as
+/// its parent does, whose board refuses what must not be acknowledged any more (history 11).
 #[inline]
 pub fn client() -> Option<&'static Client> {
     let word = page_word()?;
-    if word.load(Ordering::Acquire) != ATTACHED && !attach_child(word) {
+    if word.load(Ordering::Acquire) != ATTACHED && !attach_child(word) && attached().keeper_alive() {
         return None;
     }
     if runs_in_parents_memory() {
@@ -82,6 +83,7 @@ pub fn parents_client() -> Option<&'static Client> {
     let word = page_word()?;
     match word.load(Ordering::Acquire) {
         ATTACHED if runs_in_parents_memory() => Some(attached()),
+        // With a dead keeper it is a client, if only to be refused.
         CUT_OFF if attached().keeper_alive() => Some(attached()),
         _ => None,
     }
@@ -93,11 +95,6 @@ pub fn runs_in_parents_memory() -> bool {
     // The flag alone does not tell parent from child: `system` waits with it set and may take
     // signals meanwhile.
     tls::with(|thread| thread.spawning.get() != 0) && raw::getpid() != OWN_PID.load(Ordering::Relaxed)
-}
-
-/// Whether our parent was a client and we could not become one.
-pub fn is_cut_off() -> bool {
-    page_word().is_some_and(|word| word.load(Ordering::Acquire) == CUT_OFF)
 }
 
 /// Whether every file this process changes must be left to the kernel.
