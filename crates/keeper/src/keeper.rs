@@ -149,6 +149,8 @@ pub(crate) struct Keeper {
     pub patterns: Patterns,
     pub notes: Arc<Notes>,
     pub pending: Mutex<HashMap<(u64, u64), Pending>>,
+    /// When slots were looked for last and none could be freed.
+    pub slots_full_since: Mutex<Option<Instant>>,
     pub clients: Mutex<HashMap<u32, Attached>>,
     pub recovered: Option<Report>,
     pub segments_pinned: usize,

@@ -34,6 +34,9 @@ use crate::via::{Candidate, file_behind, identity_of};
 /// Slot and generation, as a request answers them.
 pub(crate) type Place = [u64; 2];
 
+/// How long nobody looks again for slots to free, once none could be freed: to look at every file
+/// takes longer than what most calls take natively.
+const SLOTS_PAUSE: Duration = Duration::from_secs(1);
 /// A registration whose second half does not come within this time is taken back.
 const PENDING_MAX: Duration = Duration::from_secs(5);
 
@@ -361,11 +364,20 @@ impl Keeper {
                     return Ok((slot, generation));
                 }
             }
-            match (attempt, haste) {
-                (_, Haste::Quick) => return Err(Errno::EDEADLK),
-                (0, Haste::Patient) => self.durable.free_slots(),
-                _ => {}
+            if haste == Haste::Quick {
+                return Err(Errno::EDEADLK);
             }
+            let full_since = {
+                let mut full_since = locked(&self.slots_full_since);
+                if attempt == 1 {
+                    *full_since = Some(Instant::now());
+                }
+                *full_since
+            };
+            if full_since.is_some_and(|since| since.elapsed() < SLOTS_PAUSE) {
+                break;
+            }
+            self.durable.free_slots();
         }
         self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
     }

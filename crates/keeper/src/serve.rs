@@ -157,6 +157,7 @@ fn build(
         patterns,
         notes,
         pending: Mutex::default(),
+        slots_full_since: Mutex::default(),
         clients: Mutex::default(),
         recovered,
         segments_pinned: pinned_segments.len() + pinned_frames.len(),

@@ -87,20 +87,26 @@ impl Rig {
         recover(&self.pool, options, &mut |_, _, _| ()).unwrap()
     }
 
-    /// Uses the pool and leaves it unclosed.
+    /// Uses the pool and leaves it unclosed, with a last sign of life.
     pub fn crash(&self, work: impl FnOnce(&mut Writer)) {
-        self.crash_at(now_ns(), work);
+        self.used(now_ns(), work).beat(now_ns());
     }
 
     /// The same, with all times of the pool at `unix_time_ns`.
     pub fn crash_at(&self, unix_time_ns: u64, work: impl FnOnce(&mut Writer)) {
+        self.used(unix_time_ns, work);
+    }
+
+    fn used(&self, unix_time_ns: u64, work: impl FnOnce(&mut Writer)) -> Writer {
         let open = self.open();
         let words = Words { nvm: open.mapping(), layout: &open.superblock().layout };
         let counter = words.counter_clean().unwrap_or(100).max(100);
         words.set_in_use();
-        words.set_heartbeat_unix_us(unix_time_ns / 1000);
         words.set_booted_unix_us(OsDisk::new().clock().booted_ns_min / 1000);
-        work(&mut Writer { open, counter, unix_time_ns, tails: HashMap::new() });
+        let mut writer = Writer { open, counter, unix_time_ns, tails: HashMap::new() };
+        writer.beat(unix_time_ns);
+        work(&mut writer);
+        writer
     }
 }
 
@@ -127,6 +133,11 @@ pub struct Writer {
 }
 
 impl Writer {
+    fn beat(&mut self, unix_time_ns: u64) {
+        let words = Words { nvm: self.open.mapping(), layout: &self.open.superblock().layout };
+        words.set_heartbeat_unix_us(unix_time_ns / 1000);
+    }
+
     fn nvm(&self) -> &Mapping {
         self.open.mapping()
     }
