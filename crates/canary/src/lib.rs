@@ -162,6 +162,7 @@ canaries! {
         AheadForgotten, "8 (recovery)", "a slot does not say that bytes of its file are in the log alone";
         RollbackUnseen, "8 (recovery)", "recovery does not see that a file system is older than it was";
         WitnessForgotten, "8 (recovery)", "no slot tells of a file system's newest state when its files are closed";
+        NameLossIgnored, "10", "a file may lose the last name that its slot knows and keep others";
         VacancyBelieved, "8 (recovery)", "a new file that somebody removed after the crash is built anew";
         ParentUnchecked, "8 (recovery)", "a lost file is built in whatever directory stands at its path";
         PathBelieved, "8 (recovery)", "recovery believes every path that the kernel tells of a handle";

@@ -60,7 +60,7 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
             ),
             _ => format!(
                 "{path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \
-                 --force {named} (replay the log over it), --export DIR (save what the log holds), --discard {named} \
+                 --force {named} (write what the log holds to whatever stands there), --export DIR (save what the log holds), --discard {named} \
                  (forget it)\n",
                 reason = shown(&file.reason),
             ),

@@ -273,6 +273,46 @@ fn a_new_file_that_somebody_removed_after_the_crash_stays_away() {
     }
 }
 
+/// A file of two names lost the one that its slot knew to its own program, and its user may look
+/// for no file by its handle: what was synced later was set aside.
+#[test]
+fn a_file_that_loses_the_name_its_user_knows_keeps_its_bytes() {
+    let script = "
+import os, sys, time
+os.chdir(sys.argv[1])
+for name, loses in ('one', lambda: os.remove('one')), ('two', lambda: os.rename('other', 'two')):
+    fd = os.open(name, os.O_RDWR)
+    os.pwrite(fd, b'first!', 0)
+    os.fsync(fd)
+    loses()
+    for word in b'second', b'third!':
+        os.pwrite(fd, word, 0)
+        os.fsync(fd)
+        time.sleep(0.1)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::of_user("nobody", ""));
+        let at = |name: &str| disk.root.join(name);
+        for name in ["one", "two", "other"] {
+            std::fs::write(at(name), "nothing").expect("file");
+            give_to(&at(name), "nobody");
+            std::fs::hard_link(at(name), at(&format!("{name}-kept"))).expect("link");
+        }
+        std::fs::remove_file(at("other-kept")).expect("removed");
+        give_to(&disk.root, "nobody");
+        disk.settle();
+        killed(&pool, &[LATE], script, &disk.root, || disk.cut_power());
+        disk.restore_power();
+        let told = pool.recover(&[]);
+        told.ok();
+        for name in ["one-kept", "two-kept"] {
+            assert_eq!(whole(&at(name)), b"third!g", "{kind:?}, {name}\n{}", told.told());
+        }
+    }
+}
+
 /// A file whose mode forbids its owner to write, as git's objects do, was put off for ever: its
 /// program had it open from before.
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{Epoch, FileState, LedgerRow};
+use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, MARK_VOID, PATH_BYTES_MAX};
@@ -58,6 +59,20 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Whether the file would stay when one of its names is removed.
     pub fn has_other_names(&self, file: &ManagedFile<D::File>) -> bool {
         file.links().is_ok_and(|links| links > 1) && !on(Canary::LinksUncounted)
+    }
+
+    /// Whether recovery would still find the file once this name is gone, though others that the
+    /// slot does not know stay: by one that it knows, or by its handle, which not every user may.
+    pub fn is_found_without(&self, file: &ManagedFile<D::File>, gone: &Path) -> bool {
+        let hints = self.slots().hints(file.slot);
+        let known = hints.iter().map(|hint| Path::new(std::ffi::OsStr::from_bytes(&hint.path)));
+        let is_named = known.into_iter().any(|path| path != gone && self.stands_at(file, path));
+        let by_handle = || {
+            let beside = gone.parent().and_then(|directory| self.disk.open(directory).ok())?;
+            let identity = self.slots().identity(file.slot).ok()?;
+            self.disk.find_by_identity(&beside, &identity).ok()
+        };
+        is_named || by_handle().is_some() || on(Canary::NameLossIgnored)
     }
 
     /// Persists that `client` is about to remove the last name of the file. False, and nothing
@@ -174,10 +189,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// A settled file was renamed over; its writers are kept out. Without a name left it needs no
     /// slot: nothing of it is live, and whether the crash brings it back is the file system's
-    /// matter.
+    /// matter. With names left by which recovery would not find it, it is left to the kernel.
     pub fn drop_replaced(&self, file: &ManagedFile<D::File>) {
-        if matches!(file.links(), Ok(0)) && !self.is_dirty(file) {
-            self.release(file);
+        let path = file.meta().path.clone();
+        match file.links() {
+            Ok(0) if !self.is_dirty(file) => self.release(file),
+            Ok(1..) if !self.stands_at(file, &path) && !self.is_found_without(file, &path) => {
+                if let Err(error) = self.bypass_held(file, Reason::Unreachable) {
+                    self.events.trouble(format!("{}: cannot be left to the kernel: {error}", path.display()));
+                }
+            }
+            _ => {}
         }
     }
 

@@ -45,7 +45,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.try_let_go(&file, Reason::from_u64(args[2])).map_err(refused)?;
             }
             Ask::Bypass => self.try_bypass(&file, Reason::from_u64(args[2])).map_err(refused)?,
-            Ask::Unlinking if self.has_other_names(&file) => return Err(Errno::EAGAIN),
+            Ask::Unlinking if self.has_other_names(&file) => {
+                let is_found = path().is_none_or(|path| self.is_found_without(&file, &path));
+                return Err(if is_found { Errno::EAGAIN } else { Errno::ENAMETOOLONG });
+            }
             // Whoever renames it is waited for: which name goes is known then.
             Ask::Unlinking if self.is_renaming(&file) => return Err(Errno::EDEADLK),
             // Its data must be in the page cache for good before the last name goes.
