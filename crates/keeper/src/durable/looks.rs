@@ -39,8 +39,9 @@ pub struct Tale {
 /// What was looked at last.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Seen {
-    /// The time of change of a file whose attributes are not watched yet, as seen last; else 0.
-    changed_ns: i64,
+    /// The times of change and of modification, and the number of names, of a file whose attributes
+    /// are not watched yet, as seen last; else none.
+    unwatched: Option<(i64, i64, u64)>,
     /// The names it had been given by clients then: to be renamed moves the time of change, too.
     names_pushed: u64,
     /// State Behind: the size that the kernel had, and the count of truncations by clients then.
@@ -52,6 +53,10 @@ pub(crate) struct Seen {
 
 fn print_of(stat: &Stat) -> u32 {
     ownership_print(stat.ownership.mode, stat.ownership.owner, stat.ownership.group)
+}
+
+fn seen_in(stat: &Stat) -> (i64, i64, u64) {
+    (stat.changed_ns, stat.modified_ns, stat.links)
 }
 
 impl Seen {
@@ -92,7 +97,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn begin_looks(&self, file: &ManagedFile<D::File>) {
         if let Ok(stat) = file.held().stat() {
             let mut meta = file.meta();
-            (meta.seen.changed_ns, meta.seen.names_pushed) = (stat.changed_ns, meta.names_pushed);
+            (meta.seen.unwatched, meta.seen.names_pushed) = (Some(seen_in(&stat)), meta.names_pushed);
             drop(meta);
             self.board.files()[file.slot as usize].set_ownership(print_of(&stat));
         }
@@ -123,22 +128,25 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         is_moved || tale.of_content && self.hear_cut(file)
     }
 
-    /// Whether a file has other attributes since the log stands for it, by its times: of a new file
-    /// no notice tells. Who writes moves both, a client that sets attributes says so, and one that
-    /// renames the file has the slot hold its new name first.
+    /// Whether a file has other attributes or links since the log stands for it, by its times and
+    /// the number of its names: of a new file no notice tells. Who writes moves both times, a client
+    /// that sets attributes says so, and one that renames or links the file has the slot hold its
+    /// new name first. Within one tick of the clock the time of change may stay as it is.
     fn seems_set(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
         let mut meta = file.meta();
-        let before_ns = meta.seen.changed_ns;
-        if before_ns == 0 || stat.changed_ns == before_ns {
+        let Some(before) = meta.seen.unwatched else { return false };
+        let now = seen_in(stat);
+        if now == before {
             return false;
         }
-        meta.seen.changed_ns = stat.changed_ns;
+        meta.seen.unwatched = Some(now);
         let names_pushed = meta.names_pushed;
-        if std::mem::replace(&mut meta.seen.names_pushed, names_pushed) != names_pushed {
-            return false;
-        }
+        let is_renamed = std::mem::replace(&mut meta.seen.names_pushed, names_pushed) != names_pushed;
         let is_known = self.board.files()[file.slot as usize].knows_ownership();
-        is_known && stat.changed_ns != stat.modified_ns
+        let ((_, modified_before_ns, links_before), (changed_ns, modified_ns, links)) = (before, now);
+        // A client's rename moves the one time alone, and may be a new link.
+        let is_set = changed_ns != modified_ns && (!is_renamed || modified_ns != modified_before_ns);
+        is_known && (is_set || links != links_before && !is_renamed)
     }
 
     /// Of a file in state Through that somebody outside seems to have cut, or made longer, the slot
@@ -180,7 +188,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Attributes of a file are told from now on.
     pub fn end_looks(&self, file: &ManagedFile<D::File>) {
-        file.meta().seen.changed_ns = 0;
+        file.meta().seen.unwatched = None;
     }
 
     /// Whether a file is to be seen to with its writers kept out. What needs none of that is done.
