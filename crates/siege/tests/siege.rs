@@ -23,7 +23,7 @@ fn found(output: &Output) -> Value {
 
 /// How long an outsider waits behind each of its steps. Shorter than that is the window in which
 /// nobody has heard of it yet (docs/crash.md, section 7).
-const PAUSE_MS: &str = "5";
+const PAUSE_MS: &str = "20";
 
 fn sample(fs: &str) {
     // The same cases each time, so that a difference shows where it came in. New ones are searched

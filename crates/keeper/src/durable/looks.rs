@@ -144,9 +144,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let is_renamed = std::mem::replace(&mut meta.seen.names_pushed, names_pushed) != names_pushed;
         let is_known = self.board.files()[file.slot as usize].knows_ownership();
         let ((_, modified_before_ns, links_before), (changed_ns, modified_ns, links)) = (before, now);
-        // A client's rename moves the one time alone, and may be a new link.
+        // A client's rename moves the one time alone. A link that it made is pending anyway.
         let is_set = changed_ns != modified_ns && (!is_renamed || modified_ns != modified_before_ns);
-        is_known && (is_set || links != links_before && !is_renamed)
+        is_known && (is_set || links != links_before)
     }
 
     /// Of a file in state Through that somebody outside seems to have cut, or made longer, the slot
