@@ -193,6 +193,9 @@ canaries! {
         GoTrusted, "7 (others)", "a Go program counts as one whose calls are seen";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
         AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
+        PeerUnchecked, "trust", "the keeper takes clients of any user";
+        KeeperBelieved, "trust", "clients and commands believe a keeper of any user";
+        PoolShared, "trust", "a pool is opened that others may write to";
         VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
         RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";
     }

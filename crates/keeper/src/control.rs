@@ -1,16 +1,18 @@
 //! Talking to a running keeper from another process: status and drain. A connection that is held
-//! keeps the keeper from ending by itself.
+//! keeps the keeper from ending by itself. Must never believe who is another user.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
+use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::recovery::PoolError;
-use crate::runtime::socket_path;
+use crate::peer::{Peer, Stranger};
+use crate::recovery::{PoolError, open_file};
+use crate::runtime::{must_be_ours_alone, socket_path};
 use crate::status::{Status, Summary};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
@@ -28,6 +30,14 @@ pub enum ControlError {
         /// The pool.
         pool: PathBuf,
         /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else may be at the other end.
+    #[error("whoever serves pool {pool} is not believed: {source}")]
+    Stranger {
+        /// The pool.
+        pool: PathBuf,
+        /// Whom it belongs to.
         source: io::Error,
     },
     /// The pool could not be read.
@@ -50,20 +60,23 @@ impl Control {
             let message = format!("pool {} cannot be used: {error}", pool.display());
             ControlError::Pool(PoolError { message, busy: false })
         };
-        let (mapping, _) =
-            Mapping::open(pool, OpenMode::ReadOnly).map_err(|error| unusable(error.to_string()))?;
+        let file = open_file(pool, OpenMode::ReadOnly)?;
+        let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
+            .map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
         let socket = socket_path(&superblock.uuid);
         let connected = connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ControlError::NoKeeper(pool.to_owned())
             }
+            io::ErrorKind::PermissionDenied => {
+                ControlError::Stranger { pool: pool.to_owned(), source: error }
+            }
             _ => ControlError::Broken { pool: pool.to_owned(), source: error },
         })?;
-        let peer = rustix::net::sockopt::socket_peercred(&connected)
-            .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error.into() })?;
-        let keeper_pid = peer.pid.as_raw_nonzero().get() as u32;
-        Ok(Self { pool: pool.to_owned(), socket, connection: connected, keeper_pid })
+        let peer = Peer::of(&connected)
+            .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error })?;
+        Ok(Self { pool: pool.to_owned(), socket, connection: connected, keeper_pid: peer.pid })
     }
 
     /// Where clients connect; the value of `HOLDFAST_SOCKET`.
@@ -113,10 +126,21 @@ impl Control {
     }
 }
 
-/// Connects to a keeper's socket.
+/// Connects to a keeper's socket, where a keeper of this user serves it.
 pub(crate) fn connect(socket: &Path) -> io::Result<OwnedFd> {
+    if let Some(directory) = socket.parent()
+        && !on(Canary::KeeperBelieved)
+    {
+        must_be_ours_alone(directory)?;
+    }
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
-    Ok(connection)
+    match Peer::of(&connection)?.has_our_user() {
+        Err(Stranger::Other(user)) if !on(Canary::KeeperBelieved) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("a process of user {user} serves {}. Have that removed", socket.display()),
+        )),
+        _ => Ok(connection),
+    }
 }

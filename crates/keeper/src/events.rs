@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use holdfast_cache::Unseen;
 use holdfast_cache::wire::{DRAIN, EXPECT, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
-use rustix::process::{Pid, PidfdFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::durable::locked;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
+use crate::peer::{Peer, Stranger};
 use crate::runtime;
 use crate::runtime::{send_json, send_with_descriptors};
 use crate::serve::delay;
@@ -34,6 +35,14 @@ const SIGNALS: u64 = 1;
 const FIRST_CLIENT: u64 = 16;
 const FIRST_CONNECTION: u64 = 1 << 40;
 
+/// A connection of a process of our user's.
+struct Conversation {
+    connection: OwnedFd,
+    peer: Peer,
+    /// It has asked for something: no client, which says hello once, but who supervises some.
+    controls: bool,
+}
+
 /// Everything that a running keeper listens to.
 pub(crate) struct EventLoop {
     keeper: Arc<Keeper>,
@@ -41,13 +50,11 @@ pub(crate) struct EventLoop {
     listener: OwnedFd,
     /// Readable when the keeper shall stop; kept open for `epoll`.
     _signals: OwnedFd,
-    connections: HashMap<u64, OwnedFd>,
+    connections: HashMap<u64, Conversation>,
     next_connection: u64,
     next_client: u32,
     /// Who started us; it may have ended by now.
     supervisor: u32,
-    /// Processes whose descendants may be clients although they gave up our user id.
-    ancestors: Vec<u32>,
     /// Supervisors that announced a program which has not said hello yet, and when.
     expected: Vec<(u32, Instant)>,
     used: bool,
@@ -72,7 +79,6 @@ impl EventLoop {
             next_connection: FIRST_CONNECTION,
             next_client: 1,
             supervisor: std::os::unix::process::parent_id(),
-            ancestors: Vec::new(),
             expected: Vec::new(),
             used: false,
             started: Instant::now(),
@@ -149,13 +155,20 @@ impl EventLoop {
 
     fn accept(&mut self) {
         while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            let Ok(peer) = Peer::of(&connection) else { continue };
+            if let Err(stranger) = peer.has_our_user()
+                && !on(Canary::PeerUnchecked)
+            {
+                self.turn_away(&peer, stranger);
+                continue;
+            }
             let token = self.next_connection;
             self.next_connection += 1;
-            self.connections.insert(token, connection);
+            self.connections.insert(token, Conversation { connection, peer, controls: false });
             // A program that starts says hello at once and waits: mostly it has done so by now.
             self.converse(token);
             let watched =
-                self.connections.get(&token).map(|connection| self.watch(connection.as_fd(), token));
+                self.connections.get(&token).map(|known| self.watch(known.connection.as_fd(), token));
             if watched == Some(false) {
                 self.connections.remove(&token);
             }
@@ -163,9 +176,11 @@ impl EventLoop {
     }
 
     fn converse(&mut self, token: u64) {
-        let Some(connection) = self.connections.get(&token) else { return };
+        let Some(Conversation { connection, peer, controls }) = self.connections.get_mut(&token) else {
+            return;
+        };
         let mut message = [0u8; MESSAGE_BYTES_MAX];
-        let received = rustix::net::recv(connection, &mut message, RecvFlags::DONTWAIT);
+        let received = rustix::net::recv(&*connection, &mut message, RecvFlags::DONTWAIT);
         let bytes = match received {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
@@ -175,31 +190,28 @@ impl EventLoop {
                 return;
             }
         };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(connection) else { return };
-        let ours = peer.uid == rustix::process::geteuid();
         // Not when somebody only looks whether anybody is there.
         self.used = true;
         match message[0] {
             HELLO => {
-                let connection = self.connections.remove(&token);
-                if let (Some(connection), Ok(hello)) = (connection, Hello::read_from_bytes(&message[..bytes]))
-                {
-                    self.welcome(&connection, peer.pid, ours, &hello);
+                let said = self.connections.remove(&token);
+                if let (Some(said), Ok(hello)) = (said, Hello::read_from_bytes(&message[..bytes])) {
+                    self.welcome(&said.connection, &said.peer, &hello);
                 }
             }
-            STATUS if ours => {
+            STATUS => {
+                *controls = true;
                 let _ = send_json(connection, &self.keeper.status());
-                self.remember_ancestor(peer.pid);
             }
-            EXPECT if ours => {
-                let supervisor = peer.pid.as_raw_nonzero().get() as u32;
-                self.remember_ancestor(peer.pid);
-                self.expected.push((supervisor, Instant::now()));
+            EXPECT => {
+                *controls = true;
+                self.expected.push((peer.pid, Instant::now()));
             }
-            DRAIN if ours => {
-                let connection = connection.try_clone();
+            DRAIN => {
+                *controls = true;
+                let (supervisor, connection) = (peer.pid, connection.try_clone());
                 // The program has ended, if it ever became a client.
-                self.no_longer_expected(peer.pid.as_raw_nonzero().get() as u32);
+                self.no_longer_expected(supervisor);
                 if let Ok(connection) = connection {
                     let keeper = Arc::clone(&self.keeper);
                     let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
@@ -220,38 +232,43 @@ impl EventLoop {
         }
     }
 
-    fn remember_ancestor(&mut self, pid: Pid) {
-        let pid = pid.as_raw_nonzero().get() as u32;
-        if !self.ancestors.contains(&pid) {
-            self.ancestors.push(pid);
+    /// A process of another user's wants to be served. If it is one of a run's, what it writes is
+    /// not absorbed, and that is said.
+    fn turn_away(&self, peer: &Peer, stranger: Stranger) {
+        let why = match stranger {
+            Stranger::Other(_) => Unseen::OtherUser,
+            Stranger::Mixed => Unseen::MixedUser,
+        };
+        if self.descends_from_ours(peer.pid)
+            && let Ok(program) = std::fs::read_link(format!("/proc/{}/exe", peer.pid))
+        {
+            self.keeper.notes.unseen(program, why);
         }
     }
 
-    fn welcome(&mut self, connection: &OwnedFd, pid: Pid, ours: bool, hello: &Hello) {
-        let pid_number = pid.as_raw_nonzero().get() as u32;
+    fn welcome(&mut self, connection: &OwnedFd, peer: &Peer, hello: &Hello) {
+        let pid = peer.pid;
         if hello.forked != 0 {
             self.keeper.durable.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
             self.forks_since = None;
         }
-        let allowed = hello.version.get() == WIRE_VERSION && (ours || self.descends_from_ours(pid_number));
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty());
-        let (Ok(pidfd), true) = (pidfd, allowed) else {
+        let Some(pidfd) = self.admit(connection, peer, hello) else {
             let _ = rustix::net::send(connection, Welcome::refusal().as_bytes(), SendFlags::NOSIGNAL);
             return;
         };
         // The same process with another program: what the old one left is repaired.
         let earlier: Vec<u32> = locked(&self.keeper.clients)
             .iter()
-            .filter(|(_, attached)| attached.pid == pid_number)
+            .filter(|(_, attached)| attached.pid == pid)
             .map(|(id, _)| *id)
             .collect();
         // Seldom: programs that supervisors start are few among all that start.
         if !self.expected.is_empty()
-            && let Some(parent) = parent_of(pid_number)
+            && let Some(parent) = parent_of(pid)
         {
             self.no_longer_expected(parent);
         }
-        let past = self.descends_from_past(pid_number);
+        let past = self.descends_from_past(pid);
         let client = self.next_client;
         self.next_client += 1;
         let pidfd = Arc::new(pidfd);
@@ -260,13 +277,7 @@ impl EventLoop {
         }
         locked(&self.keeper.clients).insert(
             client,
-            Attached {
-                pid: pid_number,
-                program: program_of(pid_number),
-                blind: hello.blind != 0 || past,
-                past,
-                pidfd,
-            },
+            Attached { pid, program: program_of(pid), blind: hello.blind != 0 || past, past, pidfd },
         );
         let keeper = &self.keeper;
         let welcome = Welcome::new(
@@ -286,6 +297,18 @@ impl EventLoop {
         for client in earlier {
             self.bury(client);
         }
+    }
+
+    /// The process behind a hello, if it may be a client: wholly of our user, and of our version.
+    fn admit(&self, connection: &OwnedFd, peer: &Peer, hello: &Hello) -> Option<OwnedFd> {
+        let process = peer.process(connection).ok()?;
+        if let Err(stranger) = peer.is_our_user(&process)
+            && !on(Canary::PeerUnchecked)
+        {
+            self.turn_away(peer, stranger);
+            return None;
+        }
+        (hello.version.get() == WIRE_VERSION).then_some(process)
     }
 
     /// A client's process ended (or another program took its place).
@@ -311,11 +334,13 @@ impl EventLoop {
         locked(&self.keeper.clients).values().any(is_parent)
     }
 
+    /// Whether a process descends from a client, or from somebody who is connected and controls us.
+    /// By numbers, which may be others' by now: good for what is told to people, and nothing else.
     fn descends_from_ours(&self, pid: u32) -> bool {
-        let supervisor = std::os::unix::process::parent_id();
+        let controls = |pid| self.connections.values().any(|known| known.controls && known.peer.pid == pid);
         let mut at = pid;
         for _ in 0..64 {
-            if at == supervisor || self.ancestors.contains(&at) || self.keeper.is_client(at) {
+            if self.keeper.is_client(at) || controls(at) {
                 return at > 1;
             }
             match parent_of(at) {

@@ -40,6 +40,8 @@ mod outsiders;
 #[cfg(not(shuttle))]
 mod patterns;
 #[cfg(not(shuttle))]
+mod peer;
+#[cfg(not(shuttle))]
 mod reclaim;
 #[cfg(not(shuttle))]
 pub mod recovery;

@@ -2,7 +2,7 @@
 //! is `events`.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -109,7 +109,8 @@ fn build(
     let pool_fd: OwnedFd = std::fs::File::options()
         .read(true)
         .write(true)
-        .open(&config.pool)
+        // What we have locked, whatever stands at its name by now.
+        .open(format!("/proc/self/fd/{}", lock.as_raw_fd()))
         .map_err(os("open the pool for clients"))?
         .into();
     let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)

@@ -177,19 +177,16 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
     raw::check(unsafe {
         call!(libc::SYS_connect, socket, &raw const address, size_of::<libc::sockaddr_un>())
     })?;
+    if !is_our_user(socket)? && !on(Canary::KeeperBelieved) {
+        // A keeper hangs up as soon as it knows whom to name. Others may have us wait a second.
+        be_patient(socket, 1)?;
+        let mut nothing = [0u8; 1];
+        // SAFETY: the buffer is as long as said.
+        unsafe { call!(libc::SYS_recvfrom, socket, nothing.as_mut_ptr(), nothing.len(), 0, 0, 0) };
+        return Err(Errno(libc::EPERM));
+    }
     // A keeper that is stuck must not hang every program that starts.
-    let patience = libc::timeval { tv_sec: 10, tv_usec: 0 };
-    // SAFETY: the value is as long as said.
-    raw::check(unsafe {
-        call!(
-            libc::SYS_setsockopt,
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_RCVTIMEO,
-            &raw const patience,
-            size_of::<libc::timeval>()
-        )
-    })?;
+    be_patient(socket, 10)?;
     let hello = Hello {
         kind: HELLO,
         forked: u8::from(forked),
@@ -245,6 +242,43 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
         hooks::limits::learn(client);
     }
     client
+}
+
+/// Whether who listens at the other end is the user that we are: nobody else's word counts, and
+/// nobody else is shown what we write.
+fn is_our_user(socket: c_int) -> Result<bool, Errno> {
+    let mut listener = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the buffer is as long as said.
+    raw::check(unsafe {
+        call!(
+            libc::SYS_getsockopt,
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            &raw mut listener,
+            &raw mut bytes
+        )
+    })?;
+    // SAFETY: no arguments.
+    Ok(listener.uid == unsafe { call!(libc::SYS_geteuid) } as u32)
+}
+
+/// Sets how long an answer is waited for.
+fn be_patient(socket: c_int, seconds: i64) -> Result<(), Errno> {
+    let patience = libc::timeval { tv_sec: seconds, tv_usec: 0 };
+    // SAFETY: the value is as long as said.
+    raw::check(unsafe {
+        call!(
+            libc::SYS_setsockopt,
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            &raw const patience,
+            size_of::<libc::timeval>()
+        )
+    })
+    .map(|_| ())
 }
 
 /// The descriptors in a control buffer; fewer than two when the process has no numbers left.
@@ -394,6 +428,14 @@ unsafe extern "C" fn construct() {
                 b"holdfast: the keeper at ",
                 shown,
                 b" does not take this process: writes go to the disk as usual\n",
+            ]);
+            return;
+        }
+        Err(Errno(libc::EPERM)) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" is another user's than this program: its writes go to the disk as usual\n",
             ]);
             return;
         }
