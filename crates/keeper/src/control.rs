@@ -4,10 +4,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::peer::{Peer, Stranger};
@@ -17,6 +19,9 @@ use crate::status::{Status, Summary};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// A keeper that has a processor answers at once. One that has none for so long is stopped, or its
+/// machine is beyond help.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Why a keeper could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +29,17 @@ pub enum ControlError {
     /// No keeper owns the pool at the moment.
     #[error("no keeper is running for pool {0}")]
     NoKeeper(PathBuf),
+    /// It is there and says nothing.
+    #[error(
+        "keeper {pid} of pool {pool} has not answered for {} s: is it stopped? (`kill -CONT {pid}` has it go on)",
+        ANSWER_MAX.as_secs()
+    )]
+    Silent {
+        /// The pool.
+        pool: PathBuf,
+        /// The keeper.
+        pid: u32,
+    },
     /// The conversation broke off.
     #[error("the keeper of pool {pool} did not answer: {source}")]
     Broken {
@@ -91,7 +107,7 @@ impl Control {
 
     /// Asks for the keeper's state.
     pub fn status(&mut self) -> Result<Status, ControlError> {
-        self.ask(STATUS)
+        self.ask(STATUS, Some(ANSWER_MAX))
     }
 
     /// Tells the keeper that this process is about to start a program that will be its client: it
@@ -104,11 +120,18 @@ impl Control {
 
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
     pub fn drain(&mut self) -> Result<Summary, ControlError> {
-        self.ask(DRAIN)
+        // However long the disk takes.
+        self.ask(DRAIN, None)
     }
 
-    fn ask<T: serde::de::DeserializeOwned>(&self, request: u8) -> Result<T, ControlError> {
+    fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        request: u8,
+        patience: Option<Duration>,
+    ) -> Result<T, ControlError> {
         let broken = |source: io::Error| ControlError::Broken { pool: self.pool.clone(), source };
+        set_socket_timeout(&self.connection, Timeout::Recv, patience)
+            .map_err(|error| broken(error.into()))?;
         rustix::net::send(&self.connection, &[request], SendFlags::NOSIGNAL)
             .map_err(|error| broken(error.into()))?;
         let mut answer = vec![0u8; ANSWER_BYTES_MAX];
@@ -116,6 +139,9 @@ impl Control {
             match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
                 Ok((bytes, _)) => break bytes,
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    return Err(ControlError::Silent { pool: self.pool.clone(), pid: self.keeper_pid });
+                }
                 Err(error) => return Err(broken(error.into())),
             }
         };
@@ -135,6 +161,8 @@ pub(crate) fn connect(socket: &Path) -> io::Result<OwnedFd> {
     }
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // It is the wait for room among those who wait to be let in.
+    set_socket_timeout(&connection, Timeout::Send, Some(ANSWER_MAX))?;
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
     match Peer::of(&connection)?.has_our_user() {
         Err(Stranger::Other(user)) if !on(Canary::KeeperBelieved) => Err(io::Error::new(

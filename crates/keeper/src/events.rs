@@ -12,6 +12,7 @@ use holdfast_cache::Unseen;
 use holdfast_cache::wire::{DRAIN, EXPECT, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -28,6 +29,17 @@ const FIRST_USE: Duration = Duration::from_secs(10);
 const PROGRAM_PENDING: Duration = Duration::from_secs(10);
 /// How long an announced child may take to say hello.
 const FORK_PENDING: Duration = Duration::from_secs(5);
+/// How long a connection may say nothing at first. The library tries again.
+const SILENT_MAX: Duration = Duration::from_secs(10);
+/// Connections that have said nothing yet. Of programs that start all at once each says hello
+/// before it waits, so none of theirs is old.
+const SILENT_CONNECTIONS_MAX: usize = 256;
+/// Connections of those who control us.
+const CONTROLS_MAX: usize = 1024;
+/// Connections taken before others are heard again.
+const ACCEPTED_MAX: usize = 64;
+/// How long nobody is let in when there is no descriptor left for them.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 const MESSAGE_BYTES_MAX: usize = 64;
 
 const LISTENER: u64 = 0;
@@ -41,6 +53,7 @@ struct Conversation {
     peer: Peer,
     /// It has asked for something: no client, which says hello once, but who supervises some.
     controls: bool,
+    since: Instant,
 }
 
 /// Everything that a running keeper listens to.
@@ -60,6 +73,8 @@ pub(crate) struct EventLoop {
     used: bool,
     started: Instant,
     forks_since: Option<Instant>,
+    /// Until then there is no room for more connections.
+    full_until: Option<Instant>,
 }
 
 impl EventLoop {
@@ -83,6 +98,7 @@ impl EventLoop {
             used: false,
             started: Instant::now(),
             forks_since: None,
+            full_until: None,
         })
     }
 
@@ -91,6 +107,8 @@ impl EventLoop {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
+            self.end_silence();
+            self.listen_again();
             let patience = self.patience();
             let timeout = patience.map(|left| rustix::event::Timespec {
                 tv_sec: left.as_secs() as i64,
@@ -98,7 +116,7 @@ impl EventLoop {
             });
             let spare = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             for event in events.drain(..) {
@@ -117,6 +135,15 @@ impl EventLoop {
 
     /// How long to sleep: without a limit while somebody uses the keeper.
     fn patience(&self) -> Option<Duration> {
+        let silent = self.connections.values().filter(|known| !known.controls);
+        let silence = silent.map(|known| known.since + SILENT_MAX).min();
+        let turns = silence.into_iter().chain(self.full_until).min();
+        let turn = turns.map(|until| until.saturating_duration_since(Instant::now()));
+        self.patience_unused().into_iter().chain(turn).min()
+    }
+
+    /// How long to sleep until the keeper may be one that nobody uses.
+    fn patience_unused(&self) -> Option<Duration> {
         if !self.keeper.config.exit_when_unused || !self.connections.is_empty() || self.has_clients() {
             return None;
         }
@@ -154,7 +181,15 @@ impl EventLoop {
     }
 
     fn accept(&mut self) {
-        while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+        for _ in 0..ACCEPTED_MAX {
+            let connection = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(connection) => connection,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.stop_listening();
+                }
+                // Nobody is left, or whoever was there has gone.
+                Err(_) => return,
+            };
             let Ok(peer) = Peer::of(&connection) else { continue };
             if let Err(stranger) = peer.has_our_user()
                 && !on(Canary::PeerUnchecked)
@@ -162,9 +197,11 @@ impl EventLoop {
                 self.turn_away(&peer, stranger);
                 continue;
             }
+            self.make_room();
             let token = self.next_connection;
             self.next_connection += 1;
-            self.connections.insert(token, Conversation { connection, peer, controls: false });
+            let known = Conversation { connection, peer, controls: false, since: Instant::now() };
+            self.connections.insert(token, known);
             // A program that starts says hello at once and waits: mostly it has done so by now.
             self.converse(token);
             let watched =
@@ -175,15 +212,48 @@ impl EventLoop {
         }
     }
 
+    /// Lets go of connections that have said nothing for too long.
+    fn end_silence(&mut self) {
+        self.connections.retain(|_, known| known.controls || known.since.elapsed() < SILENT_MAX);
+    }
+
+    /// Lets go of the oldest connection of a kind of which there are too many.
+    fn make_room(&mut self) {
+        for (controls, most) in [(false, SILENT_CONNECTIONS_MAX), (true, CONTROLS_MAX)] {
+            let of_kind = || self.connections.iter().filter(|(_, known)| known.controls == controls);
+            if of_kind().count() >= most
+                && let Some(&oldest) = of_kind().min_by_key(|(_, known)| known.since).map(|(token, _)| token)
+            {
+                self.connections.remove(&oldest);
+            }
+        }
+    }
+
+    /// There is no descriptor for whoever wants in: they wait, and everybody else is served.
+    /// Without this the listener would be ready again and again.
+    fn stop_listening(&mut self) {
+        self.full_until = Some(Instant::now() + NO_ROOM_PAUSE);
+        let nothing = epoll::EventFlags::empty();
+        let _ = epoll::modify(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), nothing);
+    }
+
+    fn listen_again(&mut self) {
+        if self.full_until.is_some_and(|until| until <= Instant::now()) {
+            self.full_until = None;
+            let readable = epoll::EventFlags::IN;
+            let _ = epoll::modify(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), readable);
+        }
+    }
+
     fn converse(&mut self, token: u64) {
-        let Some(Conversation { connection, peer, controls }) = self.connections.get_mut(&token) else {
+        let Some(Conversation { connection, peer, controls, .. }) = self.connections.get_mut(&token) else {
             return;
         };
         let mut message = [0u8; MESSAGE_BYTES_MAX];
         let received = rustix::net::recv(&*connection, &mut message, RecvFlags::DONTWAIT);
         let bytes = match received {
             Ok((bytes, _)) if bytes > 0 => bytes,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::INTR) => return,
             _ => {
                 runtime::leave_standard_error_with(self.supervisor, connection);
                 self.connections.remove(&token);
@@ -201,7 +271,10 @@ impl EventLoop {
             }
             STATUS => {
                 *controls = true;
-                let _ = send_json(connection, &self.keeper.status());
+                // Who does not listen must not keep us.
+                if send_json(connection, &self.keeper.status(), SendFlags::DONTWAIT).is_err() {
+                    self.connections.remove(&token);
+                }
             }
             EXPECT => {
                 *controls = true;
@@ -216,7 +289,7 @@ impl EventLoop {
                     let keeper = Arc::clone(&self.keeper);
                     let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
                         let clean = keeper.drain();
-                        let _ = send_json(&connection, &keeper.summary(clean));
+                        let _ = send_json(&connection, &keeper.summary(clean), SendFlags::empty());
                     });
                 }
             }

@@ -80,9 +80,13 @@ pub(crate) fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
 }
 
 /// Sends an answer as one message.
-pub(crate) fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
+pub(crate) fn send_json(
+    connection: &OwnedFd,
+    value: &impl serde::Serialize,
+    flags: SendFlags,
+) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(io::Error::other)?;
-    rustix::net::send(connection, &text, SendFlags::NOSIGNAL)?;
+    rustix::net::send(connection, &text, SendFlags::NOSIGNAL | flags)?;
     Ok(())
 }
 

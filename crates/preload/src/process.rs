@@ -33,6 +33,8 @@ const CUT_OFF: u32 = 3;
 /// `holdfast run` has the same.
 const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_PATH_BYTES: usize = 108;
+/// How often a hello is said to a keeper that hangs up.
+const TRIES: u32 = 5;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 
 /// Null until this process, or one it was forked from, has been a client.
@@ -156,8 +158,21 @@ fn attach_child(word: &AtomicU32) -> bool {
     })
 }
 
-/// Says hello to the keeper and maps what it sends back. All descriptors are closed again.
+/// Says hello to the keeper and maps what it sends back. All descriptors are closed again. A keeper
+/// hangs up on those who wait too long with their hello, which one without a processor may do: one
+/// that has died takes no second connection.
 fn connect(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match connect_once(path, forked) {
+            Err(Errno(libc::ECONNRESET | libc::EPIPE)) if tries < TRIES => {}
+            other => return other,
+        }
+    }
+}
+
+fn connect_once(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
     // SAFETY: creates a descriptor, touches no memory.
     let socket = raw::check(unsafe {
         call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
