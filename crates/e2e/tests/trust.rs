@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::proc;
+use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::{need, report};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// What a program or keeper does at once may take so long on a machine that is busy.
@@ -22,9 +23,10 @@ const ATTACKER: u32 = 61_002;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 3] = [
+const RULES: [(&str, &str); 4] = [
     ("PeerUnchecked", "a_keeper_gives_nothing_to_another_user"),
     ("KeeperBelieved", "nobody_believes_a_keeper_of_another_user"),
+    ("StoppedWaitedFor", "a_stopped_writer_keeps_no_outsider_from_its_file"),
     ("PoolShared", "a_pool_that_others_may_write_to_is_refused"),
 ];
 
@@ -308,6 +310,179 @@ fn a_pool_that_others_may_write_to_is_refused() {
         pool.recover(&[]).expect(&[1]).says(&["others may write"], &[]);
         pool.command("status").output().expect(&[1]).says(&["others may write"], &[]);
     }
+}
+
+/// Takes what a client gets and tries to make it smaller and larger.
+const RESIZE: &str = "
+import os, socket, struct, sys
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect(sys.argv[1])
+connection.send(b'H\\0\\0\\0' + struct.pack('<I', 1))
+board = socket.recv_fds(connection, 4096, 4)[1][0]
+for size in 0, 1 << 40:
+    try: os.ftruncate(board, size); print('resized')
+    except OSError as error: print(error)
+";
+
+/// Whoever cut the board ended its keeper and every client by SIGBUS.
+#[test]
+fn no_client_can_cut_the_board() {
+    let pool = Pool::new();
+    let run = Running::start(&pool.run(&[]).args(["--", "python3", "-c", GUEST]));
+    let socket = run.until("socket ");
+    let output = Cmd::new("python3").args(["-c", RESIZE, &socket]).ok();
+    assert!(!output.stdout.contains("resized"), "{}", output.told());
+    assert_eq!(output.stdout.matches("Operation not permitted").count(), 2, "{}", output.told());
+    pool.status();
+}
+
+/// Connects and says nothing.
+const SILENT: &str = "
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+held = []
+for _ in range(600):
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.setblocking(False)
+    try: one.connect(sys.argv[1]); held.append(one)
+    except OSError: one.close()
+print('connected', len(held), flush=True)
+sys.stdin.read()
+";
+
+/// Connections that nobody says anything on took all of a keeper's descriptors: it span, and every
+/// program that was started hung.
+#[test]
+fn silent_connections_stop_nobody() {
+    need::root();
+    let pool = Pool::new();
+    let limited = "ulimit -n 120 && exec \"$@\"";
+    let holdfast = need::holdfast();
+    let options = ["run", "--volatile", "--size=64M", "--pool", pool.text(), "--", "python3", "-c", GUEST];
+    let run = Running::start(&Cmd::new("sh").args(["-c", limited, "sh", text(&holdfast)]).args(options));
+    let socket = run.until("socket ");
+    let keeper = proc::keeper(&pool.path);
+    // Another user's are not kept at all.
+    let others = Running::start(&as_user(VICTIM, "python3").args(["-c", SILENT, &socket]));
+    others.until("connected ");
+    wait_until(SOON, "all of them turned away", || descriptors(keeper) < 60);
+    let output = pool.run(&["--join-as-is"]).args(["--", "true"]).limit(SOON).output();
+    output.ok();
+    // The user's own take what there is, and nobody spins over that.
+    let own = Running::start(&Cmd::new("python3").args(["-c", SILENT, &socket]));
+    own.until("connected ");
+    wait_until(SOON, "the keeper without descriptors", || descriptors(keeper) > 110);
+    let (before, begun) = (proc::cpu_ticks(keeper), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let ticks = proc::cpu_ticks(keeper) - before;
+    // A hundred of them are a second.
+    assert!(ticks < 50, "{ticks} ticks in {:?}", begun.elapsed());
+    // And not for ever.
+    wait_until(Duration::from_secs(60), "the end of the silence", || descriptors(keeper) < 60);
+    pool.run(&["--join-as-is"]).args(["--", "true"]).ok();
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
+}
+
+/// Asking a keeper that is stopped never ended.
+#[test]
+fn a_stopped_keeper_is_told_of() {
+    let pool = Pool::new();
+    let run = Running::start(&pool.run(&[]).args(["--", "python3", "-c", GUEST]));
+    run.until("socket ");
+    let keeper = proc::keeper(&pool.path);
+    proc::signal(keeper, Signal::STOP);
+    wait_until(SOON, "the keeper's stop", || proc::at_rest(keeper));
+    let (status, drain) = std::thread::scope(|scope| {
+        let ask = |what: &'static str| {
+            let command = pool.command(what).limit(Duration::from_secs(60));
+            scope.spawn(move || command.output())
+        };
+        let (status, drain) = (ask("status"), ask("drain"));
+        (status.join().expect("asked"), drain.join().expect("asked"))
+    });
+    proc::signal(keeper, Signal::CONT);
+    for output in [status, drain] {
+        output.expect(&[1]).says(&["has not answered", &keeper.to_string(), "stopped"], &[]);
+    }
+    pool.command("drain").ok();
+}
+
+/// Writes a megabyte again and again; the media take a second for each.
+const SLOW: &str = "
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.write(fd, b'a' * 4096)
+os.fsync(fd)
+print('ready', flush=True)
+for _ in range(4): os.pwrite(fd, b'b' * 1000000, 4096)
+print('written', flush=True)
+sys.stdin.read()
+";
+
+/// A process that was stopped in the middle of a write hung whoever opened the file, for ever.
+#[test]
+fn a_stopped_writer_keeps_no_outsider_from_its_file() {
+    need::root();
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("file");
+    let options = ["--fence=fanotify", "--nvm-bandwidth=1M/s", "--age-max=3600000"];
+    let run = Running::start(&pool.run(&options).args(["--", "python3", "-c", SLOW, text(&file)]));
+    run.until("ready");
+    std::thread::sleep(Duration::from_millis(300));
+    let clients = pool.status();
+    let clients = report::find(&clients, "clients").and_then(Value::as_array).expect("a list").clone();
+    let [client] = &clients[..] else { panic!("{clients:?}") };
+    let client = client.as_u64().expect("a number") as u32;
+    proc::signal(client, Signal::STOP);
+    wait_until(SOON, "the writer's stop", || proc::at_rest(client));
+    let script = "printf outside | dd conv=notrunc,fsync of=\"$0\" 2>&1";
+    let outside = Cmd::new("sh").args(["-c", script, text(&file)]).limit(Duration::from_secs(40)).ok();
+    assert!(outside.took < Duration::from_secs(30), "{}", outside.told());
+    assert!(outside.took > Duration::from_secs(2), "the writer was in no write\n{}", outside.told());
+    let told = pool.status();
+    let errors = report::find(&told, "errors").and_then(Value::as_array).expect("a list").clone();
+    assert!(
+        errors.iter().any(|error| error.as_str().is_some_and(|text| text.contains("stands still"))),
+        "{told:#}"
+    );
+    // It goes on as if nothing had been.
+    proc::signal(client, Signal::CONT);
+    run.until("written");
+    let bytes = std::fs::read(&file).expect("a file");
+    assert_eq!((&bytes[..8], bytes.len()), (&b"outsidea"[..], 1_004_096));
+    assert!(bytes[4096..].iter().all(|byte| *byte == b'b'));
+}
+
+/// The same, and then everybody dies: the log must not be laid over what the outsider wrote.
+#[test]
+fn what_an_outsider_wrote_beside_a_stopped_writer_is_not_undone() {
+    need::root();
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("file");
+    let options = ["--fence=fanotify", "--nvm-bandwidth=1M/s", "--age-max=3600000"];
+    let run = Running::start(&pool.run(&options).args(["--", "python3", "-c", SLOW, text(&file)]));
+    run.until("ready");
+    std::thread::sleep(Duration::from_millis(300));
+    let family = proc::descendants(run.child.id());
+    let keeper = proc::keeper(&pool.path);
+    for &pid in family.iter().filter(|pid| **pid != keeper) {
+        proc::signal(pid, Signal::STOP);
+    }
+    wait_until(SOON, "the writer's stop", || {
+        family.iter().filter(|pid| **pid != keeper).all(|pid| proc::at_rest(*pid))
+    });
+    let script = "printf outside | dd conv=notrunc,fsync of=\"$0\" 2>&1";
+    Cmd::new("sh").args(["-c", script, text(&file)]).limit(Duration::from_secs(40)).ok();
+    // The keeper first: else it repairs what the others leave.
+    proc::kill_hard(keeper);
+    drop(run);
+    wait_until(SOON, "the keeper's end", || proc::keepers(&pool.path).is_empty());
+    let recovered = pool.recover(&["--replay"]).expect(&[1]).stdout.clone();
+    assert!(recovered.contains("set aside"), "{recovered}");
+    assert!(std::fs::read(&file).expect("a file").starts_with(b"outsidea"), "{recovered}");
 }
 
 /// The build that can have deliberate bugs.

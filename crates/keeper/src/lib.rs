@@ -32,6 +32,8 @@ pub mod fence;
 #[cfg(not(shuttle))]
 mod keeper;
 #[cfg(not(shuttle))]
+mod late;
+#[cfg(not(shuttle))]
 mod lookout;
 #[cfg(not(shuttle))]
 mod natives;
