@@ -76,6 +76,9 @@ impl Outsiders for Gate {
 
     fn reads(&self, slot: u32, generation: u64) {
         let Some(file) = self.keeper.durable.file(u64::from(slot), generation) else { return };
+        if self.keeper.durable.is_shown(&file) {
+            return;
+        }
         let path = file.meta().path.display().to_string();
         let keeper = Arc::clone(&self.keeper);
         let shown = self.late.show((slot, generation), move || {

@@ -355,6 +355,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         left
     }
 
+    /// Whether [`Durable::show`] was called before, or has nothing to do: whoever reads the file sees
+    /// everything. Waits for nobody.
+    pub fn is_shown(&self, file: &ManagedFile<D::File>) -> bool {
+        file.is_described() && self.never_behind(file) && file.lent().is_none()
+    }
+
     /// Nobody but clients can see what a file holds from now on, and nobody had it open but who
     /// registered it: it may be in state Behind. A file that was just created waits for the next
     /// round of expiry, unless all shall go there `at_once`: most of those that live shorter are
