@@ -38,6 +38,8 @@ const SILENT_CONNECTIONS_MAX: usize = 256;
 const CONTROLS_MAX: usize = 1024;
 /// Connections taken before others are heard again.
 const ACCEPTED_MAX: usize = 64;
+/// Strangers that are looked at in a second, to be named: it takes longer than to connect.
+const STRANGERS_MAX: u32 = 32;
 /// How long nobody is let in when there is no descriptor left for them.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 const MESSAGE_BYTES_MAX: usize = 64;
@@ -75,6 +77,8 @@ pub(crate) struct EventLoop {
     forks_since: Option<Instant>,
     /// Until then there is no room for more connections.
     full_until: Option<Instant>,
+    /// Strangers that were looked at since then.
+    strangers: (Instant, u32),
 }
 
 impl EventLoop {
@@ -99,6 +103,7 @@ impl EventLoop {
             started: Instant::now(),
             forks_since: None,
             full_until: None,
+            strangers: (Instant::now(), 0),
         })
     }
 
@@ -307,7 +312,14 @@ impl EventLoop {
 
     /// A process of another user's wants to be served. If it is one of a run's, what it writes is
     /// not absorbed, and that is said.
-    fn turn_away(&self, peer: &Peer, stranger: Stranger) {
+    fn turn_away(&mut self, peer: &Peer, stranger: Stranger) {
+        if self.strangers.0.elapsed() > Duration::from_secs(1) {
+            self.strangers = (Instant::now(), 0);
+        }
+        self.strangers.1 += 1;
+        if self.strangers.1 > STRANGERS_MAX {
+            return;
+        }
         let why = match stranger {
             Stranger::Other(_) => Unseen::OtherUser,
             Stranger::Mixed => Unseen::MixedUser,
@@ -373,7 +385,7 @@ impl EventLoop {
     }
 
     /// The process behind a hello, if it may be a client: wholly of our user, and of our version.
-    fn admit(&self, connection: &OwnedFd, peer: &Peer, hello: &Hello) -> Option<OwnedFd> {
+    fn admit(&mut self, connection: &OwnedFd, peer: &Peer, hello: &Hello) -> Option<OwnedFd> {
         let process = peer.process(connection).ok()?;
         if let Err(stranger) = peer.is_our_user(&process)
             && !on(Canary::PeerUnchecked)
