@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -149,13 +149,17 @@ impl Lab {
 
     /// Holdfast with a pool of another size, beside the main one.
     pub fn sized_side(&self, pool_bytes: u64) -> Result<Side> {
+        self.side_beside(&format!("{}m", pool_bytes >> 20), pool_bytes)
+    }
+
+    fn side_beside(&self, suffix: &str, pool_bytes: u64) -> Result<Side> {
         ensure!(
             !self.pool.starts_with("/dev/dax"),
             "this benchmark needs a pool of {} MiB beside the main one; give --pool on a DAX file system",
             pool_bytes >> 20
         );
         let mut name = self.pool.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}m", pool_bytes >> 20));
+        name.push(format!(".{suffix}"));
         let path = self.pool.with_file_name(name);
         if !path.exists() {
             self.make_pool(&path, pool_bytes)?;
@@ -177,6 +181,18 @@ impl Lab {
         Ok(side)
     }
 
+    /// Holdfast with a pool of a user's own, for programs that run as this user: a keeper serves
+    /// one.
+    pub fn side_of(&self, user: &str) -> Result<Side> {
+        let Side::Holdfast(path, options) = self.side_beside(user, self.options.pool_bytes)? else {
+            bail!("no side of Holdfast's")
+        };
+        done(Command::new("chown").arg(user).arg(&path))?;
+        // Its user has to get there, and to the summary.
+        fs::set_permissions(self.memory.path(), fs::Permissions::from_mode(0o711))?;
+        Ok(Side::Holdfast(path, options))
+    }
+
     fn make_pool(&self, path: &Path, bytes: u64) -> Result<()> {
         self.made_pools.borrow_mut().push(path.to_path_buf());
         self.holdfast(&["format", "--volatile", "--size", &bytes.to_string(), "--pool"], path).map(drop)
@@ -196,6 +212,18 @@ impl Lab {
 
     /// Starts a program on a side.
     pub fn start(&self, side: &Side, program: &[String], stdin: Stdio) -> Result<Running> {
+        self.start_as(None, side, program, stdin)
+    }
+
+    /// The same as another user, if one is named, who is given the fence of root; and so all of
+    /// Holdfast.
+    pub fn start_as(
+        &self,
+        user: Option<&str>,
+        side: &Side,
+        program: &[String],
+        stdin: Stdio,
+    ) -> Result<Running> {
         let mut summary = None;
         let mut command = match side {
             Side::Native | Side::Tmpfs => Command::new(&program[0]),
@@ -213,6 +241,10 @@ impl Lab {
                 let path = self.memory.path().join("summary.json");
                 // A summary of the run before must not be taken for this one's.
                 fs::remove_file(&path).ok();
+                if let Some(user) = user {
+                    fs::write(&path, "")?;
+                    done(Command::new("chown").arg(user).arg(&path))?;
+                }
                 command.args(["run", "--volatile"]).arg("--pool").arg(pool).args(extra);
                 // What is measured is what writes cost that are durable, all of them; a side may
                 // say otherwise.
@@ -226,6 +258,14 @@ impl Lab {
                 command.arg("--").args(program);
                 summary = Some(path);
             }
+        }
+        if let Some(user) = user {
+            let inner = std::mem::replace(&mut command, Command::new("setpriv"));
+            let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
+            command.args([&uid, &gid, "--clear-groups"]);
+            // For fanotify.
+            command.args(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"]);
+            command.arg(inner.get_program()).args(inner.get_args());
         }
         Running::start(command, stdin, summary)
     }

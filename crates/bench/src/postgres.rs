@@ -26,11 +26,12 @@ const CLIENTS: &str = "4";
 /// TPC-B as pgbench has it: durable commits, and a server that syncs nothing for comparison.
 pub fn tpcb(lab: &Lab) -> Result<Outcome> {
     let cluster = Cluster::make(lab)?;
+    let held = user().map_or_else(|| lab.main_side(), |user| lab.side_of(user))?;
     let sides = [
         ("native", Side::Native, true),
-        ("holdfast", lab.main_side()?, true),
+        ("holdfast", held.clone(), true),
         ("native, fsync=off (not durable)", Side::Native, false),
-        ("holdfast, write-behind", behind(lab.main_side()?), true),
+        ("holdfast, write-behind", behind(held), true),
     ];
     let runs = sides
         .into_iter()
@@ -47,6 +48,11 @@ pub fn tpcb(lab: &Lab) -> Result<Outcome> {
     ];
     let notes = vec![format!("pgbench -c {CLIENTS}, scale {SCALE}, one cluster that all sides use in turn")];
     Ok(Outcome { series, checks, notes, ..Outcome::default() })
+}
+
+/// Whom the server runs as, if not as whoever runs this.
+fn user() -> Option<&'static str> {
+    geteuid().is_root().then_some(USER)
 }
 
 /// A data directory with pgbench's tables, and the socket beside it.
@@ -69,7 +75,7 @@ impl Cluster {
             done(Command::new("chown").arg(USER).arg(&cluster.dir))?;
         }
         done(&mut cluster.command("initdb", &["-N", "-A", "trust", "-U", USER, "-D", &cluster.data()]))?;
-        let server = lab.start(&Side::Native, &cluster.server(true), Stdio::null())?;
+        let server = lab.start_as(user(), &Side::Native, &cluster.server(true), Stdio::null())?;
         cluster.wait(|| server.complaints())?;
         cluster.pgbench(&["-i", "-q", "-s", SCALE])?;
         cluster.stop()?;
@@ -79,7 +85,7 @@ impl Cluster {
 
     fn sample(&self, lab: &Lab, side: &Side, durable: bool) -> Result<f64> {
         lab.settle()?;
-        let server = lab.start(side, &self.server(durable), Stdio::null())?;
+        let server = lab.start_as(user(), side, &self.server(durable), Stdio::null())?;
         self.wait(|| server.complaints())?;
         let told = self.pgbench(&["-n", "-c", CLIENTS, "-j", "2", "-T", &lab.options.seconds.to_string()])?;
         self.stop()?;
@@ -96,9 +102,9 @@ impl Cluster {
     /// A program of PostgreSQL with its arguments, as the server's user.
     fn argv(&self, program: &str, args: &[&str]) -> Vec<String> {
         let mut argv = Vec::new();
-        if geteuid().is_root() {
-            let user = format!("--reuid={USER}");
-            argv.extend(["setpriv", &user, "--regid", USER, "--clear-groups"].map(str::to_owned));
+        if let Some(user) = user() {
+            let uid = format!("--reuid={user}");
+            argv.extend(["setpriv", &uid, "--regid", user, "--clear-groups"].map(str::to_owned));
         }
         argv.push(self.programs.join(program).display().to_string());
         argv.extend(args.iter().map(|&arg| arg.to_owned()));
@@ -115,7 +121,9 @@ impl Cluster {
     fn server(&self, durable: bool) -> Vec<String> {
         let (data, sockets) = (self.data(), self.dir.display().to_string());
         let fsync = if durable { "fsync=on" } else { "fsync=off" };
-        self.argv("postgres", &["-D", &data, "-k", &sockets, "-c", "listen_addresses=", "-c", fsync])
+        let args = ["-D", &data, "-k", &sockets, "-c", "listen_addresses=", "-c", fsync];
+        let program = self.programs.join("postgres").display().to_string();
+        std::iter::once(program).chain(args.map(str::to_owned)).collect()
     }
 
     fn wait(&self, complaints: impl Fn() -> String) -> Result<()> {

@@ -233,7 +233,7 @@ impl Board {
     /// The counter is read first, then all announcements; a writer announces a bound before it
     /// draws, so a seq below the counter read here was announced before (history 14).
     pub fn settled_seq(&self, slot: u32) -> u64 {
-        let drawn = self.header().counter.get() - 1;
+        let drawn = self.header().counter.get().saturating_sub(1);
         let announced = self.lanes().iter().filter_map(|lane| lane.announces(slot)).min();
         #[cfg(shuttle)]
         let drawn = match crate::model::mutated(crate::model::Mutation::AnnouncementsBeforeCounter) {

@@ -68,9 +68,11 @@ impl Frames<'_> {
         held.filter(|held| held & IN_ROW != 0).map(|held| (held & !IN_ROW) as usize)
     }
 
-    /// Gives a frame back.
+    /// Gives a frame back, if there is one of that number.
     pub fn free(&self, frame: u32) {
-        self.owners[frame as usize].store(0, Ordering::Release);
+        if let Some(owner) = self.owners.get(frame as usize) {
+            owner.store(0, Ordering::Release);
+        }
     }
 
     /// What a dead lane had taken, and what it had not kept yet.

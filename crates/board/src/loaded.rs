@@ -261,6 +261,17 @@ impl Loaded<'_> {
         }
     }
 
+    /// Drops the pages of a range, as long as that may be. The caller holds their locks, or all of
+    /// them when it is longer than the table of locks.
+    pub fn drop_pages(&self, slot: u32, offset: u64, bytes: u64) {
+        let pages = offset / PAGE_BYTES..offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
+        if pages.end - pages.start <= self.tags.len() as u64 {
+            pages.for_each(|page| self.drop_page(slot, page));
+        } else {
+            self.drop_file(slot, pages.start);
+        }
+    }
+
     fn drop_frame(&self, frame: usize, is_it: impl Fn(u64) -> bool) {
         let tag = &self.tags[frame];
         loop {

@@ -36,7 +36,8 @@ impl<'a> PageLocks<'a> {
     fn runs(&self, slot: u32, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
         let count = self.words.len() as u64;
         let first = offset / PAGE_BYTES;
-        let pages = (offset + bytes.max(1) - 1) / PAGE_BYTES - first + 1;
+        // A dead lane may have said anything.
+        let pages = offset.saturating_add(bytes.max(1) - 1) / PAGE_BYTES - first + 1;
         if pages >= count {
             return [self.words, &[]];
         }

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::board::{Board, BoardError, Plan};
@@ -104,10 +105,14 @@ unsafe impl Send for Tables {}
 unsafe impl Sync for Tables {}
 
 impl Board {
-    /// Makes an empty board; the descriptor is passed to clients.
+    /// Makes an empty board; the descriptor is passed to clients, none of which can change its
+    /// size: what is mapped stays there for everybody.
     pub fn create(plan: Plan) -> Result<(Self, OwnedFd), BoardError> {
-        let fd = rustix::fs::memfd_create("holdfast-board", rustix::fs::MemfdFlags::CLOEXEC).map_err(os)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("holdfast-board", flags).map_err(os)?;
         rustix::fs::ftruncate(&fd, plan.bytes() as u64).map_err(os)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(os)?;
         let board = Self { plan, tables: Tables::map(fd.as_fd(), plan)? };
         board.write_plan(&plan, MAGIC);
         Ok((board, fd))

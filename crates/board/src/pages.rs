@@ -14,6 +14,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Rows per set: their keys fill one cache line.
 pub const WAYS: usize = 8;
+/// No file has so many pages.
+const PAGES_MAX: u64 = 1 << 51;
 /// Media offsets of larger pools do not fit a row.
 pub const ROW_MEDIA_BYTES_MAX: u64 = 1 << 39;
 
@@ -53,7 +55,9 @@ impl Content {
         let lo = (word >> 40) as u32 & 0xfff;
         let value = word & (IN_FRAME - 1);
         let source = if word & IN_FRAME != 0 { Source::Frame(value as u32) } else { Source::Log(value) };
-        Self { lo, hi: lo + (word >> 52) as u32 + 1, source }
+        // Clients can store here whatever they like.
+        let hi = (lo + (word >> 52) as u32 + 1).min(PAGE_BYTES as u32);
+        Self { lo, hi, source }
     }
 
     /// Whether `lo..hi` covers all of these bytes.
@@ -231,14 +235,15 @@ impl<'a> Pages<'a> {
         let slot = (key as u32 & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
         let (set, sets) = ((index / WAYS) as u64, self.set_count());
         let low = (set + sets - home(slot, 0, sets)) % sets;
-        Some((slot, (key >> SLOT_BITS) * sets + low))
+        let page = (key >> SLOT_BITS).checked_mul(sets)?.checked_add(low)?;
+        (page < PAGES_MAX).then_some((slot, page))
     }
 }
 
 /// The parts of the byte range `offset..offset + bytes` by page: page, first and one past the last
-/// byte within it.
+/// byte within it. What lies beyond the end of all files is left out.
 pub fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u32, u32)> {
-    let end = offset + bytes;
+    let end = offset.saturating_add(bytes).min(PAGES_MAX * PAGE_BYTES);
     (offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(move |page| {
         let start = page * PAGE_BYTES;
         (page, offset.saturating_sub(start) as u32, (end - start).min(PAGE_BYTES) as u32)
@@ -344,5 +349,7 @@ mod tests {
         assert_eq!(cut(0, 4096), [(0, 0, 4096)]);
         assert_eq!(cut(4095, 2), [(0, 4095, 4096), (1, 0, 1)]);
         assert_eq!(cut(5000, 10_000), [(1, 904, 4096), (2, 0, 4096), (3, 0, 2712)]);
+        assert_eq!(cut(u64::MAX - 1, 2), []);
+        assert_eq!(cut((1 << 63) - 1, u64::MAX), [((1 << 51) - 1, 4095, 4096)]);
     }
 }

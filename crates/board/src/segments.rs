@@ -52,7 +52,8 @@ impl SegmentRow {
             0 => SegmentState::Free,
             1 => SegmentState::Sealed,
             2 => SegmentState::Pinned,
-            code => SegmentState::Lane(code - 0x100),
+            // None has such a number if this is less.
+            code => SegmentState::Lane(code.wrapping_sub(0x100)),
         }
     }
 

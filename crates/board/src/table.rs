@@ -49,9 +49,13 @@ impl Board {
         let row = &self.files()[slot as usize];
         let buckets = self.tables.buckets();
         let mut at = self.bucket_of(row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
-        while buckets[at].load(Ordering::Relaxed) != 0 {
+        for _ in 0..buckets.len() {
+            if buckets[at].load(Ordering::Relaxed) == 0 {
+                break;
+            }
             at = (at + 1) & (buckets.len() - 1);
         }
+        // Only a client's stray stores leave no bucket free.
         buckets[at].store(slot + 1, Ordering::Release);
     }
 
@@ -62,8 +66,10 @@ impl Board {
         let buckets = self.tables.buckets();
         let mask = buckets.len() - 1;
         let mut gap = self.bucket_of(row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        let mut looks = 0;
         while buckets[gap].load(Ordering::Relaxed) != slot + 1 {
-            if buckets[gap].load(Ordering::Relaxed) == 0 {
+            looks += 1;
+            if buckets[gap].load(Ordering::Relaxed) == 0 || looks > mask {
                 return;
             }
             gap = (gap + 1) & mask;
@@ -71,12 +77,12 @@ impl Board {
         let version: &AtomicU64 = &self.header().table_version;
         version.fetch_add(1, Ordering::AcqRel);
         let mut at = (gap + 1) & mask;
-        loop {
+        for _ in 0..mask {
             let held = buckets[at].load(Ordering::Relaxed);
             if held == 0 {
                 break;
             }
-            let other = &self.files()[held as usize - 1];
+            let Some(other) = self.files().get(held as usize - 1) else { break };
             let home = self.bucket_of(other.dev.load(Ordering::Relaxed), other.ino.load(Ordering::Relaxed));
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
                 buckets[gap].store(held, Ordering::Release);

@@ -210,10 +210,14 @@ pub enum Unseen {
     AsyncIo = 6,
     /// It makes system calls of its own, as all Go programs do.
     OwnCalls = 7,
+    /// It runs as another user than the keeper.
+    OtherUser = 8,
+    /// Its real, effective and saved users are not one, so it may become another one.
+    MixedUser = 9,
 }
 
 impl Unseen {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -221,6 +225,8 @@ impl Unseen {
         Self::OutOfReach,
         Self::AsyncIo,
         Self::OwnCalls,
+        Self::OtherUser,
+        Self::MixedUser,
     ];
 
     /// Decodes an argument.
@@ -238,6 +244,12 @@ impl fmt::Display for Unseen {
             Self::Static => "it is statically linked",
             Self::AsyncIo => "it uses io_uring or libaio",
             Self::OwnCalls => "it makes system calls of its own, as Go programs do",
+            Self::OtherUser => {
+                "it runs as another user than its keeper, which serves one (start it with `holdfast run --user NAME`)"
+            }
+            Self::MixedUser => {
+                "its real, effective and saved user are not one, so that it may become another than its keeper's"
+            }
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

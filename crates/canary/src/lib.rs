@@ -196,6 +196,13 @@ canaries! {
         GoTrusted, "7 (others)", "a Go program counts as one whose calls are seen";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
         AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
+        PeerUnchecked, "trust", "the keeper takes clients of any user";
+        KeeperBelieved, "trust", "clients and commands believe a keeper of any user";
+        DescriptorUnchecked, "trust", "a client gets a file managed that it cannot write to";
+        LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
+        RangesBelieved, "trust", "what clients say of ranges is used as it is";
+        StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
+        PoolShared, "trust", "a pool is opened that others may write to";
         VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
         RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";
     }

@@ -95,6 +95,7 @@ Examples:
   holdfast run --volatile -- git commit -m 'a commit'
   holdfast run --volatile --summary -- sqlite3 app.db 'INSERT INTO t VALUES (1)'
   holdfast run --pool /dev/dax0.0 --exclusive /srv/pg -- postgres -D /srv/pg
+  holdfast run --pool /mnt/pmem/pg.pool --user postgres -- postgres -D /srv/pg
   holdfast run --volatile --fence lease --write-behind=on -- ./append-only-daemon
   holdfast run --pool /mnt/pmem/db.pool --spill /srv/db.spill --spill-size 16G -- ./bulk-load
   holdfast run --volatile --nvm-latency-ns 300 --nvm-bandwidth 2G/s -- fio job.fio
@@ -168,6 +169,10 @@ pub struct RunArgs {
     /// Inject a write bandwidth limit, for example 2G/s; at least 1M/s
     #[arg(long, value_name = "SIZE/s", value_parser = sizes::parse_bytes_per_s)]
     pub nvm_bandwidth: Option<u64>,
+    /// Become this user first, with all of its groups: keeper and program run as it does. Needs
+    /// root. The environment stays as it is
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
     /// At the end, print what was absorbed to standard error, or write it as JSON to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub summary: Option<PathBuf>,

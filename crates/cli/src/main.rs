@@ -20,6 +20,7 @@ mod signals;
 mod sizes;
 mod status;
 mod supervise;
+mod user;
 mod words;
 
 use std::process::ExitCode;

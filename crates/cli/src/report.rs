@@ -118,6 +118,13 @@ pub fn nothing_absorbed(summary: &Summary) -> Option<String> {
     Some(format!("NOTHING was absorbed: {first}{more}"))
 }
 
+/// As [`nothing_absorbed`], of programs that ran as another user than their keeper: each is said,
+/// because there is something to be done about it.
+pub fn other_users(summary: &Summary) -> Vec<String> {
+    let programs = summary.programs_unseen.iter().filter(|one| one.is_of_another_user());
+    programs.map(|one| format!("not absorbed: what {} writes: {}", shown(&one.program), one.reason)).collect()
+}
+
 /// The lines of a recovery: one in sum, one per file, one per damaged record.
 pub fn recovery(report: &Report) -> String {
     let mut text = if report.clean {

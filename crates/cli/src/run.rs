@@ -25,7 +25,7 @@ use crate::recover::advice;
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{EXIT_KEEPER, elf, format, options, preload, report};
+use crate::{EXIT_KEEPER, elf, format, options, preload, report, user};
 
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just
 /// ending.
@@ -37,6 +37,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The `run` subcommand.
 pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
+    if let Some(user) = &args.user {
+        user::become_user(user)?;
+    }
     let name = args.program.first().expect("the parser asks for one");
     let path = program::resolve(name)?;
     let library = preload::library()?;
@@ -67,6 +70,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
     if let Some(told) = report::nothing_absorbed(&summary) {
+        report::say(&told);
+    }
+    for told in report::other_users(&summary) {
         report::say(&told);
     }
     if let Some(target) = &args.summary {

@@ -59,6 +59,8 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
         report::print(format!("pool {}: no keeper runs and nothing is left to drain\n", pool.display()))?;
         return Ok(0);
     };
+    // Once it is known to hear, it may take as long as the disk does.
+    control.status()?;
     let summary = control.drain()?;
     if !summary.drained {
         let errors = control.status().map(|status| status.errors).unwrap_or_default();

@@ -1,20 +1,27 @@
 //! Talking to a running keeper from another process: status and drain. A connection that is held
-//! keeps the keeper from ending by itself.
+//! keeps the keeper from ending by itself. Must never believe who is another user.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
+use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::recovery::PoolError;
-use crate::runtime::socket_path;
+use crate::peer::{Peer, Stranger};
+use crate::recovery::{PoolError, open_file};
+use crate::runtime::{must_be_ours_alone, socket_path};
 use crate::status::{Status, Summary};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// A keeper that has a processor answers at once. One that has none for so long is stopped, or its
+/// machine is beyond help.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Why a keeper could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -22,12 +29,31 @@ pub enum ControlError {
     /// No keeper owns the pool at the moment.
     #[error("no keeper is running for pool {0}")]
     NoKeeper(PathBuf),
+    /// It is there and says nothing.
+    #[error(
+        "keeper {pid} of pool {pool} has not answered for {} s: is it stopped? (`kill -CONT {pid}` has it go on)",
+        ANSWER_MAX.as_secs()
+    )]
+    Silent {
+        /// The pool.
+        pool: PathBuf,
+        /// The keeper.
+        pid: u32,
+    },
     /// The conversation broke off.
     #[error("the keeper of pool {pool} did not answer: {source}")]
     Broken {
         /// The pool.
         pool: PathBuf,
         /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else may be at the other end.
+    #[error("whoever serves pool {pool} is not believed: {source}")]
+    Stranger {
+        /// The pool.
+        pool: PathBuf,
+        /// Whom it belongs to.
         source: io::Error,
     },
     /// The pool could not be read.
@@ -50,20 +76,23 @@ impl Control {
             let message = format!("pool {} cannot be used: {error}", pool.display());
             ControlError::Pool(PoolError { message, busy: false })
         };
-        let (mapping, _) =
-            Mapping::open(pool, OpenMode::ReadOnly).map_err(|error| unusable(error.to_string()))?;
+        let file = open_file(pool, OpenMode::ReadOnly)?;
+        let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
+            .map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
         let socket = socket_path(&superblock.uuid);
         let connected = connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ControlError::NoKeeper(pool.to_owned())
             }
+            io::ErrorKind::PermissionDenied => {
+                ControlError::Stranger { pool: pool.to_owned(), source: error }
+            }
             _ => ControlError::Broken { pool: pool.to_owned(), source: error },
         })?;
-        let peer = rustix::net::sockopt::socket_peercred(&connected)
-            .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error.into() })?;
-        let keeper_pid = peer.pid.as_raw_nonzero().get() as u32;
-        Ok(Self { pool: pool.to_owned(), socket, connection: connected, keeper_pid })
+        let peer = Peer::of(&connected)
+            .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error })?;
+        Ok(Self { pool: pool.to_owned(), socket, connection: connected, keeper_pid: peer.pid })
     }
 
     /// Where clients connect; the value of `HOLDFAST_SOCKET`.
@@ -78,7 +107,7 @@ impl Control {
 
     /// Asks for the keeper's state.
     pub fn status(&mut self) -> Result<Status, ControlError> {
-        self.ask(STATUS)
+        self.ask(STATUS, Some(ANSWER_MAX))
     }
 
     /// Tells the keeper that this process is about to start a program that will be its client: it
@@ -91,11 +120,18 @@ impl Control {
 
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
     pub fn drain(&mut self) -> Result<Summary, ControlError> {
-        self.ask(DRAIN)
+        // However long the disk takes.
+        self.ask(DRAIN, None)
     }
 
-    fn ask<T: serde::de::DeserializeOwned>(&self, request: u8) -> Result<T, ControlError> {
+    fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        request: u8,
+        patience: Option<Duration>,
+    ) -> Result<T, ControlError> {
         let broken = |source: io::Error| ControlError::Broken { pool: self.pool.clone(), source };
+        set_socket_timeout(&self.connection, Timeout::Recv, patience)
+            .map_err(|error| broken(error.into()))?;
         rustix::net::send(&self.connection, &[request], SendFlags::NOSIGNAL)
             .map_err(|error| broken(error.into()))?;
         let mut answer = vec![0u8; ANSWER_BYTES_MAX];
@@ -103,6 +139,9 @@ impl Control {
             match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
                 Ok((bytes, _)) => break bytes,
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    return Err(ControlError::Silent { pool: self.pool.clone(), pid: self.keeper_pid });
+                }
                 Err(error) => return Err(broken(error.into())),
             }
         };
@@ -113,10 +152,23 @@ impl Control {
     }
 }
 
-/// Connects to a keeper's socket.
+/// Connects to a keeper's socket, where a keeper of this user serves it.
 pub(crate) fn connect(socket: &Path) -> io::Result<OwnedFd> {
+    if let Some(directory) = socket.parent()
+        && !on(Canary::KeeperBelieved)
+    {
+        must_be_ours_alone(directory)?;
+    }
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // It is the wait for room among those who wait to be let in.
+    set_socket_timeout(&connection, Timeout::Send, Some(ANSWER_MAX))?;
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
-    Ok(connection)
+    match Peer::of(&connection)?.has_our_user() {
+        Err(Stranger::Other(user)) if !on(Canary::KeeperBelieved) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("a process of user {user} serves {}. Have that removed", socket.display()),
+        )),
+        _ => Ok(connection),
+    }
 }

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use holdfast_cache::Unseen;
 use holdfast_cache::wire::{DRAIN, EXPECT, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
-use rustix::process::{Pid, PidfdFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::durable::locked;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
+use crate::peer::{Peer, Stranger};
 use crate::runtime;
 use crate::runtime::{send_json, send_with_descriptors};
 use crate::serve::delay;
@@ -27,12 +29,34 @@ const FIRST_USE: Duration = Duration::from_secs(10);
 const PROGRAM_PENDING: Duration = Duration::from_secs(10);
 /// How long an announced child may take to say hello.
 const FORK_PENDING: Duration = Duration::from_secs(5);
+/// How long a connection may say nothing at first. The library tries again.
+const SILENT_MAX: Duration = Duration::from_secs(10);
+/// Connections that have said nothing yet. Of programs that start all at once each says hello
+/// before it waits, so none of theirs is old.
+const SILENT_CONNECTIONS_MAX: usize = 256;
+/// Connections of those who control us.
+const CONTROLS_MAX: usize = 1024;
+/// Connections taken before others are heard again.
+const ACCEPTED_MAX: usize = 64;
+/// Strangers that are looked at in a second, to be named: it takes longer than to connect.
+const STRANGERS_MAX: u32 = 32;
+/// How long nobody is let in when there is no descriptor left for them.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 const MESSAGE_BYTES_MAX: usize = 64;
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const FIRST_CLIENT: u64 = 16;
 const FIRST_CONNECTION: u64 = 1 << 40;
+
+/// A connection of a process of our user's.
+struct Conversation {
+    connection: OwnedFd,
+    peer: Peer,
+    /// It has asked for something: no client, which says hello once, but who supervises some.
+    controls: bool,
+    since: Instant,
+}
 
 /// Everything that a running keeper listens to.
 pub(crate) struct EventLoop {
@@ -41,18 +65,20 @@ pub(crate) struct EventLoop {
     listener: OwnedFd,
     /// Readable when the keeper shall stop; kept open for `epoll`.
     _signals: OwnedFd,
-    connections: HashMap<u64, OwnedFd>,
+    connections: HashMap<u64, Conversation>,
     next_connection: u64,
     next_client: u32,
     /// Who started us; it may have ended by now.
     supervisor: u32,
-    /// Processes whose descendants may be clients although they gave up our user id.
-    ancestors: Vec<u32>,
     /// Supervisors that announced a program which has not said hello yet, and when.
     expected: Vec<(u32, Instant)>,
     used: bool,
     started: Instant,
     forks_since: Option<Instant>,
+    /// Until then there is no room for more connections.
+    full_until: Option<Instant>,
+    /// Strangers that were looked at since then.
+    strangers: (Instant, u32),
 }
 
 impl EventLoop {
@@ -72,11 +98,12 @@ impl EventLoop {
             next_connection: FIRST_CONNECTION,
             next_client: 1,
             supervisor: std::os::unix::process::parent_id(),
-            ancestors: Vec::new(),
             expected: Vec::new(),
             used: false,
             started: Instant::now(),
             forks_since: None,
+            full_until: None,
+            strangers: (Instant::now(), 0),
         })
     }
 
@@ -85,6 +112,8 @@ impl EventLoop {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
+            self.end_silence();
+            self.listen_again();
             let patience = self.patience();
             let timeout = patience.map(|left| rustix::event::Timespec {
                 tv_sec: left.as_secs() as i64,
@@ -92,7 +121,7 @@ impl EventLoop {
             });
             let spare = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             for event in events.drain(..) {
@@ -111,6 +140,15 @@ impl EventLoop {
 
     /// How long to sleep: without a limit while somebody uses the keeper.
     fn patience(&self) -> Option<Duration> {
+        let silent = self.connections.values().filter(|known| !known.controls);
+        let silence = silent.map(|known| known.since + SILENT_MAX).min();
+        let turns = silence.into_iter().chain(self.full_until).min();
+        let turn = turns.map(|until| until.saturating_duration_since(Instant::now()));
+        self.patience_unused().into_iter().chain(turn).min()
+    }
+
+    /// How long to sleep until the keeper may be one that nobody uses.
+    fn patience_unused(&self) -> Option<Duration> {
         if !self.keeper.config.exit_when_unused || !self.connections.is_empty() || self.has_clients() {
             return None;
         }
@@ -148,63 +186,115 @@ impl EventLoop {
     }
 
     fn accept(&mut self) {
-        while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+        for _ in 0..ACCEPTED_MAX {
+            let connection = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(connection) => connection,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.stop_listening();
+                }
+                // Nobody is left, or whoever was there has gone.
+                Err(_) => return,
+            };
+            let Ok(peer) = Peer::of(&connection) else { continue };
+            if let Err(stranger) = peer.has_our_user()
+                && !on(Canary::PeerUnchecked)
+            {
+                self.turn_away(&peer, stranger);
+                continue;
+            }
+            self.make_room();
             let token = self.next_connection;
             self.next_connection += 1;
-            self.connections.insert(token, connection);
+            let known = Conversation { connection, peer, controls: false, since: Instant::now() };
+            self.connections.insert(token, known);
             // A program that starts says hello at once and waits: mostly it has done so by now.
             self.converse(token);
             let watched =
-                self.connections.get(&token).map(|connection| self.watch(connection.as_fd(), token));
+                self.connections.get(&token).map(|known| self.watch(known.connection.as_fd(), token));
             if watched == Some(false) {
                 self.connections.remove(&token);
             }
         }
     }
 
+    /// Lets go of connections that have said nothing for too long.
+    fn end_silence(&mut self) {
+        self.connections.retain(|_, known| known.controls || known.since.elapsed() < SILENT_MAX);
+    }
+
+    /// Lets go of the oldest connection of a kind of which there are too many.
+    fn make_room(&mut self) {
+        for (controls, most) in [(false, SILENT_CONNECTIONS_MAX), (true, CONTROLS_MAX)] {
+            let of_kind = || self.connections.iter().filter(|(_, known)| known.controls == controls);
+            if of_kind().count() >= most
+                && let Some(&oldest) = of_kind().min_by_key(|(_, known)| known.since).map(|(token, _)| token)
+            {
+                self.connections.remove(&oldest);
+            }
+        }
+    }
+
+    /// There is no descriptor for whoever wants in: they wait, and everybody else is served.
+    /// Without this the listener would be ready again and again.
+    fn stop_listening(&mut self) {
+        self.full_until = Some(Instant::now() + NO_ROOM_PAUSE);
+        let nothing = epoll::EventFlags::empty();
+        let _ = epoll::modify(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), nothing);
+    }
+
+    fn listen_again(&mut self) {
+        if self.full_until.is_some_and(|until| until <= Instant::now()) {
+            self.full_until = None;
+            let readable = epoll::EventFlags::IN;
+            let _ = epoll::modify(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), readable);
+        }
+    }
+
     fn converse(&mut self, token: u64) {
-        let Some(connection) = self.connections.get(&token) else { return };
+        let Some(Conversation { connection, peer, controls, .. }) = self.connections.get_mut(&token) else {
+            return;
+        };
         let mut message = [0u8; MESSAGE_BYTES_MAX];
-        let received = rustix::net::recv(connection, &mut message, RecvFlags::DONTWAIT);
+        let received = rustix::net::recv(&*connection, &mut message, RecvFlags::DONTWAIT);
         let bytes = match received {
             Ok((bytes, _)) if bytes > 0 => bytes,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::INTR) => return,
             _ => {
                 runtime::leave_standard_error_with(self.supervisor, connection);
                 self.connections.remove(&token);
                 return;
             }
         };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(connection) else { return };
-        let ours = peer.uid == rustix::process::geteuid();
         // Not when somebody only looks whether anybody is there.
         self.used = true;
         match message[0] {
             HELLO => {
-                let connection = self.connections.remove(&token);
-                if let (Some(connection), Ok(hello)) = (connection, Hello::read_from_bytes(&message[..bytes]))
-                {
-                    self.welcome(&connection, peer.pid, ours, &hello);
+                let said = self.connections.remove(&token);
+                if let (Some(said), Ok(hello)) = (said, Hello::read_from_bytes(&message[..bytes])) {
+                    self.welcome(&said.connection, &said.peer, &hello);
                 }
             }
-            STATUS if ours => {
-                let _ = send_json(connection, &self.keeper.status());
-                self.remember_ancestor(peer.pid);
+            STATUS => {
+                *controls = true;
+                // Who does not listen must not keep us.
+                if send_json(connection, &self.keeper.status(), SendFlags::DONTWAIT).is_err() {
+                    self.connections.remove(&token);
+                }
             }
-            EXPECT if ours => {
-                let supervisor = peer.pid.as_raw_nonzero().get() as u32;
-                self.remember_ancestor(peer.pid);
-                self.expected.push((supervisor, Instant::now()));
+            EXPECT => {
+                *controls = true;
+                self.expected.push((peer.pid, Instant::now()));
             }
-            DRAIN if ours => {
-                let connection = connection.try_clone();
+            DRAIN => {
+                *controls = true;
+                let (supervisor, connection) = (peer.pid, connection.try_clone());
                 // The program has ended, if it ever became a client.
-                self.no_longer_expected(peer.pid.as_raw_nonzero().get() as u32);
+                self.no_longer_expected(supervisor);
                 if let Ok(connection) = connection {
                     let keeper = Arc::clone(&self.keeper);
                     let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
                         let clean = keeper.drain();
-                        let _ = send_json(&connection, &keeper.summary(clean));
+                        let _ = send_json(&connection, &keeper.summary(clean), SendFlags::empty());
                     });
                 }
             }
@@ -220,38 +310,50 @@ impl EventLoop {
         }
     }
 
-    fn remember_ancestor(&mut self, pid: Pid) {
-        let pid = pid.as_raw_nonzero().get() as u32;
-        if !self.ancestors.contains(&pid) {
-            self.ancestors.push(pid);
+    /// A process of another user's wants to be served. If it is one of a run's, what it writes is
+    /// not absorbed, and that is said.
+    fn turn_away(&mut self, peer: &Peer, stranger: Stranger) {
+        if self.strangers.0.elapsed() > Duration::from_secs(1) {
+            self.strangers = (Instant::now(), 0);
+        }
+        self.strangers.1 += 1;
+        if self.strangers.1 > STRANGERS_MAX {
+            return;
+        }
+        let why = match stranger {
+            Stranger::Other(_) => Unseen::OtherUser,
+            Stranger::Mixed => Unseen::MixedUser,
+        };
+        if self.descends_from_ours(peer.pid)
+            && let Ok(program) = std::fs::read_link(format!("/proc/{}/exe", peer.pid))
+        {
+            self.keeper.notes.unseen(program, why);
         }
     }
 
-    fn welcome(&mut self, connection: &OwnedFd, pid: Pid, ours: bool, hello: &Hello) {
-        let pid_number = pid.as_raw_nonzero().get() as u32;
+    fn welcome(&mut self, connection: &OwnedFd, peer: &Peer, hello: &Hello) {
+        let pid = peer.pid;
         if hello.forked != 0 {
             self.keeper.durable.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
             self.forks_since = None;
         }
-        let allowed = hello.version.get() == WIRE_VERSION && (ours || self.descends_from_ours(pid_number));
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty());
-        let (Ok(pidfd), true) = (pidfd, allowed) else {
+        let Some(pidfd) = self.admit(connection, peer, hello) else {
             let _ = rustix::net::send(connection, Welcome::refusal().as_bytes(), SendFlags::NOSIGNAL);
             return;
         };
         // The same process with another program: what the old one left is repaired.
         let earlier: Vec<u32> = locked(&self.keeper.clients)
             .iter()
-            .filter(|(_, attached)| attached.pid == pid_number)
+            .filter(|(_, attached)| attached.pid == pid)
             .map(|(id, _)| *id)
             .collect();
         // Seldom: programs that supervisors start are few among all that start.
         if !self.expected.is_empty()
-            && let Some(parent) = parent_of(pid_number)
+            && let Some(parent) = parent_of(pid)
         {
             self.no_longer_expected(parent);
         }
-        let past = self.descends_from_past(pid_number);
+        let past = self.descends_from_past(pid);
         let client = self.next_client;
         self.next_client += 1;
         let pidfd = Arc::new(pidfd);
@@ -260,13 +362,7 @@ impl EventLoop {
         }
         locked(&self.keeper.clients).insert(
             client,
-            Attached {
-                pid: pid_number,
-                program: program_of(pid_number),
-                blind: hello.blind != 0 || past,
-                past,
-                pidfd,
-            },
+            Attached { pid, program: program_of(pid), blind: hello.blind != 0 || past, past, pidfd },
         );
         let keeper = &self.keeper;
         let welcome = Welcome::new(
@@ -286,6 +382,18 @@ impl EventLoop {
         for client in earlier {
             self.bury(client);
         }
+    }
+
+    /// The process behind a hello, if it may be a client: wholly of our user, and of our version.
+    fn admit(&mut self, connection: &OwnedFd, peer: &Peer, hello: &Hello) -> Option<OwnedFd> {
+        let process = peer.process(connection).ok()?;
+        if let Err(stranger) = peer.is_our_user(&process)
+            && !on(Canary::PeerUnchecked)
+        {
+            self.turn_away(peer, stranger);
+            return None;
+        }
+        (hello.version.get() == WIRE_VERSION).then_some(process)
     }
 
     /// A client's process ended (or another program took its place).
@@ -311,11 +419,13 @@ impl EventLoop {
         locked(&self.keeper.clients).values().any(is_parent)
     }
 
+    /// Whether a process descends from a client, or from somebody who is connected and controls us.
+    /// By numbers, which may be others' by now: good for what is told to people, and nothing else.
     fn descends_from_ours(&self, pid: u32) -> bool {
-        let supervisor = std::os::unix::process::parent_id();
+        let controls = |pid| self.connections.values().any(|known| known.controls && known.peer.pid == pid);
         let mut at = pid;
         for _ in 0..64 {
-            if at == supervisor || self.ancestors.contains(&at) || self.keeper.is_client(at) {
+            if self.keeper.is_client(at) || controls(at) {
                 return at > 1;
             }
             match parent_of(at) {

@@ -32,6 +32,8 @@ pub mod fence;
 #[cfg(not(shuttle))]
 mod keeper;
 #[cfg(not(shuttle))]
+mod late;
+#[cfg(not(shuttle))]
 mod lookout;
 #[cfg(not(shuttle))]
 mod natives;
@@ -39,6 +41,8 @@ mod natives;
 mod outsiders;
 #[cfg(not(shuttle))]
 mod patterns;
+#[cfg(not(shuttle))]
+mod peer;
 #[cfg(not(shuttle))]
 mod reclaim;
 #[cfg(not(shuttle))]

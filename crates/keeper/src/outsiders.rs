@@ -9,36 +9,47 @@ use std::time::{Duration, Instant};
 use holdfast_cache::Unseen;
 use holdfast_canary::{Canary, on};
 
-use crate::durable::{Events, locked};
+use crate::disk::OsFile;
+use crate::durable::{Events, ManagedFile, locked};
 use crate::fence::Outsiders;
 use crate::keeper::Keeper;
+use crate::late::{self, Change, Late};
 use crate::lease::Lease;
 
 /// Until an open that was let in shows up in its process's table of open files.
 const LET_IN: Duration = Duration::from_millis(20);
 
 /// The keeper as the fence sees it.
-pub(crate) struct Gate(pub Arc<Keeper>);
+pub(crate) struct Gate {
+    keeper: Arc<Keeper>,
+    late: Arc<Late>,
+}
+
+impl Gate {
+    pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
+        Self { keeper, late: Arc::default() }
+    }
+}
 
 impl Outsiders for Gate {
     fn is_ours(&self, pid: u32) -> bool {
         // A client whose hooks do not see everything opens files like anybody else.
-        pid == std::process::id() || self.0.is_running_client(pid) && !self.0.is_blind(pid)
+        pid == std::process::id() || self.keeper.is_running_client(pid) && !self.keeper.is_blind(pid)
     }
 
     fn is_announced(&self, tid: u32) -> bool {
-        let openers = &self.0.durable.board.header().openers;
+        let openers = &self.keeper.durable.board.header().openers;
         on(Canary::OpensUnasked)
             || openers.is_in(tid)
             || number_in_its_namespace(tid).is_some_and(|tid| openers.is_in(tid))
     }
 
     fn goes_past(&self, pid: u32) {
-        self.0.note_past(pid);
+        self.keeper.note_past(pid);
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
-        let keeper = &self.0;
+        let keeper = &self.keeper;
         for pending in locked(&keeper.pending).values_mut() {
             if (pending.slot, pending.generation) == (slot, generation) {
                 pending.tainted = Some(Instant::now());
@@ -47,23 +58,46 @@ impl Outsiders for Gate {
         let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
         // One that was only noticed did not wait: until the file is settled, a crash must not
         // replay over its writes.
-        let conflict = keeper.notes.fence.get().is_some_and(|fence| fence.kind().only_notices());
-        if let Err(error) = keeper.durable.outsider_arrived(&file, conflict) {
+        let noticed = keeper.notes.fence.get().is_some_and(|fence| fence.kind().only_notices());
+        if noticed {
+            keeper.durable.mark_conflict(&file);
+        }
+        // The same for one that waited in vain, because a process is stopped in a write to it.
+        let in_time = self.late.change((slot, generation), Change::Arrived, self.changes_of(&file));
+        if !in_time && !noticed {
+            keeper.durable.mark_conflict(&file);
             let path = file.meta().path.display().to_string();
-            keeper.notes.trouble(format!("{path}: an outsider opened it: {error}"));
+            keeper.notes.once(format!(
+                "{path}: an outsider waited for {} s and opened it while a process stands still in a write to it",
+                late::PATIENCE.as_secs()
+            ));
         }
     }
 
     fn reads(&self, slot: u32, generation: u64) {
-        let Some(file) = self.0.durable.file(u64::from(slot), generation) else { return };
-        if let Err(error) = self.0.durable.show(&file) {
-            let path = file.meta().path.display().to_string();
-            self.0.notes.trouble(format!("{path}: an outsider reads it, perhaps not the newest: {error}"));
+        let Some(file) = self.keeper.durable.file(u64::from(slot), generation) else { return };
+        if self.keeper.durable.is_shown(&file) {
+            return;
+        }
+        let path = file.meta().path.display().to_string();
+        let keeper = Arc::clone(&self.keeper);
+        let shown = self.late.show((slot, generation), move || {
+            if let Err(error) = keeper.durable.show(&file) {
+                let path = file.meta().path.display().to_string();
+                keeper
+                    .notes
+                    .trouble(format!("{path}: an outsider reads it, perhaps not the newest: {error}"));
+            }
+        });
+        if !shown {
+            self.keeper.notes.once(format!(
+                "{path}: an outsider reads it, perhaps not the newest, while a process stands still in a write to it"
+            ));
         }
     }
 
     fn lease_breaks(&self, slot: u32, generation: u64) {
-        let keeper = &self.0;
+        let keeper = &self.keeper;
         let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
         let lease = || file.lent().map(|lent| lent.lease());
         // Several waited: the first call served all of them.
@@ -88,17 +122,16 @@ impl Outsiders for Gate {
     }
 
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
-        let durable = &self.0.durable;
-        let Some(file) = durable.file(u64::from(slot), generation) else { return };
-        durable.outsider_left(&file);
+        let Some(file) = self.keeper.durable.file(u64::from(slot), generation) else { return };
+        self.late.change((slot, generation), Change::Left, self.changes_of(&file));
     }
 
     fn client_opens(&self, slot: u32, ino: u64) -> u64 {
-        self.opens_of_row(slot) + self.0.durable.board.header().opens(ino).begun()
+        self.opens_of_row(slot) + self.keeper.durable.board.header().opens(ino).begun()
     }
 
     fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
-        self.opens_of_row(slot) + self.0.durable.board.header().opens(ino).ended()
+        self.opens_of_row(slot) + self.keeper.durable.board.header().opens(ino).ended()
     }
 }
 
@@ -147,8 +180,22 @@ impl Keeper {
 }
 
 impl Gate {
+    /// What follows when an outsider comes to a file or leaves it.
+    fn changes_of(&self, file: &Arc<ManagedFile<OsFile>>) -> impl Fn(Change) + Send + 'static {
+        let (keeper, file) = (Arc::clone(&self.keeper), Arc::clone(file));
+        move |change| match change {
+            Change::Arrived => {
+                if let Err(error) = keeper.durable.outsider_arrived(&file, false) {
+                    let path = file.meta().path.display().to_string();
+                    keeper.notes.trouble(format!("{path}: an outsider opened it: {error}"));
+                }
+            }
+            Change::Left => keeper.durable.outsider_left(&file),
+        }
+    }
+
     fn opens_of_row(&self, slot: u32) -> u64 {
-        let rows = self.0.durable.board.files();
+        let rows = self.keeper.durable.board.files();
         rows.get(slot as usize).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
     }
 }

@@ -36,6 +36,7 @@ mod writer;
 
 pub use format::format;
 pub use mapped::mapped_by;
+pub(crate) use open::open_file;
 pub use open::{OpenPool, RecoveredPool};
 pub use run::Recovered;
 

@@ -29,7 +29,7 @@ use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
 use crate::lease;
 use crate::requests::Haste;
-use crate::via::{Candidate, file_behind, identity_of};
+use crate::via::{Candidate, file_behind, identity_of, may_write};
 
 /// Slot and generation, as a request answers them.
 pub(crate) type Place = [u64; 2];
@@ -314,7 +314,8 @@ impl Keeper {
         let meta = description.metadata().ok().filter(|meta| (meta.dev(), meta.ino()) == candidate.key())?;
         // What is written by it must be plain writes; what may be executed never enters the state
         // that this is for.
-        let is_plain = !fcntl_getfl(&description).ok()?.contains(OFlags::DIRECT) && meta.mode() & 0o6111 == 0;
+        let flags = fcntl_getfl(&description).ok()?;
+        let is_plain = may_write(flags) && !flags.contains(OFlags::DIRECT) && meta.mode() & 0o6111 == 0;
         if is_plain { fence.lease(description).ok() } else { None }
     }
 

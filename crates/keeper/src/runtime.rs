@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -36,7 +36,7 @@ pub fn socket_path(uuid: &[u8; 16]) -> PathBuf {
 }
 
 /// Makes the socket directory. It must belong to us and be closed to others, except that root's can
-/// be traversed: programs that give up root still reach their keeper, which checks who they are.
+/// be traversed: programs that give up root are refused there, and so the keeper can name them.
 pub fn prepare_directory() -> io::Result<()> {
     let path = directory();
     let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
@@ -47,17 +47,25 @@ pub fn prepare_directory() -> io::Result<()> {
         }
         _ => {}
     }
-    let meta = std::fs::symlink_metadata(&path)?;
-    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::other(format!(
-            "{} is not a directory of this user alone: it belongs to user {} with mode {:o}. Have it removed, or \
-             set XDG_RUNTIME_DIR to a directory of your own",
-            path.display(),
-            meta.uid(),
-            meta.mode() & 0o7777
-        )));
-    }
+    must_be_ours_alone(&path)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+}
+
+/// Refuses a directory in which somebody else could put a socket.
+pub(crate) fn must_be_ours_alone(directory: &Path) -> io::Result<()> {
+    let meta = std::fs::symlink_metadata(directory)?;
+    let is_ours = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
+    if is_ours && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "{} is not a directory of this user alone: it belongs to user {} with mode {:o}. Have it removed, or \
+         set XDG_RUNTIME_DIR to a directory of your own",
+        directory.display(),
+        meta.uid(),
+        meta.mode() & 0o7777
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays
@@ -72,9 +80,13 @@ pub(crate) fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
 }
 
 /// Sends an answer as one message.
-pub(crate) fn send_json(connection: &OwnedFd, value: &impl serde::Serialize) -> io::Result<()> {
+pub(crate) fn send_json(
+    connection: &OwnedFd,
+    value: &impl serde::Serialize,
+    flags: SendFlags,
+) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(io::Error::other)?;
-    rustix::net::send(connection, &text, SendFlags::NOSIGNAL)?;
+    rustix::net::send(connection, &text, SendFlags::NOSIGNAL | flags)?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! is `events`.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -109,7 +109,8 @@ fn build(
     let pool_fd: OwnedFd = std::fs::File::options()
         .read(true)
         .write(true)
-        .open(&config.pool)
+        // What we have locked, whatever stands at its name by now.
+        .open(format!("/proc/self/fd/{}", lock.as_raw_fd()))
         .map_err(os("open the pool for clients"))?
         .into();
     let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)
@@ -190,7 +191,7 @@ struct Threads {
 
 fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
-        let fence = Fence::start(keeper.config.fence, Arc::new(Gate(Arc::clone(keeper))))
+        let fence = Fence::start(keeper.config.fence, Arc::new(Gate::new(Arc::clone(keeper))))
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
         let announces = match fence.kind() {
             FenceKind::Lease => LEASES_FILES,

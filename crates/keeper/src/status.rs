@@ -1,5 +1,6 @@
 //! What the keeper says of itself: plain data for people and scripts. It computes nothing.
 
+use holdfast_cache::Unseen;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,6 +22,13 @@ pub struct UnseenProgram {
     pub program: String,
     /// Why not, in words.
     pub reason: String,
+}
+
+impl UnseenProgram {
+    /// Whether it is another user's, who can have a keeper of their own.
+    pub fn is_of_another_user(&self) -> bool {
+        [Unseen::OtherUser, Unseen::MixedUser].iter().any(|unseen| unseen.to_string() == self.reason)
+    }
 }
 
 /// Counters since the keeper started; what `--summary` prints.

@@ -31,6 +31,7 @@ mod lent;
 mod loaded;
 mod reused;
 mod spill;
+mod trust;
 mod unsynced;
 
 struct House {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use holdfast_canary::{Canary, on};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::disk::{Disk, DiskFile, OsFile};
 use crate::durable::locked;
@@ -78,7 +79,8 @@ impl Candidate {
 }
 
 impl Keeper {
-    /// The file behind a descriptor of a client, if it is a regular one that has a name.
+    /// The file behind a descriptor of a client, if it is a regular one that has a name, and the
+    /// descriptor one by which the client can write to it: what it says of that counts for nothing.
     pub(crate) fn candidate(&self, client: u32, pid: u32, fd: u64) -> Option<Candidate> {
         let description = self.borrow(client, fd).ok();
         let via = match &description {
@@ -90,6 +92,13 @@ impl Keeper {
             None => std::fs::metadata(&via),
         };
         let meta = meta.ok().filter(|meta| meta.file_type().is_file() && meta.nlink() != 0)?;
+        let flags = match &description {
+            Some(description) => fcntl_getfl(description).ok(),
+            None => flags_of(pid, fd as i32),
+        };
+        if !flags.is_some_and(may_write) && !on(Canary::DescriptorUnchecked) {
+            return None;
+        }
         let (dev, ino, born) = identity_of(&meta);
         let path = std::fs::read_link(&via).ok()?;
         Some(Candidate { description, via, path, held: None, dev, ino, born })
@@ -100,6 +109,19 @@ impl Keeper {
         let client = locked(&self.clients).get(&client).map(|client| Arc::clone(&client.pidfd));
         lease::borrow(&*client.ok_or(io::ErrorKind::NotFound)?, fd as i32)
     }
+}
+
+/// Whether flags of an open file say that its descriptor can be written to.
+pub(crate) fn may_write(flags: OFlags) -> bool {
+    let mode = flags & OFlags::RWMODE;
+    !flags.contains(OFlags::PATH) && (mode == OFlags::WRONLY || mode == OFlags::RDWR)
+}
+
+/// The flags of a descriptor of another process.
+fn flags_of(pid: u32, fd: i32) -> Option<OFlags> {
+    let told = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    u32::from_str_radix(flags.trim(), 8).ok().map(OFlags::from_bits_retain)
 }
 
 pub(crate) fn identity_of(meta: &Metadata) -> natives::File {

@@ -33,6 +33,8 @@ const CUT_OFF: u32 = 3;
 /// `holdfast run` has the same.
 const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_PATH_BYTES: usize = 108;
+/// How often a hello is said to a keeper that hangs up.
+const TRIES: u32 = 5;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 
 /// Null until this process, or one it was forked from, has been a client.
@@ -153,8 +155,21 @@ fn attach_child(word: &AtomicU32) -> bool {
     })
 }
 
-/// Says hello to the keeper and maps what it sends back. All descriptors are closed again.
+/// Says hello to the keeper and maps what it sends back. All descriptors are closed again. A keeper
+/// hangs up on those who wait too long with their hello, which one without a processor may do: one
+/// that has died takes no second connection.
 fn connect(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match connect_once(path, forked) {
+            Err(Errno(libc::ECONNRESET | libc::EPIPE)) if tries < TRIES => {}
+            other => return other,
+        }
+    }
+}
+
+fn connect_once(path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Result<Client, Errno> {
     // SAFETY: creates a descriptor, touches no memory.
     let socket = raw::check(unsafe {
         call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
@@ -174,19 +189,16 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
     raw::check(unsafe {
         call!(libc::SYS_connect, socket, &raw const address, size_of::<libc::sockaddr_un>())
     })?;
+    if !is_our_user(socket)? && !on(Canary::KeeperBelieved) {
+        // A keeper hangs up as soon as it knows whom to name. Others may have us wait a second.
+        be_patient(socket, 1)?;
+        let mut nothing = [0u8; 1];
+        // SAFETY: the buffer is as long as said.
+        unsafe { call!(libc::SYS_recvfrom, socket, nothing.as_mut_ptr(), nothing.len(), 0, 0, 0) };
+        return Err(Errno(libc::EPERM));
+    }
     // A keeper that is stuck must not hang every program that starts.
-    let patience = libc::timeval { tv_sec: 10, tv_usec: 0 };
-    // SAFETY: the value is as long as said.
-    raw::check(unsafe {
-        call!(
-            libc::SYS_setsockopt,
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_RCVTIMEO,
-            &raw const patience,
-            size_of::<libc::timeval>()
-        )
-    })?;
+    be_patient(socket, 10)?;
     let hello = Hello {
         kind: HELLO,
         forked: u8::from(forked),
@@ -242,6 +254,43 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
         hooks::limits::learn(client);
     }
     client
+}
+
+/// Whether who listens at the other end is the user that we are: nobody else's word counts, and
+/// nobody else is shown what we write.
+fn is_our_user(socket: c_int) -> Result<bool, Errno> {
+    let mut listener = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the buffer is as long as said.
+    raw::check(unsafe {
+        call!(
+            libc::SYS_getsockopt,
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            &raw mut listener,
+            &raw mut bytes
+        )
+    })?;
+    // SAFETY: no arguments.
+    Ok(listener.uid == unsafe { call!(libc::SYS_geteuid) } as u32)
+}
+
+/// Sets how long an answer is waited for.
+fn be_patient(socket: c_int, seconds: i64) -> Result<(), Errno> {
+    let patience = libc::timeval { tv_sec: seconds, tv_usec: 0 };
+    // SAFETY: the value is as long as said.
+    raw::check(unsafe {
+        call!(
+            libc::SYS_setsockopt,
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            &raw const patience,
+            size_of::<libc::timeval>()
+        )
+    })
+    .map(|_| ())
 }
 
 /// The descriptors in a control buffer; fewer than two when the process has no numbers left.
@@ -391,6 +440,14 @@ unsafe extern "C" fn construct() {
                 b"holdfast: the keeper at ",
                 shown,
                 b" does not take this process: writes go to the disk as usual\n",
+            ]);
+            return;
+        }
+        Err(Errno(libc::EPERM)) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" is another user's than this program: its writes go to the disk as usual\n",
             ]);
             return;
         }

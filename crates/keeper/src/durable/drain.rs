@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, pieces};
+use holdfast_board::{Content, FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -71,7 +71,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return;
         }
         let table = self.board.pages();
-        let is_behind = |slot: u32| self.board.files()[slot as usize].state() == FileState::Behind;
+        let is_behind = |slot: u32| {
+            self.board.files().get(slot as usize).is_some_and(|row| row.state() == FileState::Behind)
+        };
         let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|&(slot, _)| is_behind(slot));
         self.drain_of_files(pages.collect(), Pace::Full, |file| {
             if on(Canary::FramesTakenForSync) {
@@ -92,7 +94,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         pages.dedup();
         for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
             let slot = of_file[0].0;
-            let row = &self.board.files()[slot as usize];
+            let Some(row) = self.board.files().get(slot as usize) else { continue };
             let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
             let Some(file) = file else { continue };
             let Some(_draining) = self.begin_drain(&file) else { continue };
@@ -199,6 +201,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         buffer.clear();
         for &page in piece {
             let Some(row) = table.find(file.slot, page).filter(|row| row.oldest_seq <= seq) else { continue };
+            if !self.is_in_range(&row.content) && !on(Canary::RangesBelieved) {
+                return Err(io::Error::other("the board says nonsense of its newest bytes"));
+            }
             let at = page * PAGE_BYTES + u64::from(row.content.lo);
             if at != offset + buffer.len() as u64 {
                 self.write_drained(target, file, offset, buffer, &mut rows)?;
@@ -210,6 +215,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             rows.push(row);
         }
         self.write_drained(target, file, offset, buffer, &mut rows)
+    }
+
+    /// Whether the bytes of a row are where there are any: clients enter rows, and may be wrong.
+    fn is_in_range(&self, content: &Content) -> bool {
+        let bytes = u64::from(content.hi - content.lo);
+        match content.source {
+            Source::Log(offset) => offset.checked_add(bytes).is_some_and(|end| end <= self.nvm.len()),
+            Source::Frame(frame) => (frame as usize) < self.board.frames().len(),
+        }
     }
 
     fn write_drained(
@@ -242,14 +256,27 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Ok(())
     }
 
-    /// Drains the pages of a range whose locks a dead lane holds.
+    /// Drains the pages of a range whose locks a dead lane holds. It may say any range: those are
+    /// looked at that have rows.
     pub(super) fn drain_held(
         &self,
         target: &D::File,
         file: &ManagedFile<D::File>,
         (offset, bytes): (u64, u64),
     ) -> io::Result<()> {
-        let pages: Vec<u64> = pieces(offset, bytes).map(|(page, ..)| page).collect();
+        let of_range = offset / PAGE_BYTES..offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
+        let table = self.board.pages();
+        let mut pages = Vec::new();
+        if of_range.end - of_range.start <= table.sets() || on(Canary::RangesBelieved) {
+            pages.extend(of_range);
+        } else {
+            table.scan(|slot, page, _| {
+                if slot == file.slot && of_range.contains(&page) {
+                    pages.push(page);
+                }
+            });
+            pages.sort_unstable();
+        }
         let mut buffer = Vec::new();
         for piece in pages.chunks(PIECE_PAGES as usize) {
             self.drain_piece(target, file, piece, u64::MAX, &mut buffer)?;
@@ -326,6 +353,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let left = self.leave_behind(file, true);
         self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
         left
+    }
+
+    /// Whether [`Durable::show`] was called before, or has nothing to do: whoever reads the file sees
+    /// everything. Waits for nobody.
+    pub fn is_shown(&self, file: &ManagedFile<D::File>) -> bool {
+        file.is_described() && self.never_behind(file) && file.lent().is_none()
     }
 
     /// Nobody but clients can see what a file holds from now on, and nobody had it open but who

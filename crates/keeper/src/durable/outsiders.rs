@@ -33,7 +33,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Until it is taken away nothing is replayed over what somebody outside did.
-    pub(super) fn mark_conflict(&self, file: &ManagedFile<D::File>) {
+    pub fn mark_conflict(&self, file: &ManagedFile<D::File>) {
         let mut meta = file.meta();
         meta.conflicts += 1;
         meta.marks |= MARK_CONFLICT;

@@ -111,7 +111,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             media_offset = layout.segment_offset(record.segment) + u64::from(record.at) + RECORD_HEADER_BYTES;
         });
         let [(header, bytes)] = &members[..] else { return false };
-        if header.kind != Kind::Write {
+        let generation = row.generation.load(Ordering::SeqCst);
+        let is_its_own = (header.slot, header.slot_generation) == (dead.slot, generation);
+        let end = header.file_offset.checked_add(bytes.len() as u64);
+        if header.kind != Kind::Write || !is_its_own || end.is_none_or(|end| end > i64::MAX as u64) {
             return false;
         }
         let offset = header.file_offset;
@@ -134,13 +137,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) else { return };
         let lane = &self.board.lanes()[dead.index as usize];
         let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
-        let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, &mut || {
+        let place = (slot, file.generation);
+        let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, place, &mut || {
             let target = self.open_for_writing(&file)?;
             if range.1 > 0 {
                 self.drain_held(&target, &file, range)?;
-                for (page, ..) in pieces(range.0, range.1) {
-                    self.board.loaded().drop_page(slot, page);
-                }
+                self.board.loaded().drop_pages(slot, range.0, range.1);
             }
             Ok(target)
         });
@@ -149,7 +151,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         match rolled {
             Ok(Some(done)) if row.state() == FileState::Behind => match done.kind {
-                Kind::Write => _ = row.size_hint.fetch_max(done.file_offset + done.extent, Ordering::SeqCst),
+                Kind::Write => {
+                    let end = done.file_offset.saturating_add(done.extent);
+                    row.size_hint.fetch_max(end, Ordering::SeqCst);
+                }
                 Kind::Truncate => row.size_hint.store(done.file_offset, Ordering::SeqCst),
                 Kind::Punch | Kind::Cancel => {}
             },

@@ -115,19 +115,22 @@ fn apply(
     Ok(())
 }
 
-/// Rolls forward the operation with `seq` of a dead client, if its record or group is complete in
-/// `segments`. Returns the header of its first record if it was. `open` may do what must come
-/// before it.
+/// Rolls forward the operation with `seq` of a dead client on the file of `place` (slot and
+/// generation), if its record or group is complete in `segments`. Returns the header of its first
+/// record if it was. `open` may do what must come before it.
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
     segments: &[u32],
     seq: u64,
+    place: (u32, u64),
     open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<Option<Header>> {
-    let members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, |record| {
+    let mut members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, |record| {
         persist(nvm, superblock, record);
     });
+    // Whatever its lane says, it was written for this file or not at all.
+    members.retain(|(header, _)| (header.slot, header.slot_generation) == place || on(Canary::LaneBelieved));
     let Some((first, _)) = members.first() else { return Ok(None) };
     let file = open()?;
     // In one call: who reads the file meanwhile sees all members of a group or none.

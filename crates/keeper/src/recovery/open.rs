@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
 use holdfast_pool::{Superblock, Words};
 use rustix::fs::{FlockOperation, flock};
@@ -166,7 +167,7 @@ impl OpenPool {
 }
 
 /// Opens the file or device of a pool, if it is ours.
-pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
+pub(crate) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
     let shown = path.display();
     let opened = File::options()
         .read(true)
@@ -199,6 +200,13 @@ pub(super) fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> 
             "pool {shown} belongs to another user (uid {}, you are uid {me}): run as its owner or use a pool of \
              your own",
             metadata.uid()
+        )));
+    }
+    if metadata.mode() & 0o022 != 0 && !on(Canary::PoolShared) {
+        return Err(PoolError::new(format!(
+            "others may write to pool {shown} (mode {:o}), and so to every file that it names: use another one, or \
+             chmod go-w it if nobody has",
+            metadata.mode() & 0o7777
         )));
     }
     Ok(file)

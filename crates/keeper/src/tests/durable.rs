@@ -45,6 +45,10 @@ impl Drop for Bench {
 pub(super) const CLIENT: u32 = 5;
 
 pub(super) fn bench(name: &str) -> Bench {
+    bench_that_tells(name, Arc::new(Silent))
+}
+
+pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> Bench {
     let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
     let _ = std::fs::remove_file(&pool);
     crate::recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
@@ -58,7 +62,7 @@ pub(super) fn bench(name: &str) -> Bench {
     board.header().counter.set(1000);
     board.header().write_behind.word.store(2, Ordering::SeqCst);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
-    let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], Arc::new(Silent));
+    let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], events);
     let (file, place) = manage(&durable, &directory.path().join("file"), false);
     let client = Client::new(open(), theirs, layout, uuid, CLIENT);
     Bench { durable, client, file, place, pool, directory }

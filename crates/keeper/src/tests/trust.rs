@@ -1,0 +1,174 @@
+//! What a client may say, and what is made of it (docs/trust.md): the keeper looks at a descriptor
+//! itself, and checks whatever it reads from the board before it uses it.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use holdfast_board::{Content, FileState, Source};
+use holdfast_cache::{Errno, Origin, Place, Reason};
+use holdfast_media::Bytes;
+
+use super::behind::Random;
+use super::durable::{Bench, bench, bench_that_tells};
+use super::{NEVER_MS, contents, errno, house};
+use crate::disk::OsFile;
+use crate::durable::{Events, ManagedFile, Writers};
+
+/// Who died.
+const DEAD: u32 = 9;
+
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Events<OsFile> for Told {
+    fn trouble(&self, message: String) {
+        self.0.lock().unwrap().push(message);
+    }
+
+    fn bypassed(&self, _: &Path, _: Reason) {}
+
+    fn released(&self, _: &ManagedFile<OsFile>) {}
+}
+
+impl Bench {
+    /// Has the lane of the last write be that of a process that died in it, on file `slot`.
+    fn die(&self, slot: u32, (offset, bytes): (u64, u64)) {
+        let board = &self.durable.board;
+        let lane = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0).unwrap();
+        let seq = board.files()[self.place.slot as usize].newest_seq.load(Ordering::SeqCst);
+        lane.slot.store(slot, Ordering::SeqCst);
+        lane.seq.store(seq, Ordering::SeqCst);
+        lane.lock_offset.store(offset, Ordering::SeqCst);
+        lane.lock_bytes.store(bytes, Ordering::SeqCst);
+        lane.announce.store(seq, Ordering::SeqCst);
+        lane.owner.store(DEAD, Ordering::SeqCst);
+        self.durable.repair(DEAD);
+        assert_eq!(lane.owner.load(Ordering::SeqCst), 0);
+    }
+
+    fn leave_behind(&self) {
+        self.durable.leave_behind(&self.managed(), true).unwrap();
+        assert_eq!(self.state(), FileState::Through);
+    }
+}
+
+/// A client that has a file open by its path alone, or to read, had it managed, and then wrote to
+/// it by records.
+#[test]
+fn only_a_descriptor_that_can_be_written_to_has_its_file_managed() {
+    let house = house("trust-descriptors", NEVER_MS);
+    let path = house.directory.path().join("file");
+    std::fs::write(&path, "bytes").unwrap();
+    let open = |write: bool, flags: i32| {
+        File::options().read(true).write(write).custom_flags(flags).open(&path).unwrap()
+    };
+    let register = |file: &File| house.client.register(file.as_raw_fd(), Origin::Opened, None, || true);
+    for (write, flags) in [(false, 0), (false, libc::O_PATH), (true, libc::O_PATH)] {
+        assert_eq!(register(&open(write, flags)), Ok(None), "{write} {flags:o}");
+    }
+    let file = open(true, 0);
+    let place = register(&file).unwrap().unwrap();
+    // Nor does it hear where the file is.
+    assert_eq!(register(&open(false, 0)), Ok(None));
+    assert_eq!(register(&open(true, libc::O_APPEND)), Ok(Some(place)));
+}
+
+/// A lane that claimed 2^52 bytes of locks aborted the keeper.
+#[test]
+fn a_dead_lane_may_claim_any_range() {
+    for range in [(0, 1 << 52), (u64::MAX, u64::MAX), (1 << 63, 1), (4096, u64::MAX - 4095)] {
+        let bench = bench("trust-ranges");
+        bench.write(0, &[1; 5000]);
+        bench.leave_behind();
+        bench.file.write_all_at(&[7; 5000], 0).unwrap();
+        bench.die(bench.place.slot, range);
+        assert_eq!(contents(&bench.file), [1; 5000], "{range:?}: rolled forward");
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    }
+}
+
+/// Repair wrote the record of one file to whatever other one the lane named.
+#[test]
+fn a_record_goes_to_no_file_but_its_own() {
+    for is_behind in [false, true] {
+        let bench = bench("trust-lanes");
+        let (other, place) = bench.manage("other");
+        bench.write(0, &[1; 5000]);
+        if !is_behind {
+            bench.leave_behind();
+            let file = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+            bench.durable.leave_behind(&file, true).unwrap();
+        }
+        bench.die(place.slot, (0, 5000));
+        for file in bench.durable.managed() {
+            bench.durable.settle(&file, Writers::MayBeIn).unwrap();
+        }
+        assert!(contents(&other).is_empty(), "{is_behind}");
+        assert_eq!(contents(&bench.file), [1; 5000]);
+    }
+}
+
+/// Whatever stands in a lane whose owner is dead.
+#[test]
+fn a_dead_lane_may_hold_any_numbers() {
+    let told = Arc::new(Told::default());
+    let bench = bench_that_tells("trust-numbers", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+    let board = &bench.durable.board;
+    let mut random = Random(7);
+    let numbers = [0, 1, 2, 4095, 4096, 1 << 20, 1 << 31, u64::from(u32::MAX), 1 << 52, 1 << 63, u64::MAX];
+    for round in 0..2000u64 {
+        let (offset, bytes) = (round % 7 * 4096, [round as u8; 3000]);
+        let raw = || bench.file.write_at(&bytes, offset).map_err(errno);
+        let parts = [Bytes::from_slice(&bytes)];
+        bench.client.write(bench.place, Place::At(offset), &parts, raw, || Err(Errno(29))).unwrap();
+        if round == 1000 {
+            bench.leave_behind();
+        }
+        let mut number =
+            || numbers[random.below(numbers.len() as u64) as usize].wrapping_add(random.below(3));
+        let lane = &board.lanes()[round as usize % board.lanes().len()];
+        lane.slot.store(number() as u32, Ordering::SeqCst);
+        lane.announce.store(number(), Ordering::SeqCst);
+        lane.seq.store(number(), Ordering::SeqCst);
+        lane.lock_offset.store(number(), Ordering::SeqCst);
+        lane.lock_bytes.store(number(), Ordering::SeqCst);
+        lane.at.store(number() as u32, Ordering::SeqCst);
+        lane.generation.store(number(), Ordering::SeqCst);
+        for reserved in &lane.reserved {
+            reserved.store(number() as u32, Ordering::SeqCst);
+        }
+        lane.owner.store(DEAD, Ordering::SeqCst);
+        bench.durable.repair(DEAD);
+        assert_eq!(lane.owner.load(Ordering::SeqCst), 0);
+        if round % 10 == 0 {
+            bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+            board.free_dead_segments();
+        }
+    }
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    let size = contents(&bench.file).len();
+    assert_eq!((size, told.0.lock().unwrap().len()), (6 * 4096 + 3000, 0));
+}
+
+/// A page row that says that its bytes are where there are none ended the keeper.
+#[test]
+fn a_page_row_may_point_anywhere() {
+    for source in [Source::Log((1 << 39) - 1), Source::Frame(4), Source::Frame(u32::MAX)] {
+        let told = Arc::new(Told::default());
+        let bench = bench_that_tells("trust-rows", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+        bench.write(0, &[1; 4096]);
+        let pages = bench.durable.board.pages();
+        let row = pages.find(bench.place.slot, 0).unwrap();
+        pages.redirect(row.index, Content { source, ..row.content });
+        assert!(bench.durable.settle(&bench.managed(), Writers::MayBeIn).is_err(), "{source:?}");
+        assert!(
+            told.0.lock().unwrap().iter().any(|told| told.contains("nonsense")),
+            "{told:?}",
+            told = told.0
+        );
+    }
+}
