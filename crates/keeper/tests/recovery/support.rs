@@ -89,24 +89,15 @@ impl Rig {
 
     /// Uses the pool and leaves it unclosed, with a last sign of life.
     pub fn crash(&self, work: impl FnOnce(&mut Writer)) {
-        self.used(now_ns(), work).beat(now_ns());
-    }
-
-    /// The same, with all times of the pool at `unix_time_ns`.
-    pub fn crash_at(&self, unix_time_ns: u64, work: impl FnOnce(&mut Writer)) {
-        self.used(unix_time_ns, work);
-    }
-
-    fn used(&self, unix_time_ns: u64, work: impl FnOnce(&mut Writer)) -> Writer {
         let open = self.open();
         let words = Words { nvm: open.mapping(), layout: &open.superblock().layout };
         let counter = words.counter_clean().unwrap_or(100).max(100);
         words.set_in_use();
         words.set_booted_unix_us(OsDisk::new().clock().booted_ns_min / 1000);
-        let mut writer = Writer { open, counter, unix_time_ns, tails: HashMap::new() };
-        writer.beat(unix_time_ns);
+        let mut writer = Writer { open, counter, unix_time_ns: now_ns(), tails: HashMap::new() };
+        writer.beat();
         work(&mut writer);
-        writer
+        writer.beat();
     }
 }
 
@@ -133,9 +124,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    fn beat(&mut self, unix_time_ns: u64) {
+    fn beat(&mut self) {
         let words = Words { nvm: self.open.mapping(), layout: &self.open.superblock().layout };
-        words.set_heartbeat_unix_us(unix_time_ns / 1000);
+        words.set_heartbeat_unix_us(now_ns() / 1000);
     }
 
     fn nvm(&self) -> &Mapping {
