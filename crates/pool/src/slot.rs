@@ -363,8 +363,10 @@ impl<N: Nvm> Slots<'_, N> {
         let mut bytes = [0u8; size_of::<RawStamp>()];
         self.nvm.read(self.layout.slot_offset(slot) + STAMPS[copy], &mut bytes);
         let raw = RawStamp::read_from_bytes(&bytes).ok()?;
-        if raw.crc.get() != crc32c::crc32c(&bytes[4..]) || Some(raw.generation.get()) != self.generation(slot)
-        {
+        let is_whole = raw.crc.get() == crc32c::crc32c(&bytes[4..]);
+        // Nobody counts so far: the next version has to be a higher one.
+        let is_ours = Some(raw.generation.get()) == self.generation(slot) && raw.version.get() < u64::MAX;
+        if !(is_whole && is_ours) {
             return None;
         }
         let stamp = Stamp {
@@ -529,8 +531,9 @@ impl<N: Nvm> Slots<'_, N> {
         let mut bytes = [0u8; size_of::<RawHint>()];
         self.nvm.read(self.layout.slot_offset(slot) + HINTS[copy], &mut bytes);
         let raw = RawHint::read_from_bytes(&bytes).ok()?;
-        if raw.crc.get() != crc32c::crc32c(&bytes[4..]) || Some(raw.generation.get()) != self.generation(slot)
-        {
+        let is_whole = raw.crc.get() == crc32c::crc32c(&bytes[4..]);
+        let is_ours = Some(raw.generation.get()) == self.generation(slot) && raw.version.get() < u64::MAX;
+        if !(is_whole && is_ours) {
             return None;
         }
         let kind = match raw.kind.get() {

@@ -143,9 +143,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let names_pushed = meta.names_pushed;
         let is_renamed = std::mem::replace(&mut meta.seen.names_pushed, names_pushed) != names_pushed;
         let is_known = self.board.files()[file.slot as usize].knows_ownership();
-        let ((_, modified_before_ns, links_before), (changed_ns, modified_ns, links)) = (before, now);
-        // A client's rename moves the one time alone. A link that it made is pending anyway.
-        let is_set = changed_ns != modified_ns && (!is_renamed || modified_ns != modified_before_ns);
+        let ((before_ns, modified_before_ns, links_before), (changed_ns, modified_ns, links)) = (before, now);
+        // A client's rename moves the one time alone, and a write before it was made since the last
+        // look. A link that it made is pending anyway.
+        let is_written = modified_ns == modified_before_ns || (before_ns..changed_ns).contains(&modified_ns);
+        let is_set = changed_ns != modified_ns && !(is_renamed && is_written);
         is_known && (is_set || links != links_before)
     }
 
