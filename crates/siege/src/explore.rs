@@ -37,6 +37,8 @@ pub struct Plan {
     pub shorten: bool,
     /// Of one and two operations: only what the program does by itself.
     pub alone: bool,
+    /// What outsiders changed elsewhere must be there as well.
+    pub strict: bool,
     /// How many cases at once.
     pub workers: usize,
     /// How many cases of each length at most.
@@ -74,7 +76,7 @@ pub fn explore(
     tell: &(dyn Fn(&Difference) + Sync),
 ) -> anyhow::Result<Found> {
     let started = Instant::now();
-    let oracle = Oracle::default();
+    let oracle = Oracle { strict: plan.strict, ..Oracle::default() };
     let found = Mutex::new(Found::default());
     let known: Mutex<HashMap<String, usize>> = Mutex::default();
     let contained = |case: &Case| {

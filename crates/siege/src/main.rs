@@ -91,7 +91,8 @@ struct Args {
     /// With --calibrate: a model that is wrong, which must differ.
     #[arg(long, value_name = "NAME")]
     wrong: Option<Wrong>,
-    /// With --calibrate: also tell of what the models are known not to promise.
+    /// Also tell of what is known not to be promised: with --calibrate by the models, else of what
+    /// outsiders changed elsewhere.
     #[arg(long)]
     strict: bool,
     /// The `holdfast` to test [default: HOLDFAST_BIN, or target/release/holdfast].
