@@ -12,7 +12,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::report;
+use holdfast_e2e::{need, report};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
@@ -181,6 +181,19 @@ fn children_may_outlive_the_program() {
     });
     no_keeper_soon(&pool);
     must_be_clean(&pool);
+}
+
+/// strace kills a child that it has just made, to see what the kernel can do: announced, and never
+/// heard of.
+#[test]
+fn a_child_that_is_killed_before_its_hello_is_not_waited_for() {
+    need::tool("strace");
+    let pool = Pool::new();
+    let begun = Instant::now();
+    for _ in 0..2 {
+        pool.run(&[]).args(["--", "strace", "-f", "-o", "/dev/null", "true"]).ok();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[test]

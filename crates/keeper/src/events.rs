@@ -19,6 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::durable::locked;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
 use crate::peer::{Peer, Stranger};
+use crate::recovery::mapped_by;
 use crate::runtime;
 use crate::runtime::{send_json, send_with_descriptors};
 use crate::serve::delay;
@@ -173,9 +174,14 @@ impl EventLoop {
             return false;
         }
         if self.keeper.durable.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
-            let since = *self.forks_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < FORK_PENDING {
-                return false;
+            // A child has the pool mapped from its parent. One that was killed before it said hello
+            // never comes.
+            let may_come = self.forks_since.is_some() || !mapped_by(&self.keeper.config.pool).is_empty();
+            if may_come {
+                let since = *self.forks_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < FORK_PENDING {
+                    return false;
+                }
             }
         }
         self.used || self.started.elapsed() >= FIRST_USE
