@@ -21,7 +21,9 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::KeeperError;
 use crate::config::{FenceChoice, KeeperConfig};
+use crate::recovery::PoolError;
 
 mod behind;
 mod cut;
@@ -64,7 +66,17 @@ fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
     configure(&mut config);
     let (started, starts) = mpsc::channel();
     std::thread::spawn(move || {
-        crate::serve(config, |socket, _| started.send(socket.to_owned()).unwrap()).unwrap();
+        // Another test's child has everything of ours mapped until it executes its program.
+        let is_busy = |ended: &Result<(), KeeperError>| {
+            matches!(ended, Err(KeeperError::Pool(PoolError { busy: true, .. })))
+        };
+        let serve = || crate::serve(config.clone(), |socket, _| started.send(socket.to_owned()).unwrap());
+        let mut ended = serve();
+        while is_busy(&ended) {
+            std::thread::sleep(Duration::from_millis(10));
+            ended = serve();
+        }
+        ended.unwrap();
     });
     let socket = starts.recv_timeout(Duration::from_secs(10)).unwrap();
     House { client: attach(&socket), socket, pool, directory }
