@@ -76,7 +76,7 @@ pub fn explore(
     tell: &(dyn Fn(&Difference) + Sync),
 ) -> anyhow::Result<Found> {
     let started = Instant::now();
-    let oracle = Oracle { strict: plan.strict, ..Oracle::default() };
+    let oracle = Oracle::new(plan.strict);
     let found = Mutex::new(Found::default());
     let known: Mutex<HashMap<String, usize>> = Mutex::default();
     let contained = |case: &Case| {

@@ -40,12 +40,18 @@ pub struct Seen {
 #[derive(Default)]
 pub struct Oracle {
     /// What outsiders changed elsewhere must be there as well.
-    pub strict: bool,
+    strict: bool,
     cases: Mutex<HashMap<String, Arc<Mutex<Seen>>>>,
     runs: std::sync::atomic::AtomicU64,
 }
 
 impl Oracle {
+    /// One that has seen nothing yet. A `strict` one lets nothing be missing that outsiders changed
+    /// elsewhere.
+    pub fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
     /// How many native runs were made.
     pub fn runs(&self) -> u64 {
         self.runs.load(std::sync::atomic::Ordering::Relaxed)
