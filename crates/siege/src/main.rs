@@ -182,6 +182,7 @@ fn play(args: &Args, home: &Path) -> anyhow::Result<bool> {
             keep_going: args.keep_going,
             shorten: !args.whole && args.case.is_none(),
             alone: args.alone,
+            strict: args.strict,
             workers: if args.case.is_some() { 1 } else { args.workers },
             cases_max: args.cases,
         };
