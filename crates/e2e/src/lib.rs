@@ -3,6 +3,7 @@
 //! never touches what it did not create, and never calls `sync`, which would save the very data
 //! that a control run must lose.
 
+pub mod canaries;
 pub mod cmd;
 pub mod crash;
 pub mod disk;

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
@@ -15,7 +15,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{need, report, tally};
+use holdfast_e2e::{canaries, need, report, tally};
 use rustix::process::Signal;
 
 #[path = "histories/recovered.rs"]
@@ -653,21 +653,6 @@ fn a_vector_that_changes_during_its_call_harms_nobody() {
     }
 }
 
-/// The build that can have deliberate bugs.
-fn with_canaries() -> PathBuf {
-    let path = std::env::var_os("HOLDFAST_CANARIES_BIN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/canaries/canaries/holdfast"),
-        PathBuf::from,
-    );
-    assert!(
-        path.with_file_name("libholdfast.so").exists(),
-        "{} is missing; build it with: cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
-         --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries --target-dir target/canaries",
-        path.display()
-    );
-    path.canonicalize().expect("just seen")
-}
-
 /// Deliberate bugs are in the build that is made for them, and in nothing that ships.
 #[test]
 fn what_ships_can_have_no_deliberate_bug() {
@@ -676,7 +661,7 @@ fn what_ships_can_have_no_deliberate_bug() {
         // The name of one: that of the variable may be part of the code that compares it.
         bytes.windows(13).any(|part| part == b"SignalsAtOnce")
     };
-    for (program, can) in [(need::holdfast(), false), (with_canaries(), true)] {
+    for (program, can) in [(need::holdfast(), false), (canaries::binary(), true)] {
         for path in [program.clone(), program.with_file_name("libholdfast.so")] {
             assert_eq!(has(&path), can, "{}", path.display());
         }
@@ -704,7 +689,7 @@ const PLAYS_MAX: usize = 3;
 /// Every test above, with all rules and with each of those taken out that it is about.
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
-    let holdfast = with_canaries();
+    let holdfast = canaries::binary();
     let mut plays: Vec<(&str, Option<&str>)> = RULES.iter().map(|(bug, test)| (*test, Some(*bug))).collect();
     let mut tests: Vec<&str> = RULES.iter().map(|(_, test)| *test).collect();
     tests.dedup();

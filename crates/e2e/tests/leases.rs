@@ -139,8 +139,8 @@ fn all(byte: u8, path: &str, what: &str) {
 
 const USERS: [&str; 2] = ["root", "nobody"];
 
-/// What a file holds is read back for its first sync; where the program's descriptor cannot be read,
-/// a description of our own would break the lease, and wait for itself.
+/// What a file holds is read back for its first sync; where the program's descriptor cannot be
+/// read, a description of our own would break the lease, and wait for itself.
 #[test]
 fn a_file_that_is_only_written_is_synced_at_once() {
     need::root();

@@ -10,7 +10,7 @@ use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{need, report};
+use holdfast_e2e::{canaries, need, report};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -485,34 +485,10 @@ fn what_an_outsider_wrote_beside_a_stopped_writer_is_not_undone() {
     assert!(std::fs::read(&file).expect("a file").starts_with(b"outsidea"), "{recovered}");
 }
 
-/// The build that can have deliberate bugs.
-fn with_canaries() -> PathBuf {
-    let path = std::env::var_os("HOLDFAST_CANARIES_BIN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/canaries/canaries/holdfast"),
-        PathBuf::from,
-    );
-    assert!(path.exists(), "{} is missing: docs/testing.md says how it is built", path.display());
-    path.canonicalize().expect("just seen")
-}
-
 /// Each test above with the rule taken out that it is about; with all rules they run in this build
 /// already.
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
-    let holdfast = with_canaries();
-    let survived: Vec<String> = RULES
-        .into_iter()
-        .filter(|(bug, test)| {
-            let this = std::env::current_exe().expect("the test's own path");
-            let cmd =
-                Cmd::new(&this).args(["--exact", test, "--test-threads=1"]).env("HOLDFAST_BIN", &holdfast);
-            let output = cmd.env("HOLDFAST_CANARY", bug).limit(Duration::from_secs(120)).output();
-            let [passed, failed] =
-                ["1 passed; 0 failed;", "0 passed; 1 failed;"].map(|end| output.stdout.contains(end));
-            assert!(passed != failed, "{test} with {bug} was not run\n{}", output.told());
-            passed
-        })
-        .map(|(bug, test)| format!("{bug} in {test}"))
-        .collect();
+    let survived = canaries::survivors(&RULES);
     assert!(survived.is_empty(), "survived: {survived:?}");
 }

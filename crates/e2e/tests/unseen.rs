@@ -15,7 +15,7 @@ use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{random, report};
+use holdfast_e2e::{canaries, random, report};
 use rustix::process::Signal;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
@@ -551,34 +551,10 @@ fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
     must_be(&disk.root.join("dir/f"), &[[b'd'; 100].as_slice(), &[b'b'; 400]].concat());
 }
 
-/// The build that can have deliberate bugs.
-fn with_canaries() -> PathBuf {
-    let path = std::env::var_os("HOLDFAST_CANARIES_BIN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/canaries/canaries/holdfast"),
-        PathBuf::from,
-    );
-    assert!(path.exists(), "{} is missing: docs/testing.md says how it is built", path.display());
-    path.canonicalize().expect("just seen")
-}
-
 /// Each test above with the rule taken out that it is about; with all rules they run in this build
 /// already.
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
-    let holdfast = with_canaries();
-    let survived: Vec<String> = RULES
-        .into_iter()
-        .filter(|(bug, test)| {
-            let this = std::env::current_exe().expect("the test's own path");
-            let cmd =
-                Cmd::new(&this).args(["--exact", test, "--test-threads=1"]).env("HOLDFAST_BIN", &holdfast);
-            let output = cmd.env("HOLDFAST_CANARY", bug).limit(Duration::from_secs(120)).output();
-            let [passed, failed] =
-                ["1 passed; 0 failed;", "0 passed; 1 failed;"].map(|end| output.stdout.contains(end));
-            assert!(passed != failed, "{test} with {bug} was not run\n{}", output.told());
-            passed
-        })
-        .map(|(bug, test)| format!("{bug} in {test}"))
-        .collect();
+    let survived = canaries::survivors(&RULES);
     assert!(survived.is_empty(), "survived: {survived:?}");
 }

@@ -144,8 +144,8 @@ impl Step {
         *self.verb == NOTHING
     }
 
-    /// Whether it has to do with what an earlier step changed: names it, or is a sync that was asked
-    /// to make it durable.
+    /// Whether it has to do with what an earlier step changed: names it, or is a sync that was
+    /// asked to make it durable.
     pub fn has_to_do_with(&self, change: &Self) -> bool {
         let beneath =
             |path: &str, dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));

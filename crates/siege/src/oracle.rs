@@ -187,8 +187,8 @@ fn native(case: &Case) -> Case {
 /// with, and that no sync was asked to make durable: neither one of their own, nor one of the whole
 /// file system, nor one of that file or, if a name was changed, of its directory. Natively the
 /// journal takes such a change along with any other. But no program can tell that another process
-/// made it earlier, unless it looks at that very thing; and to have looked makes nothing durable, so
-/// a step that failed does not count.
+/// made it earlier, unless it looks at that very thing; and to have looked makes nothing durable,
+/// so a step that failed does not count.
 fn left_out(case: &Case, succeeded: &dyn Fn(usize) -> bool) -> Vec<Case> {
     let foreign = |at: &usize| case.steps[*at].who == Who::O && !case.steps[*at].is_sync();
     let foreign: Vec<usize> = (0..case.steps.len()).filter(foreign).collect();

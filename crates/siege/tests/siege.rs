@@ -2,8 +2,6 @@
 //! that would prove nothing: syncs that do nothing, and deliberate bugs, must be found.
 //! `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_E2E_ROUNDS` multiplies the time.
 
-use std::path::{Path, PathBuf};
-
 use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::random::rounds;
 use serde_json::Value;
@@ -83,7 +81,7 @@ const BUGS: &[(&str, &str, &str)] = &[
 
 #[test]
 fn deliberate_bugs_are_found() {
-    let holdfast = with_canaries();
+    let holdfast = holdfast_e2e::canaries::binary();
     for (bug, fs, case) in BUGS {
         for canary in [None, Some(bug)] {
             let mut cmd =
@@ -110,13 +108,15 @@ fn a_difference_is_repeated_by_its_command() {
     assert!(output.stdout.contains(&case), "{}", output.told());
 }
 
-/// The build that can have deliberate bugs.
-fn with_canaries() -> PathBuf {
-    let path = std::env::var_os("HOLDFAST_CANARIES_BIN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/canaries/canaries/holdfast"),
-        PathBuf::from,
-    );
-    path.canonicalize().unwrap_or_else(|error| {
-        panic!("{}: {error}: docs/testing.md, Known histories, says how to build it", path.display())
-    })
+/// Nothing tells of a new file in its first milliseconds; it is looked at, and within one tick of
+/// the clock its time of change need not move.
+#[test]
+fn what_outsiders_set_at_a_new_file_is_seen() {
+    for case in [
+        "over a/made; fsync a/made; o:link a/made b/link2; fsync b/link2",
+        "rename a/made a/moved1; o:utimens a/moved1; fdatasync a/moved1",
+        "rename a/made a/moved1; o:link a/moved1 b/link2; fsync b/link2",
+    ] {
+        siege().args(["--fs", "xfs", "--case", case, "--times", "8", "--outsider-pause", PAUSE_MS]).ok();
+    }
 }

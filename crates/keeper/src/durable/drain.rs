@@ -355,8 +355,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         left
     }
 
-    /// Whether [`Durable::show`] was called before, or has nothing to do: whoever reads the file sees
-    /// everything. Waits for nobody.
+    /// Whether [`Durable::show`] was called before, or has nothing to do: whoever reads the file
+    /// sees everything. Waits for nobody.
     pub fn is_shown(&self, file: &ManagedFile<D::File>) -> bool {
         file.is_described() && self.never_behind(file) && file.lent().is_none()
     }

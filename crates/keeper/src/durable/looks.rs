@@ -129,9 +129,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Whether a file has other attributes or links since the log stands for it, by its times and
-    /// the number of its names: of a new file no notice tells. Who writes moves both times, a client
-    /// that sets attributes says so, and one that renames or links the file has the slot hold its
-    /// new name first. Within one tick of the clock the time of change may stay as it is.
+    /// the number of its names: of a new file no notice tells. Who writes moves both times, a
+    /// client that sets attributes says so, and one that renames or links the file has the slot
+    /// hold its new name first. Within one tick of the clock the time of change may stay as it is.
     fn seems_set(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
         let mut meta = file.meta();
         let Some(before) = meta.seen.unwatched else { return false };

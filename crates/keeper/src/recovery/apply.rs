@@ -180,8 +180,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
-    /// Persists that the crash took the file. From here on names change in its directory, by us and,
-    /// should we be kept from building it, by whoever makes room.
+    /// Persists that the crash took the file. From here on names change in its directory, by us
+    /// and, should we be kept from building it, by whoever makes room.
     pub(super) fn note_lost(&self, file: &SlotFile) {
         self.slots().set_left(file.slot, Left::InHand);
     }

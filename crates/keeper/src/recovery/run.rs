@@ -283,8 +283,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         found.map_or(Changed::No, |stat| judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns))
     }
 
-    /// As [`Judge::changed`], with a look at what the file holds where its times do not say enough: where it has
-    /// all that the records say, writing them again undoes nobody's change.
+    /// As [`Judge::changed`], with a look at what the file holds where its times do not say enough:
+    /// where it has all that the records say, writing them again undoes nobody's change.
     fn changed_after_a_look(&self, file: &SlotFile, same: &SameFile<D::File>, witness: Witness) -> Changed {
         let changed = self.changed(file, same, witness);
         let needs_look = changed != Changed::No

@@ -1,0 +1,32 @@
+//! Tests with a rule taken out: the build that can have deliberate bugs, and which of them a test
+//! does not miss. It plays tests by their names and knows nothing of what they show.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cmd::Cmd;
+
+/// The `holdfast` that can have deliberate bugs.
+pub fn binary() -> PathBuf {
+    let path = std::env::var_os("HOLDFAST_CANARIES_BIN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/canaries/canaries/holdfast"),
+        PathBuf::from,
+    );
+    path.canonicalize().unwrap_or_else(|error| {
+        panic!("{}: {error}: docs/testing.md, Known histories, says how to build it", path.display())
+    })
+}
+
+/// The bugs that survive the test of this executable that stands beside each.
+pub fn survivors(rules: &[(&str, &str)]) -> Vec<String> {
+    let (holdfast, this) = (binary(), std::env::current_exe().expect("the test's own path"));
+    let survives = |(bug, test): &&(&str, &str)| {
+        let cmd = Cmd::new(&this).args(["--exact", test, "--test-threads=1"]).env("HOLDFAST_BIN", &holdfast);
+        let output = cmd.env("HOLDFAST_CANARY", bug).limit(Duration::from_secs(120)).output();
+        let [passed, failed] =
+            ["1 passed; 0 failed;", "0 passed; 1 failed;"].map(|end| output.stdout.contains(end));
+        assert!(passed != failed, "{test} with {bug} was not run\n{}", output.told());
+        passed
+    };
+    rules.iter().filter(survives).map(|(bug, test)| format!("{bug} in {test}")).collect()
+}
