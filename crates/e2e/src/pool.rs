@@ -2,11 +2,21 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use serde_json::Value;
 
 use crate::cmd::{Cmd, Output};
 use crate::{proc, report};
+
+/// A path for a pool that no test has used or will use. The time is in it because process ids come
+/// round within one run of all tests, and a test that was killed leaves its pool.
+pub fn fresh_path(kind: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970");
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("/dev/shm/holdfast-{kind}-{}-{}-{count}.pool", std::process::id(), since.as_nanos()).into()
+}
 
 /// A volatile pool of one test.
 pub struct Pool {
@@ -28,10 +38,7 @@ impl Default for Pool {
 impl Pool {
     /// A name for a pool; the first `run` creates it.
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("holdfast-e2e-{}-{}.pool", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self { path: PathBuf::from("/dev/shm").join(name), user: None, size: "64M", durability: "write" }
+        Self { path: fresh_path("e2e"), user: None, size: "64M", durability: "write" }
     }
 
     /// The same with another size, in `--size` spelling.

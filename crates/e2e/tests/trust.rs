@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
-use holdfast_e2e::pool::Pool;
+use holdfast_e2e::pool::{Pool, fresh_path};
 use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::{canaries, need, report};
 use rustix::process::Signal;
@@ -49,8 +49,7 @@ struct OwnPool {
 
 impl OwnPool {
     fn new(uid: u32) -> Self {
-        let name = format!("holdfast-trust-{uid}-{}.pool", std::process::id());
-        let pool = Self { path: Path::new("/dev/shm").join(name), uid };
+        let pool = Self { path: fresh_path("trust"), uid };
         pool.command(uid, "format").args(["--volatile", "--size", "64M"]).ok();
         pool
     }
@@ -287,9 +286,9 @@ fn nobody_believes_a_keeper_of_another_user() {
         .args(["python3", "-c", WRITER, text(&file)])
         .output();
     // A pool of the victim's own: the directory alone must do.
-    let own = format!("/dev/shm/holdfast-trust-own-{}.pool", std::process::id());
+    let own = fresh_path("trust-own");
     let with_own = as_user(VICTIM, text(&need::holdfast()))
-        .args(["run", "--volatile", "--size=64M", "--pool", &own, "--", "true"])
+        .args(["run", "--volatile", "--size=64M", "--pool", text(&own), "--", "true"])
         .output();
     drop(std::fs::remove_file(&own));
     drop(std::fs::remove_dir_all(&directory));
