@@ -43,6 +43,7 @@ pub fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
         read_cache_bytes: args.read_cache.unwrap_or(plain.read_cache_bytes),
         spill: args.spill.as_deref().map(spill_path).transpose()?,
         spill_bytes: args.spill_size.unwrap_or(0),
+        stop_ms_max: args.stop_max.unwrap_or(plain.stop_ms_max),
         nvm_latency_ns: args.nvm_latency_ns.unwrap_or(0),
         nvm_bandwidth_bytes_per_s: args.nvm_bandwidth.unwrap_or(0),
         ..plain
@@ -111,6 +112,7 @@ pub fn not_in_force(args: &RunArgs, asked: &KeeperConfig, running: &KeeperConfig
         ("--batch-min", "batch_bytes_min", args.batch_min.is_some()),
         ("--batch-max", "batch_bytes_max", args.batch_max.is_some()),
         ("--age-max", "age_ms_max", args.age_max.is_some()),
+        ("--stop-max", "stop_ms_max", args.stop_max.is_some()),
         ("--nvm-latency-ns", "nvm_latency_ns", args.nvm_latency_ns.is_some()),
         ("--nvm-bandwidth", "nvm_bandwidth_bytes_per_s", args.nvm_bandwidth.is_some()),
     ];

@@ -97,11 +97,17 @@ fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<Keep
     let started = Instant::now();
     let mut pause = Duration::from_millis(5);
     loop {
-        if let Some(control) = join(&config.pool, size_bytes, config.volatile)? {
-            let pidfd = supervise::pidfd_of(control.keeper_pid())?;
-            return Ok(Keeper { control, pidfd, child: None });
-        }
-        match keeper_process::start(config)? {
+        let stopping = match join(&config.pool, size_bytes, config.volatile)? {
+            Some(mut control) => match stopping(&mut control, &config.pool)? {
+                None => {
+                    let pidfd = supervise::pidfd_of(control.keeper_pid())?;
+                    return Ok(Keeper { control, pidfd, child: None });
+                }
+                stopping => stopping,
+            },
+            None => None,
+        };
+        match stopping.map_or_else(|| keeper_process::start(config), |why| Ok(Started::Busy(why)))? {
             Started::Ready(child, recovered) => {
                 let pidfd = supervise::pidfd_of(child.id())?;
                 say_what_was_recovered(recovered.as_ref(), &config.pool);
@@ -132,6 +138,26 @@ fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<
         Err(ControlError::NoKeeper(_) | ControlError::Pool(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A keeper that was told to stop takes no new programs: they would lose it soon.
+fn stopping(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String>> {
+    let status = match control.status() {
+        Ok(status) => status,
+        // It has just ended.
+        Err(error @ ControlError::Broken { .. }) => return Ok(Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(status.stopping.then(|| {
+        let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
+        format!(
+            "keeper {} of pool {} was told to stop and waits for its programs (processes {}): wait for them, \
+             or end them",
+            status.keeper_pid,
+            pool.display(),
+            clients.join(" ")
+        )
+    }))
 }
 
 /// No program starts with less than it was to have.

@@ -110,7 +110,8 @@ fn in_words(answer: &Answer) -> String {
         return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
     };
     let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
-    let mut text = format!("pool {pool}: keeper {} runs\n", status.keeper_pid);
+    let what = if status.stopping { "stops when its clients have ended" } else { "runs" };
+    let mut text = format!("pool {pool}: keeper {} {what}\n", status.keeper_pid);
     text += &report::table(&[
         ("media", status.media.clone()),
         ("durability", report::durability_in_words(status.summary.volatile).to_string()),

@@ -59,8 +59,12 @@ impl Run {
     }
 
     fn append(pool: &Pool, file: &Path, count: u32, pause_s: f64) -> Self {
+        Self::append_with(&[], pool, file, count, pause_s)
+    }
+
+    fn append_with(options: &[&str], pool: &Pool, file: &Path, count: u32, pause_s: f64) -> Self {
         let (count, pause_s) = (count.to_string(), pause_s.to_string());
-        Self::start(&pool.run(&[]).args(["--", "python3", "-c", APPEND, text(file), &count, &pause_s]))
+        Self::start(&pool.run(options).args(["--", "python3", "-c", APPEND, text(file), &count, &pause_s]))
     }
 
     /// Reads up to the line that begins so, and returns it.
@@ -212,12 +216,13 @@ fn a_killed_keeper_means_eio_and_recovery_at_once() {
     pool.run(&[]).args(["--", "true"]).ok();
 }
 
+/// When the programs take too long the keeper stops without them.
 #[test]
 fn sigterm_stops_the_keeper_cleanly() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
         let file = disk.root.join(format!("log-{}", signal.as_raw()));
-        let mut run = Run::append(&pool, &file, 1_000_000, 0.002);
+        let mut run = Run::append_with(&["--stop-max=300ms"], &pool, &file, 1_000_000, 0.002);
         let last = number_of(&run.until("ack 60"));
         let keeper = proc::keeper(&pool.path);
         proc::signal(keeper, signal);
@@ -229,6 +234,90 @@ fn sigterm_stops_the_keeper_cleanly() {
         must_be_clean(&pool);
         holds(&file, last);
     }
+}
+
+/// Says so, and on SIGTERM writes and syncs for a second before it ends, as databases do.
+const SERVICE: &str = "
+import os, signal, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def append(number):
+    os.write(fd, b'%09d\\n' % number)
+    os.fsync(fd)
+def stop(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in range(10, 60):
+        append(number)
+        time.sleep(0.02)
+    os.write(1, b'saved\\n')
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+for number in range(10): append(number)
+os.write(1, b'ready\\n')
+while True: time.sleep(1)
+";
+
+/// A service manager sends SIGTERM to all of a service: what its programs write on their way out
+/// is theirs to keep, and other programs of the same pool keep their keeper.
+#[test]
+fn sigterm_to_a_whole_service_leaves_its_programs_time() {
+    use rustix::process::Signal;
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (file, other) = (disk.root.join("service"), disk.root.join("other"));
+    let mut service = Run::start(&pool.run(&[]).args(["--", "python3", "-c", SERVICE, text(&file)]));
+    service.until("ready");
+    let mut second = Run::append(&pool, &other, 100_000, 0.005);
+    second.until("ack 5");
+    let keeper = proc::keeper(&pool.path);
+    for pid in service.family.iter().copied().chain([keeper, service.child.id()]) {
+        proc::signal(pid, Signal::TERM);
+    }
+    service.until("saved");
+    assert_eq!(service.status(10).code(), Some(0));
+    holds(&file, 59);
+    assert!(report::flag(&pool.status(), "stopping"), "the keeper was told to stop");
+    // The other program is served, and nobody new is.
+    second.until("ack 1");
+    assert_eq!(proc::keeper(&pool.path), keeper);
+    let refused = pool.run(&[]).args(["--", "true"]).output();
+    refused.expect(&[120]).says(&["was told to stop", &keeper.to_string()], &[]);
+    second.until("ack 2");
+    proc::signal(second.child.id(), Signal::TERM);
+    assert_eq!(second.status(20).code(), Some(143));
+    no_keeper_soon(&pool);
+    must_be_clean(&pool);
+}
+
+#[test]
+fn a_second_sigterm_stops_the_keeper_at_once() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("log");
+    let mut run = Run::append(&pool, &file, 1_000_000, 0.002);
+    run.until("ack 20");
+    let keeper = proc::keeper(&pool.path);
+    proc::signal(keeper, rustix::process::Signal::TERM);
+    wait_until(Duration::from_secs(10), "the keeper to hear it", || report::flag(&pool.status(), "stopping"));
+    run.until("ack 1");
+    proc::signal(keeper, rustix::process::Signal::TERM);
+    assert_eq!(run.until("errno"), "errno 5");
+    no_keeper_soon(&pool);
+    must_be_clean(&pool);
+}
+
+/// A keeper that stops when its last program has ended is waited for by who wants the pool next.
+#[test]
+fn a_run_waits_for_a_keeper_that_stops() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = disk.root.join("log");
+    let mut run = Run::append(&pool, &file, 400, 0.005);
+    run.until("ack 20");
+    let keeper = proc::keeper(&pool.path);
+    proc::signal(keeper, rustix::process::Signal::TERM);
+    wait_until(Duration::from_secs(10), "the keeper to hear it", || report::flag(&pool.status(), "stopping"));
+    let begun = Instant::now();
+    pool.run(&[]).args(["--", "true"]).ok();
+    assert!(begun.elapsed() > Duration::from_millis(200), "it did not wait");
+    run.until("end");
+    holds(&file, 399);
 }
 
 #[test]
@@ -498,7 +587,7 @@ fn a_pool_is_waited_for_while_its_keeper_ends() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     for round in 0..6 {
         let file = disk.root.join(format!("log-{round}"));
-        let mut run = Run::append(&pool, &file, 1_000_000, 0.0);
+        let mut run = Run::append_with(&["--stop-max=1ms"], &pool, &file, 1_000_000, 0.0);
         let last = number_of(&run.until("ack 40"));
         let keeper = proc::keeper(&pool.path);
         let socket = socket_of(&run);

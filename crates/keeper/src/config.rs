@@ -45,6 +45,9 @@ pub enum Durability {
     Sync,
 }
 
+/// Service managers kill what has not ended after 90 seconds; the drain needs time as well.
+const STOP_MS_MAX: u64 = 75_000;
+
 /// Everything a keeper is started with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperConfig {
@@ -84,8 +87,9 @@ pub struct KeeperConfig {
     pub nvm_latency_ns: u64,
     /// Injected write bandwidth limit, in bytes per second (0: none).
     pub nvm_bandwidth_bytes_per_s: u64,
-    /// Whether the keeper ends by itself when its last client is gone.
-    pub exit_when_unused: bool,
+    /// How long a keeper that is told to stop goes on for the programs that it serves, in
+    /// milliseconds.
+    pub stop_ms_max: u64,
 }
 
 impl Default for KeeperConfig {
@@ -114,7 +118,7 @@ impl KeeperConfig {
             spill_bytes: 0,
             nvm_latency_ns: 0,
             nvm_bandwidth_bytes_per_s: 0,
-            exit_when_unused: true,
+            stop_ms_max: STOP_MS_MAX,
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::recovery::mapped_by;
 use crate::runtime;
 use crate::runtime::{send_json, send_with_descriptors};
 use crate::serve::delay;
+use crate::signals;
 
 /// How long a keeper waits for the first client or control connection before it ends by itself.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -64,8 +65,10 @@ pub(crate) struct EventLoop {
     keeper: Arc<Keeper>,
     epoll: OwnedFd,
     listener: OwnedFd,
-    /// Readable when the keeper shall stop; kept open for `epoll`.
-    _signals: OwnedFd,
+    /// Readable when the keeper shall stop.
+    signals: OwnedFd,
+    /// Told to stop: until then at the latest.
+    stop_by: Option<Instant>,
     connections: HashMap<u64, Conversation>,
     next_connection: u64,
     next_client: u32,
@@ -94,7 +97,8 @@ impl EventLoop {
             keeper,
             epoll,
             listener,
-            _signals: signals,
+            signals,
+            stop_by: None,
             connections: HashMap::new(),
             next_connection: FIRST_CONNECTION,
             next_client: 1,
@@ -108,7 +112,7 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal says so, or nobody needs the keeper any more.
+    /// Serves until nobody needs the keeper any more, or signals say so.
     pub(crate) fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         loop {
@@ -128,29 +132,53 @@ impl EventLoop {
             for event in events.drain(..) {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    SIGNALS => return Ok(()),
+                    SIGNALS if self.stop() => return Ok(()),
+                    SIGNALS => {}
                     token if token >= FIRST_CONNECTION => self.converse(token),
                     client => self.bury((client - FIRST_CLIENT) as u32),
                 }
             }
-            if self.keeper.config.exit_when_unused && self.is_unused() {
+            if self.is_unused() || self.stop_by.is_some_and(|until| until <= Instant::now()) {
                 return Ok(());
             }
         }
+    }
+
+    /// A signal says that the keeper shall stop. A service manager sends it to programs and keeper
+    /// alike, and what programs write on their way out must not fail: the keeper waits for them.
+    /// Whether it stops now all the same, since it is told so again.
+    fn stop(&mut self) -> bool {
+        signals::take(&self.signals);
+        if self.stop_by.is_some() {
+            return true;
+        }
+        let patience = Duration::from_millis(self.keeper.config.stop_ms_max);
+        self.stop_by = Some(Instant::now() + patience);
+        self.keeper.told_to_stop.store(true, Ordering::SeqCst);
+        if !self.is_unused() {
+            eprintln!(
+                "holdfast: keeper {} of pool {} stops when its programs have ended, in {} s at the latest; a \
+                 second signal stops it at once",
+                std::process::id(),
+                self.keeper.config.pool.display(),
+                patience.as_secs_f32()
+            );
+        }
+        false
     }
 
     /// How long to sleep: without a limit while somebody uses the keeper.
     fn patience(&self) -> Option<Duration> {
         let silent = self.connections.values().filter(|known| !known.controls);
         let silence = silent.map(|known| known.since + SILENT_MAX).min();
-        let turns = silence.into_iter().chain(self.full_until).min();
+        let turns = silence.into_iter().chain(self.full_until).chain(self.stop_by).min();
         let turn = turns.map(|until| until.saturating_duration_since(Instant::now()));
         self.patience_unused().into_iter().chain(turn).min()
     }
 
     /// How long to sleep until the keeper may be one that nobody uses.
     fn patience_unused(&self) -> Option<Duration> {
-        if !self.keeper.config.exit_when_unused || !self.connections.is_empty() || self.has_clients() {
+        if !self.connections.is_empty() || self.has_clients() {
             return None;
         }
         let until = match (self.expected.last(), self.forks_since) {
@@ -184,7 +212,7 @@ impl EventLoop {
                 }
             }
         }
-        self.used || self.started.elapsed() >= FIRST_USE
+        self.used || self.stop_by.is_some() || self.started.elapsed() >= FIRST_USE
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> bool {

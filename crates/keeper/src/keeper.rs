@@ -154,6 +154,9 @@ pub(crate) struct Keeper {
     pub clients: Mutex<HashMap<u32, Attached>>,
     pub recovered: Option<Report>,
     pub segments_pinned: usize,
+    /// A signal said so: it stops when nobody needs it any more.
+    pub told_to_stop: AtomicBool,
+    /// It stops now.
     pub stopping: AtomicBool,
     /// Space is short, and the reclaimer finds nothing to free without the disk.
     pub reclaim_stuck: AtomicBool,

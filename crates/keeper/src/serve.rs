@@ -162,6 +162,7 @@ fn build(
         clients: Mutex::default(),
         recovered,
         segments_pinned: pinned_segments.len() + pinned_frames.len(),
+        told_to_stop: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         reclaim_stuck: AtomicBool::new(false),
         spill_wanted: AtomicBool::new(false),

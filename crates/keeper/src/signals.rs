@@ -4,6 +4,9 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+/// What the kernel says of one signal.
+const INFO_BYTES: usize = size_of::<libc::signalfd_siginfo>();
+
 /// Blocks SIGTERM and SIGINT for this thread and those it starts, and returns a descriptor that
 /// becomes readable when one arrives. SIGHUP and SIGPIPE are ignored: a keeper outlives terminals
 /// and clients.
@@ -25,4 +28,10 @@ pub(crate) fn stop_signals() -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel just made this descriptor and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes what has arrived, so that the descriptor says when there is more.
+pub(crate) fn take(signals: &OwnedFd) {
+    let mut info = [0u8; INFO_BYTES];
+    while rustix::io::read(signals, &mut info).is_ok_and(|bytes| bytes > 0) {}
 }

@@ -93,6 +93,9 @@ pub struct Summary {
 pub struct Status {
     /// The keeper's process id.
     pub keeper_pid: u32,
+    /// It was told to stop: it serves who is attached until they have ended, and nobody else.
+    #[serde(default)]
+    pub stopping: bool,
     /// Processes attached now.
     pub clients: Vec<u32>,
     /// Media in words, for example `volatile stand-in (tmpfs)`.

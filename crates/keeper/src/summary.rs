@@ -83,6 +83,7 @@ impl Keeper {
         let plan = self.durable.board.plan();
         Status {
             keeper_pid: std::process::id(),
+            stopping: self.told_to_stop.load(Ordering::SeqCst),
             clients: locked(&self.clients).values().map(|attached| attached.pid).collect(),
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
