@@ -47,6 +47,32 @@ CHECK(record_locks_last_until_a_close, 4) {
     ask(F_GETLK, F_WRLCK, 0, 0);
     T(write(fd, "x", 1));
 }
+/* A new file's bytes are read back at its first sync, for which we must not close it. */
+CHECK(record_locks_survive_a_sync, 7) {
+    int how[] = { O_WRONLY, O_WRONLY | O_APPEND, O_RDWR };
+    for (int which = 0; which < 3; which++) {
+        unlink("a");
+        int fd = T(open("a", how[which] | O_CREAT | O_EXCL, 0644));
+        struct flock lock = range(F_WRLCK, 0, 0);
+        T(fcntl(fd, F_SETLK, &lock));
+        T(write(fd, "pid", 3));
+        ask(F_GETLK, F_WRLCK, 0, 0);
+        T(fsync(fd));
+        ask(F_GETLK, F_WRLCK, 0, 0);
+        T(write(fd, "pid", 3));
+        T(fdatasync(fd));
+        ask(F_SETLK, F_RDLCK, 1, 1);
+        T(close(fd));
+    }
+    unlink("a");
+    FILE *stream = fopen("a", "w");
+    fputs("text", stream);
+    T(lockf(fileno(stream), F_LOCK, 0));
+    T(fflush(stream));
+    T(fsync(fileno(stream)));
+    ask(F_GETLK, F_WRLCK, 0, 0);
+    T(fclose(stream));
+}
 CHECK(record_locks_survive_a_truncating_open_of_another_process, 3) {
     int fd = make("a", 1000, 1);
     struct flock lock = range(F_WRLCK, 0, 10);

@@ -14,6 +14,7 @@ mod descriptions;
 mod fds;
 mod hooks;
 mod inherit;
+mod locks;
 mod memory;
 mod own_calls;
 mod patch;

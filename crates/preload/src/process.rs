@@ -37,8 +37,19 @@ const SOCKET_PATH_BYTES: usize = 108;
 const TRIES: u32 = 5;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 
+/// What a process knows of itself: zeros in every forked child.
+#[repr(C)]
+pub struct OwnWords {
+    /// Whether it is attached.
+    state: AtomicU32,
+    /// Threads that take a record lock (`locks`).
+    pub locking: AtomicU32,
+    /// Threads that open a file again (`locks`).
+    pub reading: AtomicU32,
+}
+
 /// Null until this process, or one it was forked from, has been a client.
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static PAGE: AtomicPtr<OwnWords> = AtomicPtr::new(core::ptr::null_mut());
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
 static ALL_BYPASSED: AtomicBool = AtomicBool::new(false);
 
@@ -50,10 +61,15 @@ unsafe impl<T> Sync for Shared<T> {}
 static CLIENT: Shared<MaybeUninit<Client>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
 static SOCKET_PATH: Shared<[u8; SOCKET_PATH_BYTES]> = Shared(UnsafeCell::new([0; SOCKET_PATH_BYTES]));
 
-fn page_word() -> Option<&'static AtomicU32> {
+/// What this process knows of itself, once it or one that it was forked from has been a client.
+pub fn own_words() -> Option<&'static OwnWords> {
     let page = PAGE.load(Ordering::Acquire);
-    // SAFETY: null, or a page that is never unmapped, aligned and used only through this atomic.
+    // SAFETY: null, or a page that is never unmapped, aligned and used only through these atomics.
     unsafe { page.as_ref() }
+}
+
+fn page_word() -> Option<&'static AtomicU32> {
+    own_words().map(|words| &words.state)
 }
 
 fn attached() -> &'static Client {
@@ -304,7 +320,7 @@ fn received(control: &Control, bytes: usize) -> [Option<c_int>; 2] {
 }
 
 /// Maps a page that reads as zero in every forked child.
-fn wiped_page() -> Option<&'static AtomicU32> {
+fn wiped_page() -> Option<&'static OwnWords> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
     let address = raw::check(unsafe {
         call!(
@@ -321,7 +337,7 @@ fn wiped_page() -> Option<&'static AtomicU32> {
     // SAFETY: the page was just mapped.
     raw::check(unsafe { call!(libc::SYS_madvise, address, 4096, libc::MADV_WIPEONFORK) }).ok()?;
     // SAFETY: mapped, zeroed, aligned, never unmapped.
-    Some(unsafe { &*(address as *const AtomicU32) })
+    Some(unsafe { &*(address as *const OwnWords) })
 }
 
 /// The socket path in the environment.
@@ -486,7 +502,7 @@ unsafe extern "C" fn construct() {
             return;
         }
     };
-    let Some(word) = wiped_page() else {
+    let Some(words) = wiped_page() else {
         client.forbid_behind();
         return;
     };
@@ -519,8 +535,8 @@ unsafe extern "C" fn construct() {
         *SOCKET_PATH.0.get() = path;
         (*CLIENT.0.get()).write(client);
     }
-    word.store(ATTACHED, Ordering::Release);
-    PAGE.store(core::ptr::from_ref(word).cast_mut(), Ordering::Release);
+    words.state.store(ATTACHED, Ordering::Release);
+    PAGE.store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
     // SAFETY: libc's own array; constructors run before the program's threads.
     unsafe {
         inherit::take(environment);

@@ -15,7 +15,7 @@ use crate::descriptions::{DSYNC, State};
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check};
 use crate::target::{self, Handle};
-use crate::{critical, process, streams};
+use crate::{critical, locks, process, streams};
 
 /// The file behind a descriptor, as the page cache has it.
 struct Descriptor(c_int);
@@ -85,17 +85,17 @@ impl Content for Descriptor {
         if raw::is_leased(self.0) {
             return false;
         }
-        // The fence takes the open for ours.
-        let announced = |fd: c_int| {
-            if let (Some(client), Ok(stat)) = (process::client(), raw::fstat(fd)) {
+        let read = locks::reopening(self.0, || {
+            // The fence takes the open for ours.
+            if let (Some(client), Ok(stat)) = (process::client(), raw::fstat(self.0)) {
                 target::note_open(client, &stat);
             }
-        };
-        announced(self.0);
-        let Ok(own) = reopen(self.0) else { return false };
-        let is_logged = read_all(own, bytes, log);
-        raw::close(own);
-        is_logged
+            let Ok(own) = reopen(self.0) else { return false };
+            let is_logged = read_all(own, bytes, log);
+            raw::close(own);
+            is_logged
+        });
+        read.unwrap_or(false)
     }
 
     fn check(&self) -> Result<(), Errno> {

@@ -11,7 +11,7 @@ use crate::descriptions::{DSYNC, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
-use crate::{behind, critical, process, streams, target};
+use crate::{behind, critical, locks, process, streams, target};
 
 const F_SETLEASE: c_int = 1024;
 
@@ -202,13 +202,13 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         super::onlookers::watching(|| raw::fstat(fd));
     }
     // SAFETY: the kernel checks the argument if it is an address.
-    let result = unsafe {
+    let result = locks::taking(command, || unsafe {
         if waits {
             raw::cancellable(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
         } else {
             call!(libc::SYS_fcntl, fd, command, argument)
         }
-    };
+    });
     if command == libc::F_GETOWN && (-4095..0).contains(&result) {
         // A process group, which this call returns below zero: the other form tells it from an
         // error, as libc does.
