@@ -107,7 +107,8 @@ that was left behind by a crash is recovered first. The last example studies slo
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// The pool: a DAX device, a file on a DAX file system, or (with --volatile) a file on tmpfs.
-    /// With --volatile the default is /dev/shm/holdfast-UID.pool
+    /// With --volatile the default is /dev/shm/holdfast-UID.pool, which goes once everything is on
+    /// the disk and its last program has ended
     #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
     pub pool: Option<PathBuf>,
     /// Size of a pool that has to be created [default: 256M]

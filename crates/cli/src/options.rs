@@ -31,6 +31,8 @@ pub fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
     let plain = KeeperConfig::new(pool);
     Ok(KeeperConfig {
         volatile: args.volatile,
+        // A spill file stays, and knows its pool.
+        temporary: args.pool.is_none() && args.spill.is_none(),
         exclusive: exclusive.collect::<Result<_, _>>()?,
         fence: args.fence.map_or(plain.fence, Into::into),
         include: args.include.clone(),

@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use holdfast_canary::{Canary, on};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
+use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, recover};
 use holdfast_keeper::status::Summary;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -114,7 +114,13 @@ fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<Keep
                 let control = Control::connect(&config.pool)?;
                 return Ok(Keeper { control, pidfd, child: Some(child) });
             }
-            Started::Refused(message) => bail!(message),
+            // Its last keeper took it along meanwhile.
+            Started::Refused(_)
+                if config.temporary && !config.pool.exists() && started.elapsed() < BUSY_MAX => {}
+            Started::Refused(message) => {
+                remove_temporary(config);
+                bail!(message)
+            }
             Started::Busy(message) if started.elapsed() > BUSY_MAX => bail!(message),
             // Its owner is ending, is just starting, or is a recovery: all of them soon change.
             Started::Busy(_) => {
@@ -319,6 +325,7 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
             report::say(&recovered_in_words(&outcome, &config.pool));
             summary.drained = !report::needs_attention(&outcome);
             summary.recovered = Some(outcome);
+            remove_temporary(config);
         }
         Err(error) if error.busy => report::say(&format!("{error}. It recovers what was acknowledged")),
         Err(error) => report::say(&format!(
@@ -327,6 +334,17 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
         )),
     }
     (summary, false)
+}
+
+/// Nothing stays of a pool that nobody named, unless there is something in it.
+fn remove_temporary(config: &KeeperConfig) {
+    // A keeper that refused to start has not closed it.
+    if config.temporary
+        && recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {}).is_ok()
+        && let Ok(pool) = OpenPool::open(&config.pool, true)
+    {
+        pool.remove_clean();
+    }
 }
 
 fn say_not_drained(control: &mut Control, pool: &Path) {

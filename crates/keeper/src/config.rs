@@ -55,6 +55,9 @@ pub struct KeeperConfig {
     pub pool: PathBuf,
     /// Whether media that does not survive a power cut is accepted.
     pub volatile: bool,
+    /// The pool goes with its keeper once everything is on the disk: nobody named it.
+    #[serde(default)]
+    pub temporary: bool,
     /// Directories the user vouches for: nobody else touches the files below.
     pub exclusive: Vec<PathBuf>,
     /// The fence for all other files.
@@ -104,6 +107,7 @@ impl KeeperConfig {
         Self {
             pool,
             volatile: false,
+            temporary: false,
             exclusive: Vec::new(),
             fence: FenceChoice::Auto,
             include: Vec::new(),

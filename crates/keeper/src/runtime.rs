@@ -6,8 +6,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+/// Between its bind and its listening a keeper looks as if it had gone.
+const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
+/// Sockets looked at by one keeper that starts.
+const SWEPT_MAX: usize = 256;
 
 /// The directory of this user's keeper sockets. A place that cannot be ours (`su` keeps the
 /// XDG_RUNTIME_DIR of whoever called it; a container's /run is read-only) is passed over, by those
@@ -49,6 +55,25 @@ pub fn prepare_directory() -> io::Result<()> {
     }
     must_be_ours_alone(&path)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+}
+
+/// Removes sockets of keepers that were killed and whose pool nobody serves any more. A program that
+/// is told of one is refused with it and without it. Not those of a keeper that is just starting,
+/// and not too many at once.
+pub(crate) fn sweep(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let is_old = |entry: &std::fs::DirEntry| {
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > SOCKET_AGE_MIN))
+    };
+    let named = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|end| end == "sock");
+    for entry in entries.flatten().filter(|entry| named(entry) && is_old(entry)).take(SWEPT_MAX) {
+        let refused = crate::control::connect(&entry.path())
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if refused {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Refuses a directory in which somebody else could put a socket.

@@ -74,6 +74,11 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     drop(events);
     let closed = close(&keeper, threads);
     if closed.is_ok() {
+        let is_empty = keeper.segments_pinned == 0 && keeper.durable.set_aside.is_empty();
+        if keeper.config.temporary && is_empty {
+            // While it is locked: whoever opens it meanwhile finds that it has no name any more.
+            let _ = std::fs::remove_file(&keeper.config.pool);
+        }
         // Its absence tells programs started from now on that no record of their files is live.
         let _ = std::fs::remove_file(&socket);
     }
@@ -252,6 +257,9 @@ fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
     let path = runtime::socket_path(&keeper.durable.superblock.uuid);
     // We own the pool, so nobody listens here any more.
     let _ = std::fs::remove_file(&path);
+    if let Some(directory) = path.parent() {
+        runtime::sweep(directory);
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;

@@ -87,6 +87,7 @@ impl OpenPool {
         let file = open_file(path, OpenMode::ReadWrite)?;
         let own = FlockOperation::NonBlockingLockExclusive;
         lock(path, &file, own)?;
+        must_have_its_name(path, &file)?;
         let (mapping, info) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite)
             .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
         if !info.kind.is_persistent() && !allow_volatile {
@@ -128,6 +129,12 @@ impl OpenPool {
     pub fn is_clean(&self) -> bool {
         let words = Words { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout };
         words.counter_clean().is_some()
+    }
+
+    /// Removes a pool that nothing was written to since it was made or closed. False if there is
+    /// something in it.
+    pub fn remove_clean(self) -> bool {
+        self.is_clean() && std::fs::remove_file(&self.pool.path).is_ok()
     }
 
     /// Brings what is live in the pool to the files. Files that cannot be judged or written are set
@@ -244,6 +251,17 @@ pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Resul
         }
         Err(error) => Err(PoolError::new(format!("pool {shown} cannot be locked: {error}"))),
     }
+}
+
+/// Refuses a pool that its last owner removed while we waited for it.
+fn must_have_its_name(path: &Path, file: &File) -> Result<(), PoolError> {
+    let which = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+    let named = std::fs::metadata(path).map(which).ok();
+    if named.is_some() && named == file.metadata().map(which).ok() {
+        return Ok(());
+    }
+    let message = format!("pool {} was removed or replaced while it was opened: try again", path.display());
+    Err(PoolError { message, busy: true })
 }
 
 /// Whether a keeper of the pool takes connections. One that is ending does not, nor does one that
