@@ -21,8 +21,8 @@ const GIB: u64 = 1 << 30;
 #[derive(Deserialize)]
 struct Report {
     bytes: u64,
-    scan_s: f64,
-    apply_s: f64,
+    scan_ns: u64,
+    apply_ns: u64,
 }
 
 /// Fills a log that nobody drains, kills everything, and times `holdfast recover`.
@@ -48,8 +48,8 @@ pub fn recovery(lab: &Lab) -> Result<Outcome> {
                     "only {} bytes were left to recover",
                     report.bytes
                 );
-                split.borrow_mut().0.push(report.scan_s);
-                split.borrow_mut().1.push(report.apply_s);
+                split.borrow_mut().0.push(report.scan_ns as f64 / 1e9);
+                split.borrow_mut().1.push(report.apply_ns as f64 / 1e9);
                 Ok(report.bytes as f64 / GIB as f64 / seconds)
             }),
         ),

@@ -136,8 +136,8 @@ pub fn recovery(report: &Report) -> String {
             human_bytes(report.bytes),
             report.files.len(),
             human_bytes(report.scanned_bytes),
-            human_ns((report.scan_s * 1e9) as u64),
-            human_ns((report.apply_s * 1e9) as u64),
+            human_ns(report.scan_ns),
+            human_ns(report.apply_ns),
         )
     };
     for file in &report.files {

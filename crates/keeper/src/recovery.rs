@@ -109,10 +109,10 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// Damaged records: position and reason.
     pub damaged: Vec<String>,
-    /// Seconds spent scanning.
-    pub scan_s: f64,
-    /// Seconds spent applying, `fsync` included.
-    pub apply_s: f64,
+    /// Time spent scanning, in nanoseconds.
+    pub scan_ns: u64,
+    /// Time spent applying, `fsync` included, in nanoseconds.
+    pub apply_ns: u64,
 }
 
 /// Recovers a pool that no keeper owns. `progress` hears `(stage, done, total)` in bytes.

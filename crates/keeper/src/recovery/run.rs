@@ -163,7 +163,7 @@ fn plan(
         damaged: found.damaged,
         ..Report::default()
     };
-    report.scan_s = started.elapsed().as_secs_f64();
+    report.scan_ns = started.elapsed().as_nanos() as u64;
     report.records = live.entries.len() as u64;
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
 
@@ -701,7 +701,7 @@ pub(super) fn recover(
     drop(applier);
     plan.report.files = rows;
     plan.report_unknown(options);
-    plan.report.apply_s = started.elapsed().as_secs_f64();
+    plan.report.apply_ns = started.elapsed().as_nanos() as u64;
     let mut pinned: Vec<u32> = aside
         .iter()
         .filter_map(|slot| plan.live.slots.get(slot))
