@@ -35,6 +35,9 @@ const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(4096);
 
 /// The unit that one entry of the processor's translation cache covers at best.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Address space on either side of the board at which stores fault: those of a program that runs
+/// over the end of something of its own.
+const GUARD_BYTES: usize = 64 << 10;
 const MADV_COLLAPSE: libc::c_int = 25;
 
 struct Offsets {
@@ -327,19 +330,22 @@ impl Drop for Tables {
     fn drop(&mut self) {
         // SAFETY: `base` and the length are those of the mapping made in `map`; no reference
         // outlives `self`.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.offsets.end) };
+        let _ = unsafe {
+            let bytes = self.offsets.end.next_multiple_of(4096) + 2 * GUARD_BYTES;
+            munmap(self.base.as_ptr().sub(GUARD_BYTES).cast(), bytes)
+        };
     }
 }
 
-/// Maps `bytes` of `fd` at a 2 MiB boundary, so that huge pages can be used.
+/// Maps `bytes` of `fd` at a 2 MiB boundary, so that huge pages can be used, between guards.
 fn map_aligned(fd: BorrowedFd<'_>, bytes: usize) -> Result<*mut core::ffi::c_void, rustix::io::Errno> {
-    let room = bytes.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES;
+    let room = bytes.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES + 2 * GUARD_BYTES;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: new address space at a place of the kernel's choice, not accessible.
     let start = unsafe { mmap_anonymous(core::ptr::null_mut(), room, ProtFlags::empty(), flags)? };
-    let front = start.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
-    let base = start.cast::<u8>().wrapping_add(front);
-    let end = front + bytes.next_multiple_of(4096);
+    let front = start.cast::<u8>().wrapping_add(GUARD_BYTES).align_offset(HUGE_PAGE_BYTES);
+    let base = start.cast::<u8>().wrapping_add(GUARD_BYTES + front);
+    let end = front + bytes.next_multiple_of(4096) + 2 * GUARD_BYTES;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: replaces and removes parts of the reservation just made, which nobody else knows.
     unsafe {

@@ -204,6 +204,44 @@ time.sleep(60)
     }
 }
 
+/// Files that no keeper ever manages are none of its death's business: pid files on /run, shared
+/// memory, what a service writes on its way out.
+#[test]
+fn h11_what_was_never_managed_goes_on() {
+    let script = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+os.write(fd, b'x')
+os.fsync(fd)
+os.write(1, b'ready\\n')
+input()
+for path in sys.argv[1] + '.new', '/dev/shm/holdfast-e2e-%d' % os.getpid(), '/proc/self/comm':
+    try:
+        for _ in range(2):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.write(fd, b'x')
+            if '/proc' not in path: os.fsync(fd)
+        said = b'works'
+    except OSError as error:
+        said = b'errno %d' % error.errno
+    os.write(1, b'new ' + said + b'\\n')
+    if '/shm' in path: os.unlink(path)
+os.write(1, b'end\\n')
+time.sleep(60)
+";
+    for options in [&[][..], &["--durability=sync"]] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let mut run = Running::python(&pool, options, script, &disk.root.join("file"));
+        run.until("ready");
+        proc::kill_hard(proc::keeper(&pool.path));
+        run.go_on();
+        for said in ["new errno 5", "new works", "new works"] {
+            assert_eq!(run.until("new"), said, "{options:?}");
+        }
+        run.until("end");
+    }
+}
+
 /// The keeper died with bytes that only the log had; outsiders read old ones until somebody came
 /// and recovered.
 #[test]

@@ -12,11 +12,11 @@ use std::ptr::NonNull;
 
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, fsync, ftruncate, openat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::detect::{MediaKind, detect, open_media};
 use crate::error::MediaError;
-use crate::mapping::reserve;
+use crate::mapping::{release, reserve};
 use crate::probe::{file_system_of, memory_available};
 
 /// The unit in which media is mapped with one page-table entry, and the size of a segment.
@@ -172,9 +172,8 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: the window's own range, unused from here on. A failure would only leak address
-        // space.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), HUGE_PAGE_BYTES as usize) };
+        // SAFETY: the window's own range, unused from here on.
+        unsafe { release(self.base, HUGE_PAGE_BYTES as usize) };
     }
 }
 

@@ -23,6 +23,9 @@ use crate::nvm::{LINE_BYTES, Nvm, out_of_range};
 use crate::stream::{sfence, stream};
 
 const PAGE_BYTES: u64 = 4096;
+/// Address space on either side of a mapping at which stores fault: those of a program that runs
+/// over the end of something of its own.
+pub(crate) const GUARD_BYTES: usize = 64 << 10;
 
 /// What the mapping may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,8 +255,7 @@ impl Nvm for Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: base and len are the mapping made in `map`, and nothing refers into it any more.
-        // It cannot fail on a whole mapping, and there would be nothing to do about it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len as usize) };
+        unsafe { release(self.base, self.len as usize) };
     }
 }
 
@@ -296,11 +298,11 @@ fn map(fd: BorrowedFd<'_>, info: &MediaInfo, read_only_front: u64) -> Result<Map
     Ok(mapping)
 }
 
-/// Reserves address space for `len` bytes at a 2 MiB boundary.
+/// Reserves address space for `len` bytes at a 2 MiB boundary, between guards.
 pub(crate) fn reserve(len: usize) -> Result<NonNull<u8>, Errno> {
     let align = HUGE_PAGE_BYTES as usize;
     let pages = len.checked_next_multiple_of(PAGE_BYTES as usize).ok_or(Errno::NOMEM)?;
-    let room = pages.checked_add(align).ok_or(Errno::NOMEM)?;
+    let room = pages.checked_add(align + 2 * GUARD_BYTES).ok_or(Errno::NOMEM)?;
     // SAFETY: new address space at a place of the kernel's choice, not accessible.
     let start = unsafe {
         mmap_anonymous(
@@ -311,19 +313,30 @@ pub(crate) fn reserve(len: usize) -> Result<NonNull<u8>, Errno> {
         )?
     }
     .cast::<u8>();
-    let front = start.align_offset(align);
-    let base = start.wrapping_add(front);
-    let back = room - front - pages;
+    let front = start.wrapping_add(GUARD_BYTES).align_offset(align);
+    let base = start.wrapping_add(GUARD_BYTES + front);
+    let back = room - front - pages - 2 * GUARD_BYTES;
     // SAFETY: both ranges are whole pages of the reservation just made and outside what is kept.
     unsafe {
         if front > 0 {
             munmap(start.cast(), front)?;
         }
         if back > 0 {
-            munmap(base.wrapping_add(pages).cast(), back)?;
+            munmap(base.wrapping_add(pages + GUARD_BYTES).cast(), back)?;
         }
     }
     NonNull::new(base).ok_or(Errno::NOMEM)
+}
+
+/// Gives address space back that was reserved, with its guards. It cannot fail on a whole
+/// reservation, and there would be nothing to do about it.
+///
+/// # Safety
+/// `base` and `len` are those of a reservation, into which nothing refers any more.
+pub(crate) unsafe fn release(base: NonNull<u8>, len: usize) {
+    let pages = len.next_multiple_of(PAGE_BYTES as usize);
+    // SAFETY: our caller's promise, and the guards lie on either side.
+    let _ = unsafe { munmap(base.as_ptr().sub(GUARD_BYTES).cast(), pages + 2 * GUARD_BYTES) };
 }
 
 #[cfg(test)]
@@ -400,6 +413,24 @@ mod tests {
         assert_eq!(signal_of(|| mapping.write(HUGE_PAGE_BYTES, b"x")), None);
         // The child's store is seen: the mapping is shared.
         assert_eq!(mapping.load_u64(HUGE_PAGE_BYTES), u64::from(b'x'));
+    }
+
+    /// Ends at the mapping's edge, on both sides, what comes from outside.
+    #[test]
+    fn stores_beside_the_mapping_fault() {
+        let (_dir, path) = pool();
+        let (mapping, _) = Mapping::open(&path, OpenMode::ReadWrite).unwrap();
+        let (first, end) = (mapping.base, mapping.base.as_ptr().wrapping_add(LEN as usize));
+        for outside in [first.as_ptr().wrapping_sub(1), end, end.wrapping_add(GUARD_BYTES - 1)] {
+            // SAFETY: a store that is to fault, in a child that nothing else happens in.
+            assert_eq!(signal_of(|| unsafe { outside.write_volatile(1) }), Some(libc::SIGSEGV));
+        }
+        let guard = format!("{:x}-", first.as_ptr() as usize - GUARD_BYTES);
+        let is_mapped =
+            || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&format!("\n{guard}"));
+        assert!(is_mapped());
+        drop(mapping);
+        assert!(!is_mapped(), "the guards stayed");
     }
 
     #[test]

@@ -285,6 +285,17 @@ pub fn fdatasync(fd: c_int) -> isize {
     synced(fd, result)
 }
 
+/// Whether the file behind `fd` lies on ext4, xfs or btrfs, where files are managed. True where that
+/// cannot be told.
+pub fn is_on_managed_file_system(fd: c_int) -> bool {
+    let mut facts = core::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills the structure.
+    let result = unsafe { call!(libc::SYS_fstatfs, fd, facts.as_mut_ptr()) };
+    // SAFETY: filled, as the call succeeded.
+    let kind = check(result).map(|_| unsafe { facts.assume_init_ref() }.f_type as u32);
+    kind.is_ok_and(|kind| matches!(kind, 0xef53 | 0x5846_5342 | 0x9123_683e)) || kind.is_err()
+}
+
 /// What a sync of `fd` is worth that returned `result`. When the commit of a journal fails, xfs
 /// tells whoever waits for it; what others changed is given up with it, and a later sync of theirs
 /// finds nothing to wait for and succeeds (of a directory always, of a file in a race). So we look

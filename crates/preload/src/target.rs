@@ -323,7 +323,10 @@ pub fn opened(client: &Client, announced: Option<Announced>, stat: Option<&raw::
 }
 
 fn ask(client: &Client, fd: c_int, origin: Origin, noted: Option<Epoch>) -> Result<Option<FileRef>, Errno> {
-    client.register(fd, origin, noted, || is_sole(fd))
+    client.register(fd, origin, noted, || is_sole(fd)).or_else(|errno| {
+        // A keeper that died kept nothing of what it would never have managed.
+        if client.keeper_alive() || raw::is_on_managed_file_system(fd) { Err(errno) } else { Ok(None) }
+    })
 }
 
 /// A descriptor whose opening was not seen, or that has no row.
