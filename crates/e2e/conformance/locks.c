@@ -218,6 +218,23 @@ CHECK(a_write_lease_after_a_write, 2) {
     T(write(fd, "managed again", 13));
     state(fd);
 }
+CHECK(a_write_lease_of_a_reader, 3) {
+    signal(SIGIO, on_signal);
+    int fd = make("a", 10, 1);
+    T(write(fd, "logged", 6));
+    T(fsync(fd));
+    T(write(fd, "logged", 6));
+    T(close(fd));
+    fd = T(open("a", O_RDONLY));
+    T(fcntl(fd, F_SETLEASE, F_WRLCK));
+    T(fcntl(fd, F_GETLEASE));
+    T(open("a", O_RDONLY | O_NONBLOCK));
+    T(got);
+    T(fcntl(fd, F_SETLEASE, F_UNLCK));
+    state(fd);
+    T(open("a", O_RDONLY));
+    T(fcntl(fd, F_SETLEASE, F_WRLCK));
+}
 CHECK(a_write_lease_on_a_shared_file_is_refused, 1) {
     int fd = make("a", 10, 1);
     T(open("a", O_RDONLY));

@@ -416,8 +416,15 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) {
 pub fn let_go(fd: c_int) {
     leave_to_kernel(fd, Reason::Uncovered);
     let Some(client) = process::client() else { return };
-    let Row::Described(description) = fds::look(fd) else { return };
-    let State::Managed(file) = description.state() else { return };
+    // Whoever reads it may be the only one who has it open still, besides the keeper.
+    let of_row = match fds::look(fd) {
+        Row::Described(description) => match description.state() {
+            State::Managed(file) => Some(file),
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some(file) = of_row.or_else(|| known(client, fd).map(|seen| seen.file)) else { return };
     critical::section(|| {
         for (_, other) in fds::described(0, c_int::MAX) {
             if other.state() == State::Managed(file) {
