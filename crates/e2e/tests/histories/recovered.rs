@@ -786,6 +786,51 @@ time.sleep(60)
     }
 }
 
+/// The program's own `chattr` made the flag durable before the bytes, which nobody could write then,
+/// or that of a directory before the names in it.
+#[test]
+fn a_file_is_whole_before_its_program_fixes_it() {
+    const FIX: &str = "
+import os, subprocess, sys, time
+def sync(path):
+    os.fsync(os.open(path, os.O_RDONLY))
+for flag in '+a', '+i':
+    for what in 'file', 'directory':
+        home = f'{sys.argv[1]}{flag}{what}'
+        os.mkdir(home)
+        fd = os.open(f'{home}/file', os.O_RDWR | os.O_CREAT, 0o600)
+        for part in b'first ', b'second ':
+            os.write(fd, part)
+            os.fsync(fd)
+        os.write(fd, b'third')
+        os.fdatasync(fd)
+        fixed = f'{home}/file' if what == 'file' else home
+        subprocess.run(['chattr', flag, fixed], check=True)
+        sync(fixed)
+        other = os.open(f'{home}-other', os.O_WRONLY | os.O_CREAT, 0o600)
+        os.fsync(other)
+        sync(os.path.dirname(home))
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in KINDS {
+        let (disk, pool) = (disk_of(kind), Pool::new());
+        let mut run = Running::python(&pool, &[LATE], FIX, &disk.root.join("home"));
+        run.until("ready");
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.restore_power();
+        let told = pool.recover(&[]);
+        let homes = ["home+afile", "home+adirectory", "home+ifile", "home+idirectory"];
+        let found = homes.map(|home| std::fs::read(disk.root.join(home).join("file")).unwrap_or_default());
+        Cmd::new("chattr").args(["-R", "-a", "-i", text(&disk.root)]).ok();
+        told.ok();
+        for (home, found) in homes.iter().zip(found) {
+            assert_eq!(found, b"first second third", "{kind:?} {home}\n{}", told.told());
+        }
+    }
+}
+
 /// One that became immutable later was set aside.
 #[test]
 fn a_file_that_became_immutable_waits_until_it_is_not() {

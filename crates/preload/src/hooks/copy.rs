@@ -98,6 +98,11 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 const FIOQSIZE: c_ulong = 0x5460;
 const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
 const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
+/// The bytes that these read: flags, and a structure that begins with flags.
+const FLAGS_BYTES: usize = 4;
+const XATTR_BYTES: usize = 28;
+/// Append-only and immutable, of each.
+const FIXED_FLAGS: [u32; 2] = [0x20 | 0x10, 0x10 | 0x8];
 /// Terminals, sockets and descriptors: types 'T' (0x54), 0x89, and FIOCLEX and friends among the
 /// former.
 const HARMLESS_TYPES: [c_ulong; 3] = [0x54, 0x89, 0x12];
@@ -134,6 +139,28 @@ unsafe fn bring_targets(range: usize) {
         }
         // SAFETY: readable as probed; a target begins with its descriptor.
         behind::bring(unsafe { (at as *const i64).read_unaligned() } as c_int);
+    }
+}
+
+fn first_four(bytes: &[u8; XATTR_BYTES]) -> [u8; 4] {
+    [bytes[0], bytes[1], bytes[2], bytes[3]]
+}
+
+/// Before a file becomes append-only or immutable: recovery could not write to it, nor remove or
+/// rename it, and the flag may be durable before the log's records are in it. What is fixed may be a
+/// directory, in which no name can be made or removed any more.
+#[cold]
+fn prepare_to_fix(fd: c_int) {
+    let Some(client) = process::client().or_else(process::parents_client) else { return };
+    let Ok(stat) = raw::fstat(fd) else { return };
+    if stat.regular {
+        // Whatever this descriptor may: `chattr` has one to read by.
+        target::leave_file_to_kernel(client, &stat, Reason::Fixed);
+        target::leave_to_kernel(fd, Reason::Fixed);
+    } else {
+        // What fails is told to whoever syncs next.
+        // SAFETY: as the program would call it.
+        unsafe { super::sync::syncfs(fd) };
     }
 }
 
@@ -181,10 +208,20 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         // The kernel compares first: content stays the same.
         FIDEDUPERANGE => give(kernel()) as c_int,
         FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => {
-            // A file that may only be appended to, or not be changed, cannot be brought up to date
-            // by the keeper.
+            let mut attributes = [0u8; XATTR_BYTES];
+            let bytes = if request == FS_IOC_SETFLAGS { FLAGS_BYTES } else { XATTR_BYTES };
+            // SAFETY: there is room for so many.
+            let is_read =
+                memory::may_look() && unsafe { memory::copy_in(attributes.as_mut_ptr(), argument, bytes) };
+            let (own, flags) = (attributes.as_ptr().addr(), u32::from_le_bytes(first_four(&attributes)));
+            if !is_read || flags & FIXED_FLAGS[usize::from(request == FS_IOC_FSSETXATTR)] != 0 {
+                prepare_to_fix(fd);
+            }
             behind::show(fd);
-            let result = kernel();
+            // What was looked at.
+            let argument = if is_read { own } else { argument };
+            // SAFETY: our own structure, or an address that the kernel checks.
+            let result = unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
             match target::of_other(fd) {
                 Target::Managed(handle) => handle.client.note_attributes(handle.file),
                 _ => unsynced::note_change(fd),
