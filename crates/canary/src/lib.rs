@@ -194,6 +194,7 @@ canaries! {
         OutsidersUncounted, "9 (others)", "a sync is absorbed over what somebody outside does to a file that was let go to them";
         OpensUnasked, "7 (others)", "every open of a client's counts as the library's";
         GoTrusted, "7 (others)", "a Go program counts as one whose calls are seen";
+        GivenBackTwice, "12", "a round gives a slot back that another round has given back, and that has another file by now";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
         AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
         PeerUnchecked, "trust", "the keeper takes clients of any user";

@@ -204,6 +204,48 @@ time.sleep(60)
     }
 }
 
+/// Where the bytes of a mapping lie was in a journal that the next sync, which the log answered, did
+/// not commit.
+#[test]
+fn what_was_pushed_from_a_mapping_is_there_when_another_file_is_synced_later() {
+    let script = "
+import ctypes, mmap, os, sys, time
+libc = ctypes.CDLL(None)
+SIZE = 1 << 20
+other = os.open(sys.argv[1] + '.other', os.O_RDWR | os.O_CREAT, 0o600)
+for _ in range(2):
+    os.write(other, b'o')
+    os.fsync(other)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+os.posix_fallocate(fd, 0, SIZE)
+os.fsync(fd)
+map = mmap.mmap(fd, SIZE)
+os.fsync(other)
+map[:] = b'm' * SIZE
+assert libc.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), 7) == 0
+os.pwrite(other, b'acknowledged', 0)
+os.fsync(other)
+os.write(1, b'ready\\n')
+time.sleep(60)
+";
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
+        let file = disk.root.join("file");
+        let mut run = Running::python(&pool, &[], script, &file);
+        run.until("ready");
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.restore_power();
+        pool.recover(&[]).ok();
+        let found = std::fs::read(&file).expect("file");
+        assert!(
+            found == vec![b'm'; 1 << 20],
+            "{kind:?}: {} bytes",
+            found.iter().filter(|byte| **byte == b'm').count()
+        );
+    }
+}
+
 /// Files that no keeper ever manages are none of its death's business: pid files on /run, shared
 /// memory, what a service writes on its way out.
 #[test]

@@ -347,11 +347,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if self.never_behind(file) && file.lent().is_none() {
             return Ok(());
         }
-        if !self.board.lock_file(file.slot, KEEPER_ID) {
-            return Err(io::Error::other("the keeper is stopping"));
+        if !self.hold(file)? {
+            return Ok(());
         }
         let left = self.leave_behind(file, true);
-        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        self.let_go(file);
         left
     }
 
@@ -384,7 +384,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return;
         }
         // Never waiting: a client that has the file may wait for the thread we are on.
-        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
+        if !matches!(self.try_hold(file), Ok(true)) {
             return;
         }
         let stat = file.held().stat();
@@ -451,7 +451,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             match row.state() {
                 FileState::Through => self.enter_behind(&file),
                 FileState::Behind
-                    if !self.may_be_behind(&file) && self.board.try_lock_file(file.slot, KEEPER_ID) =>
+                    if !self.may_be_behind(&file) && matches!(self.try_hold(&file), Ok(true)) =>
                 {
                     // What fails is reported, and tried again in the next round, as is a file that
                     // somebody has now.

@@ -18,7 +18,7 @@ use holdfast_pool::MARK_CREATED;
 
 use super::looks::GONE;
 use super::settle::{Synced, Writers};
-use super::{Durable, KEEPER_ID, ManagedFile, Pace, locked};
+use super::{Durable, ManagedFile, Pace, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for
@@ -158,9 +158,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         for file in void {
             // Who has it now is done with it before the next round.
-            if self.board.try_lock_file(file.slot, KEEPER_ID) {
+            if matches!(self.try_hold(file), Ok(true)) {
                 self.release(file);
-                self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+                self.let_go(file);
             }
         }
         true

@@ -32,7 +32,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Somebody waits to open a file that is lent. `writes` tells, at the last moment, whether to
     /// write or to cut it: then the file is left to the kernel, and this is true.
     pub fn lease_breaks(&self, file: &ManagedFile<D::File>, writes: impl Fn() -> bool) -> io::Result<bool> {
-        self.hold(file)?;
+        if !self.hold(file)? {
+            return Ok(false);
+        }
         let done = self.let_in(file, writes);
         self.let_go(file);
         done

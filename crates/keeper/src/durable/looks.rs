@@ -16,7 +16,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_REMOVED, MARK_VOID};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Writers, locked};
+use super::{Durable, ManagedFile, Writers, locked};
 use crate::disk::{Disk, DiskFile, Stat};
 
 /// What has become of a removed file's slot: nothing of it is live, or will be.
@@ -178,12 +178,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !self.seems_changed(file) {
             return Ok(());
         }
-        if patient {
-            self.hold(file)?;
-        } else if !self.board.try_lock_file(file.slot, KEEPER_ID) {
-            return Err(io::ErrorKind::WouldBlock.into());
+        if !(if patient { self.hold(file)? } else { self.try_hold(file)? }) {
+            return Ok(());
         }
-        let looked = if self.is_current(file) { self.look_held(file) } else { Ok(()) };
+        let looked = self.look_held(file);
         self.let_go(file);
         looked
     }
@@ -288,7 +286,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         meta.marks |= MARK_REMOVED;
         if !on(Canary::RemovalUnmarked) {
-            self.slots().set_marks(file.slot, meta.marks);
+            self.persist_marks(file, &meta);
         }
         true
     }
@@ -369,9 +367,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !row.state().is_absorbed() || self.moved_to(file).is_none() {
             return Ok(());
         }
-        self.hold(file)?;
-        let moved = if self.is_current(file) { self.moved_to(file) } else { None };
-        let followed = moved.map_or(Ok(()), |path| {
+        if !self.hold(file)? {
+            return Ok(());
+        }
+        let followed = self.moved_to(file).map_or(Ok(()), |path| {
             if !on(Canary::MovesUncounted) {
                 self.note_foreign(file);
             }

@@ -30,6 +30,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// their directories, those are synced first, or no name might find the file after a crash.
     pub fn push_name(&self, file: &ManagedFile<D::File>, kind: HintKind, path: &Path) -> io::Result<()> {
         let mut meta = file.meta();
+        if !self.is_current(file) {
+            return Ok(());
+        }
         if meta.names_unsynced >= NAMES_PER_SLOT {
             let mut directories = meta.directories.clone();
             if directories.iter().any(|directory| self.disk.open(directory).is_err()) {
@@ -143,7 +146,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // Kept from being renamed itself meanwhile. Who has it is looked at in the next round.
             if row.state().is_absorbed()
                 && self.moved_to(&file).is_some()
-                && self.board.try_lock_file(file.slot, KEEPER_ID)
+                && matches!(self.try_hold(&file), Ok(true))
             {
                 let followed = self.moved_to(&file).map(|path| self.push_name(&file, HintKind::Name, &path));
                 row.unlock_exclusive(KEEPER_ID);
@@ -216,10 +219,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // Another call may have given it the other name meanwhile.
             let moved = !self.stands_at(file, &before) && self.stands_at(file, &other);
             let stands = if moved { other } else { before };
-            // Over the withdrawn one: no file may ever be built at a name that it never got.
-            self.slots().restore_hint(file.slot, stands.as_os_str().as_bytes());
             self.forget_rename(file);
             let mut meta = file.meta();
+            if self.is_current(file) {
+                // Over the withdrawn one: no file may ever be built at a name that it never got.
+                self.slots().restore_hint(file.slot, stands.as_os_str().as_bytes());
+            }
             (meta.path, meta.unlinking, meta.removing) = (stands, None, None);
         }
     }
@@ -299,7 +304,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// it is so.
     pub fn void_if_unlinked(&self, file: &ManagedFile<D::File>) -> bool {
         let mut meta = file.meta();
-        if meta.marks & MARK_VOID != 0 {
+        // Its slot may be another file's by now.
+        if meta.marks & MARK_VOID != 0 || !self.is_current(file) {
             return true;
         }
         let row = &self.board.files()[file.slot as usize];
@@ -313,7 +319,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return false;
         }
         meta.marks |= MARK_VOID;
-        self.slots().set_marks(file.slot, meta.marks);
+        self.persist_marks(file, &meta);
         self.board.files()[file.slot as usize].set_state(FileState::Orphan);
         if let Some(removed) = meta.unlinking.take() {
             self.note_removed(&removed);

@@ -10,7 +10,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CONFLICT;
 
-use super::{Durable, KEEPER_ID, ManagedFile, Writers};
+use super::{Durable, ManagedFile, Writers};
 use crate::disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
@@ -37,7 +37,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut meta = file.meta();
         meta.conflicts += 1;
         meta.marks |= MARK_CONFLICT;
-        self.slots().set_marks(file.slot, meta.marks);
+        self.persist_marks(file, &meta);
     }
 
     /// Takes one mark away: that of somebody else stays.
@@ -57,7 +57,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         meta.conflicts = 0;
         if meta.marks & MARK_CONFLICT != 0 {
             meta.marks &= !MARK_CONFLICT;
-            self.slots().set_marks(file.slot, meta.marks);
+            self.persist_marks(file, &meta);
         }
     }
 
@@ -65,11 +65,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn outsider_left(&self, file: &ManagedFile<D::File>) {
         let conflict = file.meta().marks & MARK_CONFLICT != 0;
         let concerned = conflict || file.meta().bypass == Some(Reason::Outsider);
-        if !concerned || !self.board.lock_file(file.slot, KEEPER_ID) {
+        if !concerned || !matches!(self.hold(file), Ok(true)) {
             return;
         }
         self.note_outsider(file);
-        let row = &self.board.files()[file.slot as usize];
         // It could not be settled when the outsider came. What was live then may cover what the
         // outsider wrote, and the mark stays until none of it is.
         if conflict && self.settle(file, Writers::KeptOut).is_ok() {
@@ -79,18 +78,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if file.meta().bypass == Some(Reason::Outsider) {
             self.manage_again(file);
         }
-        row.unlock_exclusive(KEEPER_ID);
+        self.let_go(file);
     }
 
     /// Takes a file back that was left to the kernel, now that the reason is gone, unless `not`
     /// finds another one when its writers are kept out. Returns whether it is managed; never waits
     /// for who has the file.
     pub fn take_back(&self, file: &ManagedFile<D::File>, not: impl FnOnce() -> bool) -> bool {
-        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
+        if !matches!(self.try_hold(file), Ok(true)) {
             return false;
         }
         let taken = !not() && self.manage_again(file);
-        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        self.let_go(file);
         taken
     }
 

@@ -107,7 +107,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut meta = file.meta();
         // Expiry may have brought its first name to disk meanwhile: then recovery need not know of
         // any, and records expire.
-        if !self.holds_all(file, &meta) {
+        if !self.holds_all(file, &meta) || !self.is_current(file) {
             return Ok(false);
         }
         let parent = self.parent_of(to);

@@ -114,8 +114,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if self.never_behind(file) {
             return Ok(true);
         }
-        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
-            return Ok(false);
+        match self.try_hold(file) {
+            Ok(true) => {}
+            // Its slot is another file's by now.
+            Ok(false) => return Err(Errno::EOPNOTSUPP),
+            Err(_) => return Ok(false),
         }
         let left = self.leave_behind(file, true);
         self.let_go(file);

@@ -122,8 +122,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // The file is locked before its turn: who has it may ask for a settle, which waits for
             // that.
             let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
-            if locks {
-                self.try_hold(file)?;
+            if locks && !self.try_hold(file)? {
+                return Ok(Synced::of(0));
             }
             let writers = if locks { Writers::KeptOut } else { writers };
             let synced = self.sync_in_turn(file, writers, seq_max);
@@ -226,7 +226,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                     return false;
                 }
                 meta.marks &= !MARK_CREATED;
-                self.slots().set_marks(file.slot, meta.marks);
+                self.persist_marks(file, &meta);
             }
         }
         // The disk is not older than this from now on. Before the records expire: those that stay
@@ -306,21 +306,31 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let is_ahead = is_ahead && !on(Canary::AheadForgotten);
         if (meta.marks & MARK_AHEAD != 0) != is_ahead {
             meta.marks ^= MARK_AHEAD;
-            self.slots().set_marks(file.slot, meta.marks);
+            self.persist_marks(file, meta);
         }
     }
 
     /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a
-    /// client that has the file may wait for them.
-    pub(super) fn hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+    /// client that has the file may wait for them. False, and nobody is kept out, if its slot was
+    /// given back: it may be another file's by now.
+    pub(super) fn hold(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let held = self.board.lock_file(file.slot, KEEPER_ID);
-        held.then_some(()).ok_or_else(|| io::Error::other("the keeper is stopping"))
+        held.then(|| self.keeps_held(file)).ok_or_else(|| io::Error::other("the keeper is stopping"))
     }
 
     /// As `hold`, unless somebody has the file.
-    fn try_hold(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+    pub(super) fn try_hold(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let held = self.board.try_lock_file(file.slot, KEEPER_ID);
-        held.then_some(()).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+        held.then(|| self.keeps_held(file)).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+    }
+
+    /// Lets go of the slot of a file that has it no more.
+    fn keeps_held(&self, file: &ManagedFile<D::File>) -> bool {
+        let keeps = self.is_current(file) || on(Canary::GivenBackTwice);
+        if !keeps {
+            self.let_go(file);
+        }
+        keeps
     }
 
     pub(super) fn let_go(&self, file: &ManagedFile<D::File>) {
@@ -329,7 +339,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Leaves a file to the kernel. Nothing of it is live when this returns.
     pub fn bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        self.hold(file)?;
+        if !self.hold(file)? {
+            return Ok(());
+        }
         let result = self.bypass_held(file, reason);
         self.let_go(file);
         result
@@ -338,7 +350,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// As [`Durable::bypass`]; [`io::ErrorKind::WouldBlock`] and nothing done while somebody has
     /// the file.
     pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        self.try_hold(file)?;
+        if !self.try_hold(file)? {
+            return Ok(());
+        }
         let result = self.bypass_held(file, reason);
         self.let_go(file);
         result
@@ -347,7 +361,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// As [`Durable::try_bypass`], and gives the slot and our description back, where nothing in
     /// the slot is still needed.
     pub fn try_let_go(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        self.try_hold(file)?;
+        if !self.try_hold(file)? {
+            return Ok(());
+        }
         let result = self.bypass_held(file, reason);
         let needed = {
             let meta = file.meta();

@@ -13,6 +13,7 @@ use holdfast_pool::{
     Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Parent, Stamp, Taken,
 };
 
+use super::file::Meta;
 use super::ledger::Order;
 use super::{BYPASSED_FILE, Durable, Held, KEEPER_ID, ManagedFile, locked};
 use crate::disk::{Disk, DiskFile, Stat};
@@ -175,7 +176,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// builds anew.
     pub fn note_ownership(&self, file: &ManagedFile<D::File>) {
         if let (true, Ok(stat)) = (self.is_current(file), file.held().stat()) {
-            self.slots().set_ownership(file.slot, stat.ownership);
+            let _meta = file.meta();
+            if self.is_current(file) {
+                self.slots().set_ownership(file.slot, stat.ownership);
+            }
+        }
+    }
+
+    /// Persists the marks of a file, whose `meta` the caller has locked. Not when its slot was given
+    /// back meanwhile: it may be another file's by now.
+    pub(super) fn persist_marks(&self, file: &ManagedFile<D::File>, meta: &Meta) {
+        if self.is_current(file) {
+            self.slots().set_marks(file.slot, meta.marks);
         }
     }
 
@@ -241,7 +253,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Ends the use of a slot: nobody has the file by it any more. `persist` says so in the pool.
+    /// Nothing if that was done before: of two rounds that found the same file the second one comes
+    /// late, and the slot may be another file's by now.
     fn end_use(&self, file: &ManagedFile<D::File>, persist: impl FnOnce()) {
+        let has_ended = {
+            let files = locked(&self.files);
+            !files[file.slot as usize].as_deref().is_some_and(|known| std::ptr::eq(known, file))
+        };
+        if has_ended && !on(Canary::GivenBackTwice) {
+            return;
+        }
         let row = &self.board.files()[file.slot as usize];
         if row.state() == FileState::Unsynced {
             self.disown(file);
@@ -257,6 +278,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             pause(Duration::from_micros(50));
         }
         drop(locked(&file.expiring));
+        drop(locked(&file.times));
+        drop(file.meta());
         let mut files = locked(&self.files);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
         if row.state() == FileState::Behind {
@@ -278,7 +301,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Gives back the slot of a file that nobody has open for writing and of which nothing is live.
     /// Returns whether it did; never waits for who has the file.
     pub fn retire(&self, file: &ManagedFile<D::File>) -> bool {
-        if !self.board.try_lock_file(file.slot, KEEPER_ID) {
+        if !matches!(self.try_hold(file), Ok(true)) {
             return false;
         }
         let row = &self.board.files()[file.slot as usize];

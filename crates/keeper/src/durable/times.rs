@@ -57,10 +57,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.begin(file.generation, shown, now);
         // Recovery tells by it whether anybody else changed the file since: should the keeper die,
         // this is the last it said.
-        self.slots().set_left(file.slot, Left::InHand);
+        let is_current = self.is_current(file);
+        if is_current {
+            self.slots().set_left(file.slot, Left::InHand);
+        }
         let done = change(shown);
         let kernel = target.times().unwrap_or_default();
-        self.slots().set_left(file.slot, left_at(kernel));
+        if is_current {
+            self.slots().set_left(file.slot, left_at(kernel));
+        }
         row.end(kernel);
         done
     }

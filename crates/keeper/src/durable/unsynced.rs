@@ -50,7 +50,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let mut meta = file.meta();
         if meta.marks & MARK_CREATED != 0 {
             meta.marks &= !MARK_CREATED;
-            self.slots().set_marks(file.slot, meta.marks);
+            self.persist_marks(file, &meta);
             let path = meta.path.clone();
             drop(meta);
             self.forget_created(&path);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_cache::{FileRef, Place, Reason};
 use holdfast_media::Bytes;
+use holdfast_pool::HintKind;
 
 use super::durable::{CLIENT, bench};
 use super::{contents, errno};
@@ -57,8 +58,46 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     bench.durable.bypass(&before, Reason::MappedShared).unwrap();
     assert_eq!((row.expired_seq.load(Ordering::SeqCst), row.page_rows.get()), (expired, 1));
     assert_eq!((bench.state(), contents(&bench.file)), (FileState::Behind, vec![0; 77]));
+    // Nor do they change what the slot says.
+    let slots = bench.durable.slots();
+    let before_all = (slots.marks(place.slot), slots.hints(place.slot), slots.ownership(place.slot));
+    bench.durable.mark_conflict(&before);
+    bench.durable.outsider_left(&before);
+    before.meta().unlinking = Some(path.clone());
+    std::fs::remove_file(bench.directory.path().join("file")).unwrap();
+    bench.durable.void_if_unlinked(&before);
+    bench.durable.push_name(&before, HintKind::Name, &bench.directory.path().join("other")).unwrap();
+    bench.durable.note_ownership(&before);
+    bench.durable.look(&before, true).unwrap();
+    let after_all = (slots.marks(place.slot), slots.hints(place.slot), slots.ownership(place.slot));
+    assert_eq!(before_all, after_all);
+    assert_eq!(bench.state(), FileState::Behind);
     bench.durable.settle(&managed, Writers::MayBeIn).unwrap();
     assert_eq!(contents(&next), b"the next file's");
+}
+
+/// Two rounds at once found the same removed file. The first gave its slot back and a new file got
+/// it; the second, back from the disk, took it from that, records and all. Programs with many files
+/// beside one that removes some lost what they had synced.
+#[test]
+fn a_slot_is_given_back_once() {
+    let bench = bench("given-back-once");
+    let before = bench.managed();
+    bench.durable.release(&before);
+    let (_file, place) = (0..bench.durable.superblock.layout.slot_count)
+        .map(|number| bench.manage(&format!("next-{number}")))
+        .find(|(_, place)| place.slot == bench.place.slot)
+        .expect("it comes round");
+    bench.write_to(place, 0, b"acknowledged");
+    for retires in [false, true] {
+        if retires {
+            assert!(!bench.durable.retire(&before));
+        } else {
+            bench.durable.release(&before);
+        }
+        assert_eq!(bench.durable.slots().generation(place.slot), Some(place.generation));
+        assert!(bench.durable.file(u64::from(place.slot), place.generation).is_some());
+    }
 }
 
 #[test]

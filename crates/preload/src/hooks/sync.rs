@@ -134,10 +134,16 @@ pub unsafe extern "C-unwind" fn sync_file_range(
         return 0;
     }
     // SAFETY: touches no memory.
-    give_int(unsafe {
+    let result = unsafe {
         raw::cancellable(
             libc::SYS_sync_file_range,
             [fd as usize, offset as usize, bytes as usize, flags as usize, 0, 0],
         )
-    })
+    };
+    if result >= 0 {
+        // Bytes of a mapping, perhaps, of which nobody has noted anything: where they lie is the
+        // journal's from now on, ahead of what is synced next.
+        unsynced::note_pending(fd);
+    }
+    give_int(result)
 }
