@@ -129,6 +129,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     if sound
         && let Target::Managed(handle) = of_sync(fd)
         && handle.client.keeper_alive()
+        && handle.client.is_managed(handle.file)
         && !handle.client.is_unsynced(handle.file)
     {
         return 0;
