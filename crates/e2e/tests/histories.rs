@@ -110,6 +110,17 @@ impl Running {
         self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it waits");
     }
 
+    /// Has everybody stand still, programs first: the kernel asks the keeper before they may open.
+    fn stop_all(&self, pool: &Pool) {
+        let keepers = proc::keepers(&pool.path);
+        let mut programs = proc::descendants(self.child.id());
+        programs.retain(|pid| !keepers.contains(pid));
+        for turn in [&programs, &keepers] {
+            turn.iter().for_each(|pid| proc::signal(*pid, Signal::STOP));
+            wait_until(SOON, "their standstill", || turn.iter().all(|pid| proc::at_rest(*pid)));
+        }
+    }
+
     /// Kills supervisor, keeper and program.
     fn kill_all(mut self, pool: &Pool) {
         let mut gone = proc::keepers(&pool.path);
@@ -201,6 +212,75 @@ time.sleep(60)
             }
         }
         run.until("end");
+    }
+}
+
+/// Two rounds at once gave back the slots of removed files, the second one those that new files had
+/// by then: what these had synced was lost. It takes more open files than slots.
+#[test]
+fn files_keep_their_slots_while_others_are_removed() {
+    let script = "
+import os, random, sys, time
+root = sys.argv[1]
+os.mkdir(root)
+for child in range(2):
+    if os.fork() == 0:
+        number = 0
+        while True:
+            number += 1
+            name = f'{root}/removed-{child}-{number}'
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(fd, b'removed')
+            os.fsync(fd)
+            os.close(fd)
+            os.unlink(name)
+def write(child):
+    draw = random.Random(child)
+    acknowledged = os.open(f'{sys.argv[2]}-{child}', os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    files = [os.open(f'{root}/held-{child}-{n}', os.O_RDWR | os.O_CREAT, 0o600) for n in range(400)]
+    for number in range(1, 1 << 30):
+        which = draw.randrange(len(files))
+        os.pwrite(files[which], b'%09d' % number, 0)
+        os.fsync(files[which])
+        os.write(acknowledged, b'%d %d\\n' % (which, number))
+for child in range(3):
+    if os.fork() == 0:
+        write(child)
+time.sleep(float(sys.argv[3]))
+os.write(1, b'ready\\n')
+time.sleep(60)
+";
+    for round in 0..6 {
+        let (disk, pool, notes) = (Disk::new(Kind::Ext4), Pool::with_size("16M"), disk::directory());
+        let (root, told) = (disk.root.join("root"), notes.path().join("told"));
+        let seconds = format!("{}", 0.8 + 0.1 * f64::from(round));
+        let program = ["--", "python3", "-c", script, text(&root), text(&told), &seconds];
+        let mut run = Running::start(&pool.run(&["--durability=sync"]).args(program));
+        run.until("ready");
+        run.stop_all(&pool);
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.restore_power();
+        pool.recover(&[]).ok();
+        for child in 0..3 {
+            let told = std::fs::read_to_string(format!("{}-{child}", text(&told))).expect("acknowledgements");
+            let mut last = std::collections::BTreeMap::new();
+            for line in told.lines() {
+                let (which, number) = line.split_once(' ').expect("two numbers");
+                last.insert(which.to_owned(), number.parse::<u64>().expect("a number"));
+            }
+            assert!(last.len() > 20, "{} files", last.len());
+            for (which, number) in last {
+                let path = root.join(format!("held-{child}-{which}"));
+                let found = std::fs::read_to_string(&path).unwrap_or_default();
+                let found: u64 = found.parse().unwrap_or_default();
+                assert!(
+                    found >= number,
+                    "round {round}: {} has {found}, {number} was acknowledged",
+                    text(&path)
+                );
+            }
+        }
     }
 }
 
