@@ -139,10 +139,12 @@ pub enum Reason {
     OwnCalls = 15,
     /// It is append-only or immutable: recovery could not write to it.
     Fixed = 16,
+    /// The keeper may have no more files open.
+    NoDescriptor = 17,
 }
 
 impl Reason {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -159,6 +161,7 @@ impl Reason {
         Self::Libc,
         Self::OwnCalls,
         Self::Fixed,
+        Self::NoDescriptor,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -187,6 +190,7 @@ impl fmt::Display for Reason {
             Self::Fixed => {
                 "it is append-only or immutable (chattr +a, +i), so recovery could not write to it"
             }
+            Self::NoDescriptor => "the keeper may have no more files open (raise the limit, `ulimit -n`)",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })
     }

@@ -334,3 +334,63 @@ fn clients_come_and_go() {
         must_hold(&dir, acknowledged, true);
     }
 }
+
+/// The kernel needs a descriptor of the keeper's for each open that it asks about, and refuses the
+/// open where there is none left: outsiders were told EPERM by a keeper with a low limit and many
+/// files. Without the right to raise its limit it manages fewer.
+#[test]
+fn a_keeper_with_few_descriptors_refuses_nobodys_open() {
+    const FILES: &str = "
+import os, sys
+files = []
+for number in range(80):
+    fd = os.open('%s/file-%d' % (sys.argv[1], number), os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(2):
+        os.write(fd, b'synced ')
+        os.fsync(fd)
+    files.append(fd)
+    if len(files) > 30: os.close(files.pop(0))
+print('ready', flush=True)
+input()
+";
+    const OPEN: &str = "
+import collections, os, sys, threading
+told = collections.Counter()
+def look():
+    for _ in range(3):
+        for number in range(80):
+            try:
+                os.close(os.open('%s/file-%d' % (sys.argv[1], number), os.O_RDONLY))
+                told['opened'] += 1
+            except OSError as error:
+                told[error.strerror] += 1
+threads = [threading.Thread(target=look) for _ in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(dict(told))
+";
+    for limit in [60, 120] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let summary = tempfile::NamedTempFile::new().expect("temporary file");
+        let script = format!("ulimit -n {limit}; exec \"$@\"");
+        let dir = text(&disk.root);
+        let mut child = Cmd::new("setpriv")
+            .args(["--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "bash", "-c", &script, "bash"])
+            .arg(holdfast_e2e::need::holdfast())
+            .args(["run", "--volatile", "--size=64M", "--pool", pool.text()])
+            .arg(format!("--summary={}", summary.path().display()))
+            .args(["--", "python3", "-c", FILES, dir])
+            .spawn();
+        let lines = proc::lines(&mut child);
+        assert_eq!(lines.recv_timeout(Duration::from_secs(60)).as_deref(), Ok("ready"));
+        let told = Cmd::new("python3").args(["-c", OPEN, dir]).ok().stdout;
+        assert_eq!(told.trim(), "{'opened': 3840}", "limit {limit}");
+        drop(child.stdin.take());
+        assert!(child.wait().expect("the run ends").code().is_some());
+        let summary = std::fs::read_to_string(summary.path()).expect("summary");
+        let summary = report::parse(&summary);
+        assert!(summary.to_string().contains("may have no more files open"), "limit {limit}\n{summary:#}");
+        assert!(report::flag(&summary, "drained"), "limit {limit}\n{summary:#}");
+        assert!(report::number(&summary, "syncs_absorbed") > 0, "limit {limit}\n{summary:#}");
+    }
+}

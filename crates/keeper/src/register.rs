@@ -10,6 +10,7 @@
 //! client opens it again.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
 use crate::lease;
 use crate::requests::Haste;
+use crate::runtime::is_short_of_descriptors;
 use crate::via::{Candidate, file_behind, identity_of, may_write};
 
 /// Slot and generation, as a request answers them.
@@ -437,6 +439,12 @@ impl Keeper {
                 self.open(candidate, slot)?
             }
         };
+        let newest = match &held {
+            Held::Open(file) | Held::Path(file) | Held::Lent(file, _) => file.as_fd(),
+        };
+        if is_short_of_descriptors(newest) {
+            return Err(Reason::NoDescriptor);
+        }
         let unsynced = bypass.is_none() && self.config.durability == Durability::Sync;
         let newcomer =
             Newcomer { identity: &identity, path: &candidate.path, created, noted, fenced, bypass, unsynced };

@@ -3,17 +3,24 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Between its bind and its listening a keeper looks as if it had gone.
 const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
 /// Sockets looked at by one keeper that starts.
 const SWEPT_MAX: usize = 256;
+
+/// Descriptors that managed files leave free: for events of the fence and for who connects.
+const DESCRIPTORS_KEPT: u64 = 256;
+/// How many this process may have.
+static DESCRIPTORS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The directory of this user's keeper sockets. A place that cannot be ours (`su` keeps the
 /// XDG_RUNTIME_DIR of whoever called it; a container's /run is read-only) is passed over, by those
@@ -128,10 +135,26 @@ pub(crate) fn send_with_descriptors(
     Ok(())
 }
 
-/// One description per managed file: as many as the hard limit allows.
+/// Two descriptions for each managed file: as many as the kernel allows, who may exceed the limit
+/// that we were started with, and else as many as that.
 pub(crate) fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
+    let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    let allowed = allowed.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map(|maximum| maximum.max(allowed));
+    if setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_err() {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    DESCRIPTORS_MAX.store(now, Ordering::Relaxed);
+}
+
+/// Whether so many descriptors are in use that no file may be managed by one more: the kernel makes
+/// one for each event of the fence and refuses whoever waits for it where it cannot. New
+/// descriptors get the lowest number that is free.
+pub(crate) fn is_short_of_descriptors(newest: BorrowedFd<'_>) -> bool {
+    let most = DESCRIPTORS_MAX.load(Ordering::Relaxed);
+    let kept = (most / 4).min(DESCRIPTORS_KEPT);
+    // Each file will have a second one when it is first synced.
+    2 * newest.as_raw_fd() as u64 > most - kept
 }
