@@ -218,12 +218,13 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
             return Ok([0, 0]);
         }
         Ask::Room => {
-            if args[0] == 0 {
+            let own = args[0] == 1;
+            if !own {
                 // What others removed, too.
                 keeper.hear(Scope::All);
                 keeper.durable.see_removals();
             }
-            return Ok([u64::from(keeper.durable.make_room()), 0]);
+            return Ok([u64::from(keeper.durable.make_room(own)), 0]);
         }
         Ask::SyncDirectory => {
             // The disk is about to have what others did.

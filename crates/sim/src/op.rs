@@ -127,7 +127,6 @@ impl Op {
                 | Self::Part
                 | Self::Release
                 | Self::LetGo
-                | Self::LetGo
                 | Self::Break(..)
                 | Self::Refuse(_)
                 | Self::Space(_)
@@ -172,6 +171,7 @@ impl Op {
             Self::Frames
             | Self::Part
             | Self::Release
+            | Self::LetGo
             | Self::Expire
             | Self::SyncDirectory
             | Self::Space(_)

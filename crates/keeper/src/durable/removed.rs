@@ -27,8 +27,8 @@ pub(crate) const REMOVED_FILES_MAX: u32 = 64;
 /// Who is out of space tries again if something was let go of since then.
 const FREED_RECENTLY: Duration = Duration::from_secs(1);
 /// Threads that look at a file when it is let go of are done with it within this time, or wait for
-/// the disk.
-const LOOKERS_MAX: Duration = Duration::from_millis(500);
+/// the disk: the first for who just removed it, the second for who is out of space.
+const LOOKERS_MAX: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(500)];
 
 /// A slot of which the file is let go.
 pub(super) struct Grave<F> {
@@ -81,7 +81,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
     }
 
-    /// A removal is about to be made: somebody is to look for it soon ([`Durable::let_go_removed`]).
+    /// A removal is about to be made: somebody is to look for it soon
+    /// ([`Durable::let_go_removed`]).
     pub(super) fn expect_removal(&self) {
         if !self.looks_for_removed.swap(true, Ordering::SeqCst) {
             self.ring_expirer();
@@ -123,13 +124,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// For who is out of space: lets go of all that is removed, and waits for the threads that look
-    /// at it. Returns whether the space of something may be free by now that was not before.
-    pub fn make_room(&self) -> bool {
+    /// For who is out of space (or, with `own`, removed a large file): lets go of all that is
+    /// removed, and waits for the threads that look at it. Returns whether the space of something
+    /// may be free by now that was not before.
+    pub fn make_room(&self, own: bool) -> bool {
         self.let_go_removed();
         let known: Vec<_> = locked(&self.graves).values().map(|grave| grave.known.clone()).collect();
         let begun = Instant::now();
-        while known.iter().any(|file| file.strong_count() > 0) && begun.elapsed() < LOOKERS_MAX {
+        while known.iter().any(|file| file.strong_count() > 0)
+            && begun.elapsed() < LOOKERS_MAX[usize::from(!own)]
+        {
             pause(Duration::from_micros(50));
         }
         locked(&self.freed).is_some_and(|at| at.elapsed() < FREED_RECENTLY)
@@ -174,9 +178,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.forget_rename(file);
     }
 
-    /// Whether slots of removed files wait for their directories.
+    /// How many slots of removed files wait for their directories.
+    pub fn graves_count(&self) -> usize {
+        locked(&self.graves).len()
+    }
+
+    /// Whether any do.
     pub fn has_graves(&self) -> bool {
-        !locked(&self.graves).is_empty()
+        self.graves_count() != 0
     }
 
     /// The same, of files of certain devices.

@@ -328,7 +328,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         for file in self.managed() {
             self.release(&file);
         }
-        self.graves().0.into_iter().for_each(|place| self.end_grave(place));
+        self.graves().0.into_iter().for_each(|(slot, _)| self.slots().release(slot));
         let devices: Vec<u64> = locked(&self.witnesses).keys().copied().collect();
         devices.into_iter().for_each(|device| self.drop_witness(device, None));
         if self.set_aside.is_empty() && unpinned {
