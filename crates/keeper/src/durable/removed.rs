@@ -27,8 +27,8 @@ pub(crate) const REMOVED_FILES_MAX: u32 = 64;
 /// Who is out of space tries again if something was let go of since then.
 const FREED_RECENTLY: Duration = Duration::from_secs(1);
 /// Threads that look at a file when it is let go of are done with it within this time, or wait for
-/// the disk: the first for who just removed it, the second for who is out of space.
-const LOOKERS_MAX: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(500)];
+/// the disk, which has more to do for who is out of space: the first for who just removed it.
+const LOOKERS_MAX: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)];
 
 /// A slot of which the file is let go.
 pub(super) struct Grave<F> {
@@ -129,12 +129,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// may be free by now that was not before.
     pub fn make_room(&self, own: bool) -> bool {
         self.let_go_removed();
-        let known: Vec<_> = locked(&self.graves).values().map(|grave| grave.known.clone()).collect();
-        let begun = Instant::now();
-        while known.iter().any(|file| file.strong_count() > 0)
-            && begun.elapsed() < LOOKERS_MAX[usize::from(!own)]
-        {
+        let mut held: Vec<_> = locked(&self.graves).values().map(|grave| grave.known.clone()).collect();
+        held.retain(|file| file.strong_count() > 0);
+        let (begun, patience) = (Instant::now(), LOOKERS_MAX[usize::from(!own)]);
+        while !held.is_empty() && begun.elapsed() < patience {
             pause(Duration::from_micros(50));
+            held.retain(|file| file.strong_count() > 0);
+            *locked(&self.freed) = Some(Instant::now());
         }
         locked(&self.freed).is_some_and(|at| at.elapsed() < FREED_RECENTLY)
     }
