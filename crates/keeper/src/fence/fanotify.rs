@@ -20,6 +20,9 @@ use super::ledger::Ledger;
 use super::sys::Mark;
 use super::{FenceError, FenceKind, opener, sys};
 
+/// Descriptors that are kept for events: the kernel refuses an open, or the execution of `umount`,
+/// if the keeper has none left for its event.
+const SPARES: usize = 8;
 /// The program that unmounts.
 const UNMOUNT: &str = "umount";
 /// Room for some hundred events at once.
@@ -125,8 +128,18 @@ fn unmounts(ledger: &Arc<Ledger>, tid: u32, gate: Gate) {
     });
 }
 
+/// Fills up what is kept for events.
+fn keep_spares(spares: &mut Vec<OwnedFd>, any: &OwnedFd) {
+    while spares.len() < SPARES {
+        let Ok(spare) = any.try_clone() else { break };
+        spares.push(spare);
+    }
+}
+
 fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
     let mut buffer = vec![0; BUFFER_BYTES];
+    let mut spares = Vec::new();
+    keep_spares(&mut spares, stop);
     loop {
         let mut fds = [PollFd::new(&**group, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -137,7 +150,13 @@ fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
         if !fds[1].revents().is_empty() {
             return;
         }
-        match sys::read_events(group.as_fd(), &mut buffer) {
+        let is_short = stop.try_clone().is_err();
+        if is_short {
+            spares.clear();
+        }
+        let bytes = if is_short { SPARES * sys::METADATA_BYTES } else { BUFFER_BYTES };
+        let read = sys::read_events(group.as_fd(), &mut buffer[..bytes]);
+        match read {
             Ok(events) => events.into_iter().for_each(|event| handle(group, ledger, event)),
             Err(err) => match Errno::from_io_error(&err) {
                 Some(Errno::AGAIN | Errno::INTR) => {}
@@ -149,6 +168,7 @@ fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
                 }
             },
         }
+        keep_spares(&mut spares, stop);
     }
 }
 
