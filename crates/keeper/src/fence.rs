@@ -20,6 +20,7 @@ mod ledger;
 mod opener;
 mod outsiders;
 mod sys;
+mod unmounts;
 
 use std::ffi::OsString;
 use std::fmt;

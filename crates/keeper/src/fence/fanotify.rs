@@ -18,13 +18,8 @@ use rustix::io::Errno;
 use super::account::{Gate, Key, Whose};
 use super::ledger::Ledger;
 use super::sys::Mark;
-use super::{FenceError, FenceKind, opener, sys};
+use super::{FenceError, FenceKind, opener, sys, unmounts};
 
-/// Descriptors that are kept for events: the kernel refuses an open, or the execution of `umount`,
-/// if the keeper has none left for its event.
-const SPARES: usize = 8;
-/// The program that unmounts.
-const UNMOUNT: &str = "umount";
 /// Room for some hundred events at once.
 const BUFFER_BYTES: usize = 8 * 1024;
 
@@ -43,7 +38,7 @@ impl Engine {
             _ => os("fanotify_init")(err),
         })?;
         probe(&group)?;
-        watch_unmounts(&group);
+        unmounts::watch(ledger);
         let group = Arc::new(group);
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|err| os("eventfd")(err.into()))?);
@@ -103,43 +98,8 @@ fn probe(group: &OwnedFd) -> Result<(), FenceError> {
     sys::fanotify_mark(group.as_fd(), Mark::Nothing, &path).map_err(failed("fanotify_mark"))
 }
 
-/// Has whoever unmounts a file system wait until nothing of ours keeps it busy. A mark of an
-/// executable, so other ways to unmount are not seen; one that stands for many programs (busybox)
-/// is left alone.
-fn watch_unmounts(group: &OwnedFd) {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let known = ["/usr/bin", "/bin", "/sbin"].map(PathBuf::from);
-    for directory in std::env::split_paths(&path).filter(|path| path.is_absolute()).chain(known) {
-        let Ok(program) = directory.join(UNMOUNT).canonicalize() else { continue };
-        if program.file_name().is_some_and(|name| name == UNMOUNT) {
-            // Without it the keeper lets go of files a little later.
-            let _ = sys::fanotify_mark(group.as_fd(), Mark::Executions, &program);
-        }
-    }
-}
-
-/// Somebody is about to unmount something: it waits in its `execve` until the sink is done.
-fn unmounts(ledger: &Arc<Ledger>, tid: u32, gate: Gate) {
-    let ledger = Arc::clone(ledger);
-    // Not here: it waits for the disk. Without a thread it is allowed at once.
-    let _ = thread::Builder::new().name("unmount".into()).spawn(move || {
-        ledger.sink().unmounts(tid, opener::arguments(tid));
-        drop(gate);
-    });
-}
-
-/// Fills up what is kept for events.
-fn keep_spares(spares: &mut Vec<OwnedFd>, any: &OwnedFd) {
-    while spares.len() < SPARES {
-        let Ok(spare) = any.try_clone() else { break };
-        spares.push(spare);
-    }
-}
-
 fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut spares = Vec::new();
-    keep_spares(&mut spares, stop);
     loop {
         let mut fds = [PollFd::new(&**group, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -150,13 +110,7 @@ fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
         if !fds[1].revents().is_empty() {
             return;
         }
-        let is_short = stop.try_clone().is_err();
-        if is_short {
-            spares.clear();
-        }
-        let bytes = if is_short { SPARES * sys::METADATA_BYTES } else { BUFFER_BYTES };
-        let read = sys::read_events(group.as_fd(), &mut buffer[..bytes]);
-        match read {
+        match sys::read_events(group.as_fd(), &mut buffer) {
             Ok(events) => events.into_iter().for_each(|event| handle(group, ledger, event)),
             Err(err) => match Errno::from_io_error(&err) {
                 Some(Errno::AGAIN | Errno::INTR) => {}
@@ -168,7 +122,6 @@ fn read_all(group: &Arc<OwnedFd>, stop: &OwnedFd, ledger: &Arc<Ledger>) {
                 }
             },
         }
-        keep_spares(&mut spares, stop);
     }
 }
 
@@ -178,9 +131,6 @@ fn handle(group: &Arc<OwnedFd>, ledger: &Arc<Ledger>, event: sys::Event) {
         ledger.lost_events();
     }
     let Some(file) = file else { return };
-    if mask & libc::FAN_OPEN_EXEC_PERM != 0 {
-        return unmounts(ledger, tid, Gate { group: Arc::clone(group), file });
-    }
     if mask & libc::FAN_OPEN_PERM != 0 {
         // From here on, whatever happens, the open is allowed when the gate is dropped.
         let gate = Gate { group: Arc::clone(group), file };

@@ -17,7 +17,7 @@ const CLOSES: u64 = libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE;
 const EXECUTIONS: u64 = libc::FAN_OPEN_EXEC_PERM;
 
 /// Length of `struct fanotify_event_metadata`.
-pub(super) const METADATA_BYTES: usize = 24;
+const METADATA_BYTES: usize = 24;
 
 /// What is asked of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
