@@ -194,6 +194,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         locked(&self.graves).values().any(|grave| is_meant(grave.dev))
     }
 
+    /// Directories of removed files on a device whose slots are in use.
+    pub(super) fn directories_of_graves(&self, device: u64) -> Vec<PathBuf> {
+        let graves = locked(&self.graves);
+        let on_it = graves.values().filter(|grave| grave.dev == device);
+        on_it.flat_map(|grave| grave.directories.iter().cloned()).collect()
+    }
+
     /// What is to be synced so that the slots of removed files can be given back, and these slots.
     pub(super) fn graves(&self) -> (Vec<(u32, u64)>, HashSet<PathBuf>) {
         let graves = locked(&self.graves);
