@@ -101,6 +101,8 @@ pub struct Durable<N, D: Disk> {
     fresh: Mutex<Vec<Arc<ManagedFile<D::File>>>>,
     /// Directories whose changes are followed, so that their syncs can be absorbed.
     watched: Mutex<Directories>,
+    /// Slots that are being taken.
+    taking: Mutex<HashSet<u32>>,
     /// Files without a name that are not let go of yet.
     orphans: Mutex<Vec<(u32, u64)>>,
     /// Slots of removed files of which nothing else is left here.
@@ -164,6 +166,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             renaming: Mutex::default(),
             fresh: Mutex::default(),
             watched: Mutex::default(),
+            taking: Mutex::default(),
             orphans: Mutex::default(),
             graves: Mutex::default(),
             looks_for_removed: AtomicBool::new(false),

@@ -49,20 +49,21 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// A free slot and a generation for it; `reserved` says which ones are spoken for.
     pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
         let files = locked(&self.files);
-        let witnesses = locked(&self.witnesses);
-        let graves = locked(&self.graves);
-        let taken = |slot: u32| {
-            files[slot as usize].is_some()
-                || graves.contains_key(&slot)
-                || self.set_aside.contains(&slot)
-                || witnesses.values().any(|witness| witness.slot == slot)
-                || reserved(slot)
-        };
+        let taken = |slot: u32| self.is_taken(&files, slot) || reserved(slot);
         let start = self.slot_hint.load(Ordering::Relaxed);
         let count = self.superblock.layout.slot_count;
         let slot = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot))?;
         self.slot_hint.store((slot + 1) % count, Ordering::Relaxed);
         Some((slot, self.board.header().counter.add(1)))
+    }
+
+    /// Whether a slot is a file's, or is kept for what it says.
+    fn is_taken(&self, files: &[Option<Arc<ManagedFile<D::File>>>], slot: u32) -> bool {
+        files[slot as usize].is_some()
+            || locked(&self.taking).contains(&slot)
+            || locked(&self.graves).contains_key(&slot)
+            || self.set_aside.contains(&slot)
+            || locked(&self.witnesses).values().any(|witness| witness.slot == slot)
     }
 
     /// Persists the slot of a file and shows the file to the clients.
@@ -77,12 +78,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         };
         let device = stat.dev;
         {
-            let _files = locked(&self.files);
+            let files = locked(&self.files);
+            // Its reservation may have gone by, and somebody else have it.
+            if self.is_taken(&files, place.0) {
+                return Err(Refusal(std::io::ErrorKind::AddrInUse.into()));
+            }
+            locked(&self.taking).insert(place.0);
             self.board.header().enter_ledger(device);
         }
         let taken = self.take_slot_counted(place, held, stat, newcomer);
+        let _files = locked(&self.files);
+        locked(&self.taking).remove(&place.0);
         if taken.is_err() {
-            let _files = locked(&self.files);
             self.board.header().leave_ledger(device);
         }
         taken

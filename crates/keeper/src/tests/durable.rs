@@ -88,6 +88,32 @@ fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path, fenced: bool) -> (Fil
     (file, FileRef { slot, generation })
 }
 
+/// A registration that the disk kept waiting for long lost its reservation, and the slot that it
+/// took was another file's by then.
+#[test]
+fn a_slot_that_somebody_has_is_not_taken() {
+    let bench = bench("slot-taken");
+    bench.write(0, b"acknowledged");
+    let path = bench.directory.path().join("late");
+    File::create_new(&path).unwrap();
+    let description = bench.durable.disk.open(&path).unwrap();
+    let identity = description.identity().unwrap();
+    let newcomer = Newcomer {
+        identity: &identity,
+        path: &path,
+        created: false,
+        noted: None,
+        fenced: false,
+        bypass: None,
+        unsynced: false,
+    };
+    let late = (bench.place.slot, bench.durable.board.header().counter.add(1));
+    assert!(bench.durable.take_slot(late, Held::Open(description), &newcomer).is_err());
+    assert_eq!(bench.durable.slots().generation(bench.place.slot), Some(bench.place.generation));
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    assert_eq!(contents(&bench.file), b"acknowledged");
+}
+
 impl Bench {
     pub fn managed(&self) -> Arc<ManagedFile<OsFile>> {
         self.durable.file(u64::from(self.place.slot), self.place.generation).unwrap()
