@@ -135,6 +135,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn seems_set(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
         let mut meta = file.meta();
         let Some(before) = meta.seen.unwatched else { return false };
+        // An announced removal moves the time of change, too, some file systems before the name is
+        // gone. What else moved it is seen if the removal is not made.
+        if meta.unlinking.is_some() {
+            return false;
+        }
         let now = seen_in(stat);
         if now == before {
             return false;

@@ -30,6 +30,9 @@ const FREED_RECENTLY: Duration = Duration::from_secs(1);
 /// the disk, which has more to do for who is out of space: the first for who just removed it.
 const LOOKERS_MAX: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)];
 
+/// A removal may be looked at so often before its notice is given up.
+const LOOKS_FOR_NOTICE: u32 = 8;
+
 /// A slot of which the file is let go.
 pub(super) struct Grave<F> {
     generation: u64,
@@ -57,6 +60,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return false;
         }
         if !file.held().is_removed() && !on(Canary::RemovalAssumed) {
+            return false;
+        }
+        // Before its notice the removal would count for nothing, and the notice for somebody else's.
+        // One that was taken off with a sync of the directory does not come again.
+        let is_noticed = meta.unlinking.as_ref().is_none_or(|path| self.is_noticed(path));
+        if !is_noticed && meta.looks_for_notice < LOOKS_FOR_NOTICE {
+            meta.looks_for_notice += 1;
             return false;
         }
         meta.marks |= MARK_VOID;
