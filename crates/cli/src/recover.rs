@@ -45,11 +45,15 @@ fn absolute(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     paths.iter().map(|path| if is_number(path) { Ok(path.clone()) } else { locate::absolute(path) }).collect()
 }
 
+/// Files of which it is told what to do about each: what to do is the same for most.
+const FILES_TOLD_MAX: usize = 20;
+
 /// What to do about files that were not brought back, and about damage.
 pub fn advice(outcome: &Report, pool: &Path) -> String {
     let pool = quoted(pool);
     let mut text = String::new();
-    for file in outcome.files.iter().filter(|file| report::is_unresolved(file)) {
+    let mut unresolved = outcome.files.iter().filter(|file| report::is_unresolved(file));
+    for file in unresolved.by_ref().take(FILES_TOLD_MAX) {
         let named = quoted(Path::new(&file.named));
         let path = shown(&file.path);
         text += &match file.outcome.as_str() {
@@ -65,6 +69,11 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
                 reason = shown(&file.reason),
             ),
         };
+    }
+    let untold = unresolved.count();
+    if untold > 0 {
+        text +=
+            &format!("and {untold} files more: `holdfast recover --pool {pool} --dry-run` lists them all\n");
     }
     if !outcome.damaged.is_empty() {
         text += &format!(

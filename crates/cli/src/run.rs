@@ -260,9 +260,18 @@ fn set_aside(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String
         "recovery did not bring {} back, and a program would meet older bytes than it was promised: {}. `holdfast recover \
          --pool {}` tries again and says why and what can be done; or start it all the same with --ignore-set-aside",
         if undecided.len() == 1 { "a file" } else { "files" },
-        undecided.join(", "),
+        few(&undecided),
         quoted(pool)
     )))
+}
+
+/// The first of some names, and how many more there are.
+fn few(names: &[String]) -> String {
+    const MOST: usize = 10;
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..MOST].join(", ")),
+    }
 }
 
 /// Starts the program: our library first in LD_PRELOAD, everything else as we were given it.

@@ -120,8 +120,7 @@ impl Disk {
         drop(Cmd::new("losetup").args(["-d", &self.device()]).output());
     }
 
-    /// Mounts it where it was.
-    pub fn mount(&self) {
+    fn mount(&self) {
         let (_, _, options) = self.kind.mkfs();
         Cmd::new("mount").args(["-o", options, &self.device()]).arg(&self.root).ok();
     }

@@ -20,9 +20,7 @@ mod ledger;
 mod opener;
 mod outsiders;
 mod sys;
-mod unmounts;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -100,11 +98,6 @@ pub trait Outsiders: Send + Sync + 'static {
     /// this call. It must leave the page cache with everything in it, for as long as the file is
     /// watched. It may come at any time.
     fn reads(&self, _slot: u32, _generation: u64) {}
-
-    /// fanotify only: this thread is about to become the program that unmounts file systems, with
-    /// these arguments, if they can be told, and waits for this call. It must leave nothing of the
-    /// keeper's on them that keeps them busy, and not take longer than an open may wait.
-    fn unmounts(&self, _tid: u32, _arguments: Option<Vec<OsString>>) {}
 
     /// lease only: somebody waits to open the file, or to cut it; or nobody does any more. Must
     /// give the lease back, with everything in the file. Calls may overlap.

@@ -110,7 +110,7 @@ impl Late {
 
 /// Starts work on a thread of its own and waits for it, or for as long as an open may wait. `None`
 /// when there is no thread to be had.
-pub(crate) fn in_time(work: impl FnOnce(Box<dyn FnOnce() + Send>) + Send + 'static) -> Option<bool> {
+fn in_time(work: impl FnOnce(Box<dyn FnOnce() + Send>) + Send + 'static) -> Option<bool> {
     let (done, is_done) = channel();
     let done = Box::new(move || _ = done.send(()));
     std::thread::Builder::new().name("outsider".to_owned()).spawn(move || work(done)).ok()?;

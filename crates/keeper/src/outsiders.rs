@@ -1,17 +1,13 @@
 //! What happens when somebody outside opens a managed file: it is settled and left to the kernel
 //! until they have gone (design 7).
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::Unseen;
 use holdfast_canary::{Canary, on};
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
 use crate::disk::OsFile;
 use crate::durable::{Events, ManagedFile, locked};
@@ -100,17 +96,6 @@ impl Outsiders for Gate {
         }
     }
 
-    fn unmounts(&self, tid: u32, arguments: Option<Vec<OsString>>) {
-        let keeper = Arc::clone(&self.keeper);
-        // Where the disk takes longer, the program is told that it is busy.
-        late::in_time(move |done| {
-            let devices = arguments.and_then(|arguments| unmounted(tid, &arguments));
-            let is_meant = |device| devices.as_ref().is_none_or(|devices| devices.contains(&device));
-            keeper.durable.let_go_unused(&is_meant);
-            done();
-        });
-    }
-
     fn lease_breaks(&self, slot: u32, generation: u64) {
         let keeper = &self.keeper;
         let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
@@ -148,27 +133,6 @@ impl Outsiders for Gate {
     fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
         self.opens_of_row(slot) + self.keeper.durable.board.header().opens(ino).ended()
     }
-}
-
-/// The devices of the file systems that are to be unmounted, for a thread that is about to become
-/// the program which does that; `None`: it may be any.
-fn unmounted(tid: u32, arguments: &[OsString]) -> Option<Vec<u64>> {
-    let is_option = |argument: &&OsString| argument.as_bytes().first() == Some(&b'-');
-    let named = arguments.iter().skip(1).filter(|argument| !is_option(argument));
-    let devices: Option<Vec<u64>> = named.map(|argument| unmounted_at(tid, Path::new(argument))).collect();
-    devices.filter(|devices| !devices.is_empty())
-}
-
-/// The device of what is mounted at a directory. One of the kind that is no block device's may be
-/// one of several that its file system has.
-fn unmounted_at(tid: u32, path: &Path) -> Option<u64> {
-    let base = if path.is_absolute() { "root" } else { "cwd" };
-    let path = Path::new(&format!("/proc/{tid}/{base}")).join(path.strip_prefix("/").unwrap_or(path));
-    // Nothing is mounted for this, and no server is asked.
-    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = statx(CWD, &path, flags, StatxFlags::TYPE).ok()?;
-    let is_directory = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFDIR;
-    (is_directory && found.stx_dev_major != 0).then(|| makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
 /// The number that a thread knows itself by, where that is another than ours.

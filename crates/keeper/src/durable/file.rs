@@ -89,8 +89,6 @@ pub(crate) struct Meta {
     pub names_pushed: u64,
     /// The name whose removal was announced last: the link count tells when the last one is gone.
     pub unlinking: Option<PathBuf>,
-    /// Looks since it was seen to be made, without the notice of it.
-    pub looks_for_notice: u32,
     /// The client that announced it.
     pub removing: Option<u32>,
     /// The client that announced a new name last.
@@ -152,7 +150,6 @@ impl<F> ManagedFile<F> {
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
             names_pushed: 0,
             unlinking: None,
-            looks_for_notice: 0,
             removing: None,
             naming: None,
             bypass: None,

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::account::{Gate, Key, Whose};
 use super::ledger::Ledger;
 use super::sys::Mark;
-use super::{FenceError, FenceKind, opener, sys, unmounts};
+use super::{FenceError, FenceKind, opener, sys};
 
 /// Room for some hundred events at once.
 const BUFFER_BYTES: usize = 8 * 1024;
@@ -38,7 +38,6 @@ impl Engine {
             _ => os("fanotify_init")(err),
         })?;
         probe(&group)?;
-        unmounts::watch(ledger);
         let group = Arc::new(group);
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|err| os("eventfd")(err.into()))?);

@@ -5,11 +5,8 @@
 //! only" is certain. Everything else is answered with "may write". Never guesses in the other
 //! direction.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -41,12 +38,6 @@ pub(super) enum Progress {
 /// preempted.
 const SETTLE_TRIES: u32 = 50;
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
-
-/// More than any call of a program that unmounts one file system has.
-const ARGUMENTS_MAX: u64 = 64;
-const ARGUMENT_BYTES_MAX: usize = 4096;
-/// Divides the size of a page.
-const PIECE_BYTES: u64 = 256;
 
 const SYS_OPEN: i64 = libc::SYS_open;
 const SYS_CREAT: i64 = libc::SYS_creat;
@@ -134,54 +125,6 @@ fn intent_of(call: &Call) -> Intent {
         SYS_CREAT | SYS_OPENAT2 => Intent::Write,
         _ => Intent::Hidden,
     }
-}
-
-/// The arguments of the program that a thread, which waits for permission, is about to become: it
-/// waits in the kernel, so its memory is as it was at the call, but for what other threads do to
-/// it. `None` where that cannot be told.
-pub(super) fn arguments(tid: u32) -> Option<Vec<OsString>> {
-    let mut call = current_call(tid).ok()?;
-    for _ in 0..SETTLE_TRIES {
-        if !matches!(call, Call::Running) {
-            break;
-        }
-        thread::sleep(SETTLE_PAUSE);
-        call = current_call(tid).ok()?;
-    }
-    let at = match call {
-        Call::Blocked { number: SYS_EXECVE, args } => args[1],
-        Call::Blocked { number: SYS_EXECVEAT, args } => args[2],
-        _ => return None,
-    };
-    let memory = fs::File::open(format!("/proc/{tid}/mem")).ok()?;
-    let mut arguments = Vec::new();
-    for index in 0..ARGUMENTS_MAX {
-        let mut pointer = [0; size_of::<u64>()];
-        memory.read_exact_at(&mut pointer, at.checked_add(index * 8)?).ok()?;
-        match u64::from_ne_bytes(pointer) {
-            0 => return Some(arguments),
-            pointer => arguments.push(text_at(&memory, pointer)?),
-        }
-    }
-    None
-}
-
-/// What ends with a zero there. Read in pieces that lie within one page: the next one may not be
-/// there.
-fn text_at(memory: &fs::File, mut at: u64) -> Option<OsString> {
-    let mut text = Vec::new();
-    while text.len() < ARGUMENT_BYTES_MAX {
-        let mut bytes = [0; PIECE_BYTES as usize];
-        let piece = &mut bytes[..(PIECE_BYTES - at % PIECE_BYTES) as usize];
-        memory.read_exact_at(piece, at).ok()?;
-        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
-            text.extend_from_slice(&piece[..end]);
-            return Some(OsString::from_vec(text));
-        }
-        text.extend_from_slice(piece);
-        at += piece.len() as u64;
-    }
-    None
 }
 
 /// Whether a thread whose open was allowed has come out of it.

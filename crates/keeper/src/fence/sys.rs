@@ -13,9 +13,6 @@ const OPENS: u64 = libc::FAN_OPEN_PERM;
 /// Closes are told.
 const CLOSES: u64 = libc::FAN_CLOSE_WRITE | libc::FAN_CLOSE_NOWRITE;
 
-/// Executions wait for an answer.
-const EXECUTIONS: u64 = libc::FAN_OPEN_EXEC_PERM;
-
 /// Length of `struct fanotify_event_metadata`.
 const METADATA_BYTES: usize = 24;
 
@@ -29,8 +26,6 @@ pub(super) enum Mark {
     Closes,
     /// Neither any more.
     Nothing,
-    /// Of a program: that it is about to be executed.
-    Executions,
 }
 
 impl Mark {
@@ -39,7 +34,6 @@ impl Mark {
             Mark::Opens => (libc::FAN_MARK_ADD, OPENS),
             Mark::Closes => (libc::FAN_MARK_ADD, CLOSES),
             Mark::Nothing => (libc::FAN_MARK_REMOVE, OPENS | CLOSES),
-            Mark::Executions => (libc::FAN_MARK_ADD, EXECUTIONS),
         }
     }
 }

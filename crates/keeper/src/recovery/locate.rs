@@ -248,10 +248,10 @@ fn nothing_stands<D: Disk>(
     // another one.
     match (identity, directory.file_system()) {
         (Some(identity), Ok(uuid)) if uuid != identity.fs_uuid => {
-            At::Absent("its file system is not mounted".into())
+            At::Absent("its file system is not mounted where it was: mount it there".into())
         }
         (Some(_), Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
-            At::Absent("its file system is not mounted".into())
+            At::Absent("its file system is not mounted where it was: mount it there".into())
         }
         (Some(_), Err(error)) => At::Absent(unreachable_because(&error)),
         // What is mounted above it, or stands in its place, may hide where the file belongs.

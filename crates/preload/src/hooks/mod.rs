@@ -15,7 +15,6 @@ mod numbers;
 mod onlookers;
 mod open;
 mod read;
-mod room;
 mod spawn;
 mod stat;
 mod streams;

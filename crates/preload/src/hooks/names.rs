@@ -7,7 +7,6 @@ use core::ffi::{c_char, c_int, c_uint};
 use holdfast_cache::{Client, Errno, FileRef, Reason, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
-use super::room::{self, with_room};
 use crate::raw::{self, call, give_int};
 use crate::{critical, process};
 
@@ -21,15 +20,13 @@ struct Found {
     device: u64,
     file: Option<FileRef>,
     regular: bool,
-    bytes: u64,
 }
 
 unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found> {
     // SAFETY: the kernel checks the address.
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
-    let file = seen.map(|seen| seen.file);
-    Some(Found { device: stat.dev, file, regular: stat.regular, bytes: stat.size })
+    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file), regular: stat.regular })
 }
 
 fn refuse(errno: Errno) -> isize {
@@ -71,9 +68,6 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
         count(client, found);
     }
     critical::section(|| client.unlinked(file, removal, result == 0));
-    if let (Removal::Held, 0, Some(found)) = (removal, result, found) {
-        room::note_removed(found.bytes);
-    }
     result
 }
 
@@ -148,9 +142,8 @@ unsafe fn device_of_directory(dirfd: c_int, path: Name) -> Option<u64> {
 }
 
 /// Makes something at a name by the kernel's call.
-unsafe fn make(dirfd: c_int, path: Name, kernel: impl Fn() -> isize) -> c_int {
+unsafe fn make(dirfd: c_int, path: Name, kernel: impl FnOnce() -> isize) -> c_int {
     let Some(client) = process::client() else { return give_int(kernel()) };
-    let kernel = || with_room(&kernel);
     if on(Canary::MadeUnannounced) {
         let result = kernel();
         if result == 0 {
@@ -260,11 +253,6 @@ unsafe fn is_readable(path: Name) -> bool {
 }
 
 unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
-    // SAFETY: the program's paths.
-    with_room(|| unsafe { rename_once(old_dirfd, old, new_dirfd, new, flags) })
-}
-
-unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
     // SAFETY: the kernel checks the addresses.
     let rename = |flags: c_uint| unsafe {
         match flags {
@@ -352,11 +340,6 @@ pub unsafe extern "C-unwind" fn renameat2(
 }
 
 unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_int) -> isize {
-    // SAFETY: the program's paths.
-    with_room(|| unsafe { link_once(old_dirfd, old, new_dirfd, new, flags) })
-}
-
-unsafe fn link_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_int) -> isize {
     // SAFETY: the kernel checks the addresses.
     let kernel = || unsafe { call!(libc::SYS_linkat, old_dirfd, old, new_dirfd, new, flags) };
     let Some(client) = process::client() else { return kernel() };
