@@ -296,6 +296,8 @@ fn a_second_sigterm_stops_the_keeper_at_once() {
     let keeper = proc::keeper(&pool.path);
     proc::signal(keeper, rustix::process::Signal::TERM);
     wait_until(Duration::from_secs(10), "the keeper to hear it", || report::flag(&pool.status(), "stopping"));
+    // Not one that belongs to the first.
+    std::thread::sleep(Duration::from_millis(1500));
     run.until("ack 1");
     proc::signal(keeper, rustix::process::Signal::TERM);
     assert_eq!(run.until("errno"), "errno 5");

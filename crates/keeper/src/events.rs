@@ -44,6 +44,9 @@ const ACCEPTED_MAX: usize = 64;
 const STRANGERS_MAX: u32 = 32;
 /// How long nobody is let in when there is no descriptor left for them.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
+/// Signals that follow each other so soon mean the same stop: who ends a service may tell its keeper
+/// more than once.
+const SAME_STOP: Duration = Duration::from_secs(1);
 const MESSAGE_BYTES_MAX: usize = 64;
 
 const LISTENER: u64 = 0;
@@ -67,7 +70,9 @@ pub(crate) struct EventLoop {
     listener: OwnedFd,
     /// Readable when the keeper shall stop.
     signals: OwnedFd,
-    /// Told to stop: until then at the latest.
+    /// Since when it is told to stop.
+    told_to_stop: Option<Instant>,
+    /// Then until then at the latest.
     stop_by: Option<Instant>,
     connections: HashMap<u64, Conversation>,
     next_connection: u64,
@@ -98,6 +103,7 @@ impl EventLoop {
             epoll,
             listener,
             signals,
+            told_to_stop: None,
             stop_by: None,
             connections: HashMap::new(),
             next_connection: FIRST_CONNECTION,
@@ -149,9 +155,10 @@ impl EventLoop {
     /// Whether it stops now all the same, since it is told so again.
     fn stop(&mut self) -> bool {
         signals::take(&self.signals);
-        if self.stop_by.is_some() {
-            return true;
+        if let Some(told) = self.told_to_stop {
+            return told.elapsed() >= SAME_STOP;
         }
+        self.told_to_stop = Some(Instant::now());
         let patience = Duration::from_millis(self.keeper.config.stop_ms_max);
         self.stop_by = Some(Instant::now() + patience);
         self.keeper.told_to_stop.store(true, Ordering::SeqCst);

@@ -7,7 +7,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use crate::process;
-use crate::raw::{call, check};
+use crate::raw::{self, call, check};
 
 /// Pauses of a thread that wants a lock, until the others have read. Not without end: a child that
 /// ran in our memory may have been killed meanwhile.
@@ -28,7 +28,7 @@ pub fn taking<R>(command: c_int, call: impl FnOnce() -> R) -> R {
         }
         // Whoever reads gives up while we are counted, so that this count goes first.
         words.locking.fetch_sub(1, Ordering::SeqCst);
-        pause();
+        raw::sleep(PAUSE_NS);
         words.locking.fetch_add(1, Ordering::SeqCst);
     }
     let result = call();
@@ -45,12 +45,6 @@ pub fn reopening<R>(fd: c_int, work: impl FnOnce() -> R) -> Option<R> {
     let result = is_free.then(work);
     words.reading.fetch_sub(1, Ordering::SeqCst);
     result
-}
-
-fn pause() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
-    // SAFETY: the kernel reads the time.
-    unsafe { call!(libc::SYS_nanosleep, &raw const time, 0) };
 }
 
 /// Whether anybody has a record lock on the file. The kernel tells a process nothing of its own

@@ -266,6 +266,13 @@ pub fn is_leased(fd: c_int) -> bool {
     fcntl(fd, F_GETLEASE, 0) != libc::F_UNLCK as isize
 }
 
+/// Waits for less than a second.
+pub fn sleep(ns: libc::c_long) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    // SAFETY: the kernel reads the time.
+    unsafe { call!(libc::SYS_nanosleep, &raw const time, 0) };
+}
+
 /// `close`.
 pub fn close(fd: c_int) -> isize {
     // SAFETY: closing touches no memory.

@@ -411,11 +411,12 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) {
 
 /// Leaves the file behind `fd` to the kernel and has the keeper let go of it, for a call that no
 /// other description of the file may stand in the way of. All descriptions of this process are the
-/// kernel's afterwards.
+/// kernel's afterwards. Whether the file was the keeper's: a thread of it may be done with its
+/// description a moment later.
 #[cold]
-pub fn let_go(fd: c_int) {
+pub fn let_go(fd: c_int) -> bool {
     leave_to_kernel(fd, Reason::Uncovered);
-    let Some(client) = process::client() else { return };
+    let Some(client) = process::client() else { return false };
     // Whoever reads it may be the only one who has it open still, besides the keeper.
     let of_row = match fds::look(fd) {
         Row::Described(description) => match description.state() {
@@ -424,7 +425,7 @@ pub fn let_go(fd: c_int) {
         },
         _ => None,
     };
-    let Some(file) = of_row.or_else(|| known(client, fd).map(|seen| seen.file)) else { return };
+    let Some(file) = of_row.or_else(|| known(client, fd).map(|seen| seen.file)) else { return false };
     critical::section(|| {
         for (_, other) in fds::described(0, c_int::MAX) {
             if other.state() == State::Managed(file) {
@@ -434,6 +435,7 @@ pub fn let_go(fd: c_int) {
         // Without an answer the keeper is dead, and its descriptions are gone with it.
         let _ = client.let_go(file, Reason::Uncovered);
     });
+    true
 }
 
 /// Leaves the file of a pending description to the kernel.

@@ -14,6 +14,9 @@ use crate::raw::{self, call, give_int};
 use crate::{behind, critical, locks, process, streams, target};
 
 const F_SETLEASE: c_int = 1024;
+/// How often, and how long apart, a lease is asked for again of a file that the keeper lets go of.
+const LEASE_TRIES: u32 = 20;
+const LEASE_PAUSE_NS: libc::c_long = 500_000;
 
 /// Makes a call that closes a number. The number is forgotten before: afterwards it may be another
 /// thread's.
@@ -186,11 +189,12 @@ fn looks_at_lease(command: c_int, argument: usize) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    let mut was_let_go = false;
     if command == F_SETLEASE && argument != libc::F_UNLCK as usize {
         // A lease is about every other open of the file, the keeper's too: it must have none of its
         // own to make, and for a lease that excludes readers it must have none at all.
         if argument == libc::F_WRLCK as usize {
-            target::let_go(fd);
+            was_let_go = target::let_go(fd);
         } else {
             target::leave_to_kernel(fd, Reason::Uncovered);
         }
@@ -202,13 +206,21 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         super::onlookers::watching(|| raw::fstat(fd));
     }
     // SAFETY: the kernel checks the argument if it is an address.
-    let result = locks::taking(command, || unsafe {
+    let mut result = locks::taking(command, || unsafe {
         if waits {
             raw::cancellable(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
         } else {
             call!(libc::SYS_fcntl, fd, command, argument)
         }
     });
+    for _ in 0..LEASE_TRIES {
+        if !was_let_go || result != -(libc::EAGAIN as isize) {
+            break;
+        }
+        raw::sleep(LEASE_PAUSE_NS);
+        // SAFETY: a number is all that this command takes.
+        result = unsafe { call!(libc::SYS_fcntl, fd, command, argument) };
+    }
     if command == libc::F_GETOWN && (-4095..0).contains(&result) {
         // A process group, which this call returns below zero: the other form tells it from an
         // error, as libc does.
