@@ -164,9 +164,9 @@ pub struct RunArgs {
     /// after thirty times that. A number alone is milliseconds [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = sizes::parse_ms)]
     pub age_max: Option<u64>,
-    /// How long a keeper that gets SIGTERM goes on for programs that have not ended yet, for example
-    /// 30s; it ends with the last of them. Choose less than your service manager waits before it
-    /// kills [default: 75s]
+    /// How long a keeper that gets SIGTERM goes on for programs that have not ended yet, for
+    /// example 30s; it ends with the last of them. Choose less than your service manager waits
+    /// before it kills [default: 75s]
     #[arg(long, value_name = "TIME", value_parser = sizes::parse_ms)]
     pub stop_max: Option<u64>,
     /// Inject latency: every durable write takes at least this long

@@ -284,8 +284,8 @@ time.sleep(60)
     }
 }
 
-/// Where the bytes of a mapping lie was in a journal that the next sync, which the log answered, did
-/// not commit.
+/// Where the bytes of a mapping lie was in a journal that the next sync, which the log answered,
+/// did not commit.
 #[test]
 fn what_was_pushed_from_a_mapping_is_there_when_another_file_is_synced_later() {
     let script = "

@@ -63,8 +63,8 @@ fn crash(disk: &Disk, pool: &Pool, file: &Path, options: &[&str]) -> u64 {
     let status = pool.status();
     let used = status["frames_used"].as_u64().expect("a number");
     assert!(used >= 3, "{used} frames in use: {status}");
-    // When it became managed: its directory, and a commit of what nobody had counted, of which there
-    // may be one more when a second is over.
+    // When it became managed: its directory, and a commit of what nobody had counted, of which
+    // there may be one more when a second is over.
     let syncs = status["summary"]["keeper_fsyncs"].as_u64().expect("a number");
     assert!(syncs <= 3, "the file itself was brought to the disk: {status}");
     disk.cut_power_seeded(told);

@@ -44,8 +44,8 @@ const ACCEPTED_MAX: usize = 64;
 const STRANGERS_MAX: u32 = 32;
 /// How long nobody is let in when there is no descriptor left for them.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
-/// Signals that follow each other so soon mean the same stop: who ends a service may tell its keeper
-/// more than once.
+/// Signals that follow each other so soon mean the same stop: who ends a service may tell its
+/// keeper more than once.
 const SAME_STOP: Duration = Duration::from_secs(1);
 const MESSAGE_BYTES_MAX: usize = 64;
 
@@ -72,8 +72,6 @@ pub(crate) struct EventLoop {
     signals: OwnedFd,
     /// Since when it is told to stop.
     told_to_stop: Option<Instant>,
-    /// Then until then at the latest.
-    stop_by: Option<Instant>,
     connections: HashMap<u64, Conversation>,
     next_connection: u64,
     next_client: u32,
@@ -104,7 +102,6 @@ impl EventLoop {
             listener,
             signals,
             told_to_stop: None,
-            stop_by: None,
             connections: HashMap::new(),
             next_connection: FIRST_CONNECTION,
             next_client: 1,
@@ -144,7 +141,7 @@ impl EventLoop {
                     client => self.bury((client - FIRST_CLIENT) as u32),
                 }
             }
-            if self.is_unused() || self.stop_by.is_some_and(|until| until <= Instant::now()) {
+            if self.is_unused() || self.stop_by().is_some_and(|until| until <= Instant::now()) {
                 return Ok(());
             }
         }
@@ -159,8 +156,7 @@ impl EventLoop {
             return told.elapsed() >= SAME_STOP;
         }
         self.told_to_stop = Some(Instant::now());
-        let patience = Duration::from_millis(self.keeper.config.stop_ms_max);
-        self.stop_by = Some(Instant::now() + patience);
+        let patience = self.patience_stopping();
         self.keeper.told_to_stop.store(true, Ordering::SeqCst);
         if !self.is_unused() {
             eprintln!(
@@ -174,11 +170,20 @@ impl EventLoop {
         false
     }
 
+    fn patience_stopping(&self) -> Duration {
+        Duration::from_millis(self.keeper.config.stop_ms_max)
+    }
+
+    /// When it stops at the latest, if it was told to.
+    fn stop_by(&self) -> Option<Instant> {
+        self.told_to_stop.map(|told| told + self.patience_stopping())
+    }
+
     /// How long to sleep: without a limit while somebody uses the keeper.
     fn patience(&self) -> Option<Duration> {
         let silent = self.connections.values().filter(|known| !known.controls);
         let silence = silent.map(|known| known.since + SILENT_MAX).min();
-        let turns = silence.into_iter().chain(self.full_until).chain(self.stop_by).min();
+        let turns = silence.into_iter().chain(self.full_until).chain(self.stop_by()).min();
         let turn = turns.map(|until| until.saturating_duration_since(Instant::now()));
         self.patience_unused().into_iter().chain(turn).min()
     }
@@ -219,7 +224,7 @@ impl EventLoop {
                 }
             }
         }
-        self.used || self.stop_by.is_some() || self.started.elapsed() >= FIRST_USE
+        self.used || self.told_to_stop.is_some() || self.started.elapsed() >= FIRST_USE
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> bool {

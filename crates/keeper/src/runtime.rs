@@ -64,9 +64,9 @@ pub fn prepare_directory() -> io::Result<()> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
 }
 
-/// Removes sockets of keepers that were killed and whose pool nobody serves any more. A program that
-/// is told of one is refused with it and without it. Not those of a keeper that is just starting,
-/// and not too many at once.
+/// Removes sockets of keepers that were killed and whose pool nobody serves any more. A program
+/// that is told of one is refused with it and without it. Not those of a keeper that is just
+/// starting, and not too many at once.
 pub(crate) fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let is_old = |entry: &std::fs::DirEntry| {

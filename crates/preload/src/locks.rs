@@ -26,7 +26,7 @@ pub fn taking<R>(command: c_int, call: impl FnOnce() -> R) -> R {
         if words.reading.load(Ordering::SeqCst) == 0 {
             break;
         }
-        // Whoever reads gives up while we are counted, so that this count goes first.
+        // Not counted while we wait: those who begin to read meanwhile would give up for us.
         words.locking.fetch_sub(1, Ordering::SeqCst);
         raw::sleep(PAUSE_NS);
         words.locking.fetch_add(1, Ordering::SeqCst);

@@ -292,8 +292,8 @@ pub fn fdatasync(fd: c_int) -> isize {
     synced(fd, result)
 }
 
-/// Whether the file behind `fd` lies on ext4, xfs or btrfs, where files are managed. True where that
-/// cannot be told.
+/// Whether the file behind `fd` lies on ext4, xfs or btrfs, where files are managed. True where
+/// that cannot be told.
 pub fn is_on_managed_file_system(fd: c_int) -> bool {
     let mut facts = core::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills the structure.

@@ -792,8 +792,8 @@ time.sleep(60)
     }
 }
 
-/// The program's own `chattr` made the flag durable before the bytes, which nobody could write then,
-/// or that of a directory before the names in it.
+/// The program's own `chattr` made the flag durable before the bytes, which nobody could write
+/// then, or that of a directory before the names in it.
 #[test]
 fn a_file_is_whole_before_its_program_fixes_it() {
     const FIX: &str = "

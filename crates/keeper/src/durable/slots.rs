@@ -191,8 +191,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Persists the marks of a file, whose `meta` the caller has locked. Not when its slot was given
-    /// back meanwhile: it may be another file's by now.
+    /// Persists the marks of a file, whose `meta` the caller has locked. Not when its slot was
+    /// given back meanwhile: it may be another file's by now.
     pub(super) fn persist_marks(&self, file: &ManagedFile<D::File>, meta: &Meta) {
         if self.is_current(file) {
             self.slots().set_marks(file.slot, meta.marks);

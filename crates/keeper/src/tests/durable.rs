@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use holdfast_board::{Board, FileState, Plan, SegmentState};
 use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
 use holdfast_media::{Bytes, Mapping, OpenMode};
+use holdfast_pool::Identity;
 
 use super::{contents, errno};
 use crate::disk::{Disk, DiskFile, OsDisk, OsFile};
@@ -68,21 +69,18 @@ pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> B
     Bench { durable, client, file, place, pool, directory }
 }
 
+/// An old file that is to be logged, and that nobody else has.
+pub(super) fn newcomer<'a>(identity: &'a Identity, path: &'a Path) -> Newcomer<'a> {
+    Newcomer { identity, path, created: false, noted: None, fenced: false, bypass: None, unsynced: false }
+}
+
 /// A new file, in state Behind.
 fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path, fenced: bool) -> (File, FileRef) {
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     let (slot, generation) = durable.free_slot(|_| false).unwrap();
     let description = durable.disk.open(path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer {
-        identity: &identity,
-        path,
-        created: false,
-        noted: None,
-        fenced,
-        bypass: None,
-        unsynced: false,
-    };
+    let newcomer = Newcomer { fenced, ..newcomer(&identity, path) };
     assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
     durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
     (file, FileRef { slot, generation })
@@ -98,15 +96,7 @@ fn a_slot_that_somebody_has_is_not_taken() {
     File::create_new(&path).unwrap();
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer {
-        identity: &identity,
-        path: &path,
-        created: false,
-        noted: None,
-        fenced: false,
-        bypass: None,
-        unsynced: false,
-    };
+    let newcomer = newcomer(&identity, &path);
     let late = (bench.place.slot, bench.durable.board.header().counter.add(1));
     assert!(bench.durable.take_slot(late, Held::Open(description), &newcomer).is_err());
     assert_eq!(bench.durable.slots().generation(bench.place.slot), Some(bench.place.generation));

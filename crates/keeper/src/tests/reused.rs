@@ -9,10 +9,10 @@ use holdfast_cache::{FileRef, Place, Reason};
 use holdfast_media::Bytes;
 use holdfast_pool::HintKind;
 
-use super::durable::{CLIENT, bench};
+use super::durable::{CLIENT, bench, newcomer};
 use super::{contents, errno};
 use crate::disk::{Disk, DiskFile, Stat};
-use crate::durable::{Held, Newcomer, REMOVED_FILES_MAX, Writers};
+use crate::durable::{Held, REMOVED_FILES_MAX, Writers};
 
 #[test]
 fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alone() {
@@ -29,15 +29,7 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     let next = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
-    let newcomer = Newcomer {
-        identity: &identity,
-        path: &path,
-        created: false,
-        noted: None,
-        fenced: false,
-        bypass: None,
-        unsynced: false,
-    };
+    let newcomer = newcomer(&identity, &path);
     let generation = bench.durable.board.header().counter.add(1);
     let place = FileRef { slot: bench.place.slot, generation };
     assert!(bench.durable.take_slot((place.slot, generation), Held::Open(description), &newcomer).is_ok());

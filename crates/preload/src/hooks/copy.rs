@@ -147,8 +147,8 @@ fn first_four(bytes: &[u8; XATTR_BYTES]) -> [u8; 4] {
 }
 
 /// Before a file becomes append-only or immutable: recovery could not write to it, nor remove or
-/// rename it, and the flag may be durable before the log's records are in it. What is fixed may be a
-/// directory, in which no name can be made or removed any more.
+/// rename it, and the flag may be durable before the log's records are in it. What is fixed may be
+/// a directory, in which no name can be made or removed any more.
 #[cold]
 fn prepare_to_fix(fd: c_int) {
     let Some(client) = process::client().or_else(process::parents_client) else { return };
