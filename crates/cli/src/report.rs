@@ -146,6 +146,9 @@ pub fn recovery(report: &Report) -> String {
     for record in &report.damaged {
         let _ = writeln!(text, "  damaged record: {record}");
     }
+    if report.is_superblock_mended {
+        text += "  the superblock or its copy was damaged, and was written anew from the other: check the media\n";
+    }
     text
 }
 

@@ -220,9 +220,10 @@ fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
 }
 
 fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
-    if let Some(outcome) =
-        recovered.filter(|outcome| !outcome.files.is_empty() || report::needs_attention(outcome))
-    {
+    let is_told = |outcome: &&Report| {
+        !outcome.files.is_empty() || outcome.is_superblock_mended || report::needs_attention(outcome)
+    };
+    if let Some(outcome) = recovered.filter(is_told) {
         report::say(&recovered_in_words(outcome, pool));
     }
 }

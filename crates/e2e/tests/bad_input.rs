@@ -14,6 +14,8 @@ use holdfast_e2e::{need, proc, report};
 /// `run` refused, or failed before the program started.
 const REFUSED: i32 = 120;
 const NOBODY: &str = "nobody";
+/// Where a pool has the copy of its superblock.
+const SUPERBLOCK_COPY: u64 = 4096 + 2048;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
@@ -59,7 +61,11 @@ fn a_directory_is_no_pool() {
 #[test]
 fn wrong_version() {
     let pool = Pool::formatted();
-    overwrite(&pool.path, 8, &999u32.to_le_bytes());
+    let mut superblock = std::fs::read(&pool.path).expect("pool")[..128].to_vec();
+    superblock[8..12].copy_from_slice(&999u32.to_le_bytes());
+    let sum = crc32c::crc32c(&superblock[..124]);
+    superblock[124..].copy_from_slice(&sum.to_le_bytes());
+    overwrite(&pool.path, 0, &superblock);
     every_command_refuses(&pool, &["version 999"]);
 }
 
@@ -72,10 +78,37 @@ fn truncated_pool() {
 }
 
 #[test]
-fn damaged_superblock() {
+fn damaged_superblock_and_copy() {
     let pool = Pool::formatted();
     overwrite(&pool.path, 33, b"\xff\x07");
+    overwrite(&pool.path, SUPERBLOCK_COPY + 33, b"\xff\x07");
     every_command_refuses(&pool, &["damaged"]);
+    let told = pool.command("recover").output().told();
+    assert!(told.contains("backup") && !told.contains("format"), "{told}");
+}
+
+#[test]
+fn a_superblock_is_mended_from_its_copy() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    overwrite_content_by_power_cut(&disk, &file);
+    let superblock = std::fs::read(&pool.path).expect("pool")[..4096].to_vec();
+    overwrite(&pool.path, 0, &[0; 4096]);
+    pool.recover(&["--dry-run"]).ok();
+    assert!(std::fs::read(&pool.path).expect("pool")[..4096] == [0; 4096], "a dry run changed the pool");
+    let recovered = pool.command("recover").output();
+    assert!(recovered.ok().stdout.contains("the superblock or its copy was damaged"), "{}", recovered.told());
+    assert!(content(&file) == absorbed_content());
+    assert!(std::fs::read(&pool.path).expect("pool")[..4096] == superblock);
+    // The copy likewise, by `run`, which has nothing else to say.
+    overwrite(&pool.path, SUPERBLOCK_COPY, b"x");
+    pool.run(&[])
+        .args(["--", "true"])
+        .output()
+        .ok()
+        .says(&["the superblock or its copy was damaged"], &["damaged"]);
+    let again = pool.run(&[]).args(["--", "true"]).output();
+    assert!(!again.ok().told().contains("superblock"), "{}", again.told());
 }
 
 #[test]

@@ -118,7 +118,10 @@ pub fn segment(choices: &mut Choices<'_>) -> (Ram, Layout) {
     (ram, layout)
 }
 
-/// Any first page, on media of any size.
+/// Where the superblock's copy stands.
+const COPY_OFFSET: u64 = 6144;
+
+/// Any superblock and copy, on media of any size.
 pub fn superblock(choices: &mut Choices<'_>) -> Ram {
     let pool_bytes = match choices.upto(2) {
         0 => POOL_BYTES_MIN + choices.upto(64 << 20),
@@ -145,6 +148,11 @@ pub fn superblock(choices: &mut Choices<'_>) -> Ram {
     put32(&mut raw, 124, if choices.once_in(8) { crc ^ 1 } else { crc });
     let ram = Ram::new(media_bytes);
     ram.put(0, &raw);
+    if choices.once_in(2) && media_bytes >= COPY_OFFSET + 128 {
+        ram.put(COPY_OFFSET, &raw);
+        let (place, at) = (choices.upto(1) * COPY_OFFSET, choices.upto(127));
+        ram.put(place + at, &[choices.number() as u8]);
+    }
     ram.take_stores();
     ram
 }

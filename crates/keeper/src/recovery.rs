@@ -109,6 +109,9 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// Damaged records: position and reason.
     pub damaged: Vec<String>,
+    /// Whether the superblock or its copy was damaged, and was written anew from the other.
+    #[serde(default)]
+    pub is_superblock_mended: bool,
     /// Time spent scanning, in nanoseconds.
     pub scan_ns: u64,
     /// Time spent applying, `fsync` included, in nanoseconds.

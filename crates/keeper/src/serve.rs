@@ -55,7 +55,7 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
             busy: true,
         }));
     }
-    let report = (!was_clean).then_some(report);
+    let report = (!was_clean || report.is_superblock_mended).then_some(report);
     let (keeper, lock) = build(config, pool, report.clone())?;
     let keeper = Arc::new(keeper);
     let threads = start_threads(&keeper)?;

@@ -9,7 +9,7 @@ pub const SEGMENT_BYTES: u64 = if cfg!(shuttle) { 4096 } else { 2 << 20 };
 /// The smallest pool, in bytes: enough segments for a few lanes and for draining behind them.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
 
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// One slot for this much pool, in bytes.
 const POOL_BYTES_PER_SLOT: u64 = 128 << 10;
 const SLOT_COUNT_MIN: u64 = 256;
@@ -22,9 +22,9 @@ const FRAME_COUNT_MAX: u64 = 1 << 20;
 /// The zones of a pool, in the order they lie on the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Zone {
-    /// One page, written at format and never again.
+    /// One page, written at format.
     Superblock,
-    /// One page of self-checking words, each alone in its cache line.
+    /// One page of self-checking words, each alone in its cache line, and the superblock's copy.
     Words,
     /// The file slots.
     Slots,

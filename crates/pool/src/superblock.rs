@@ -1,10 +1,11 @@
-//! The superblock, written once at format, and the page of words that the keeper changes.
+//! The superblock, written at format and copied behind the words, and the page of words that the
+//! keeper changes.
 
 use holdfast_media::Nvm;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::layout::{Layout, Zone};
+use crate::layout::{Layout, PAGE_BYTES, Zone};
 use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::{SEGMENT_BYTES, decode, encode};
 
@@ -12,6 +13,10 @@ use crate::{SEGMENT_BYTES, decode, encode};
 pub const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
+const RAW_BYTES: u64 = size_of::<Raw>() as u64;
+/// Where the copy stands in the page of words: media fail by whole pages, so it is in another page
+/// than the superblock.
+const COPY_OFFSET: u64 = 2048;
 /// Every word of the words page stands alone in a cache line, so one flush never carries another.
 const LINE_BYTES: u64 = 64;
 
@@ -57,7 +62,7 @@ pub enum FormatError {
         found: u32,
     },
     /// Checksum or contents do not hold.
-    #[error("its superblock is damaged ({0})")]
+    #[error("its superblock is damaged ({0}), and so is the copy")]
     Damaged(&'static str),
     /// The media is shorter than the pool says.
     #[error("it is truncated: {found} bytes of {expected}")]
@@ -69,12 +74,12 @@ pub enum FormatError {
     },
 }
 
-/// Writes an empty pool. Segments are given no generation, so nothing in them is valid; the
-/// superblock goes last.
+/// Writes an empty pool. Segments are given no generation, so nothing in them is valid. What stood
+/// here before is no pool any more from the moment on at which its superblock is gone, so the copy
+/// goes first; of the new pool the superblock comes last but its copy.
 pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u64) -> Superblock {
-    nvm.write(layout.offset(Zone::Superblock), &[0; 128]);
-    nvm.flush(layout.offset(Zone::Superblock), 128);
-    nvm.fence();
+    put(nvm, copy_offset(layout), &[0; RAW_BYTES as usize]);
+    put(nvm, layout.offset(Zone::Superblock), &[0; RAW_BYTES as usize]);
     let zeros = [0u8; 4096];
     let mut at = layout.offset(Zone::Words);
     while at < layout.offset(Zone::Segments) {
@@ -89,43 +94,68 @@ pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u
     let words = Words { nvm, layout };
     words.set_counter_clean(1);
     nvm.fence();
-    let mut raw = Raw {
-        magic: MAGIC,
-        version: U32::new(VERSION),
-        segment_bytes: U32::new(layout.segment_bytes as u32),
-        uuid,
-        pool_bytes: U64::new(layout.pool_bytes),
-        slot_count: U32::new(layout.slot_count),
-        segment_count: U32::new(layout.segment_count),
-        slots_offset: U64::new(layout.offset(Zone::Slots)),
-        segments_offset: U64::new(layout.offset(Zone::Segments)),
-        created_unix_s: U64::new(created_unix_s),
-        reserved: [0; 52],
-        crc: U32::new(0),
-    };
-    raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[..124]));
-    nvm.write(layout.offset(Zone::Superblock), raw.as_bytes());
-    nvm.flush(layout.offset(Zone::Superblock), 128);
-    nvm.fence();
-    Superblock { uuid, layout: *layout, created_unix_s }
+    let superblock = Superblock { uuid, layout: *layout, created_unix_s };
+    mend(nvm, &superblock);
+    superblock
 }
 
-/// Reads and checks the superblock; writes nothing.
+/// Reads and checks the superblock, or its copy if the superblock does not hold; writes nothing.
 pub fn open(nvm: &impl Nvm) -> Result<Superblock, FormatError> {
-    let mut bytes = [0u8; 128];
-    if nvm.len() < bytes.len() as u64 {
+    match open_at(nvm, 0) {
+        Err(error @ (FormatError::NotAPool | FormatError::Damaged(_))) => {
+            open_at(nvm, PAGE_BYTES + COPY_OFFSET).map_err(|of_copy| match of_copy {
+                FormatError::Version { .. } | FormatError::Truncated { .. } => of_copy,
+                FormatError::NotAPool | FormatError::Damaged(_) => error,
+            })
+        }
+        opened => opened,
+    }
+}
+
+/// Writes the superblock and its copy anew where they do not say what `superblock` says. True if
+/// one of them was damaged: pools of old have nothing where the copy is.
+pub fn mend(nvm: &impl Nvm, superblock: &Superblock) -> bool {
+    let (raw, blank) = (superblock.encode(), [0u8; RAW_BYTES as usize]);
+    let mut is_mended = false;
+    for (at, may_be_blank) in [(0, false), (copy_offset(&superblock.layout), true)] {
+        let mut found = blank;
+        nvm.read(at, &mut found);
+        if found != raw.as_bytes() {
+            put(nvm, at, raw.as_bytes());
+            is_mended |= !(may_be_blank && found == blank);
+        }
+    }
+    is_mended
+}
+
+fn copy_offset(layout: &Layout) -> u64 {
+    layout.offset(Zone::Words) + COPY_OFFSET
+}
+
+fn put(nvm: &impl Nvm, at: u64, bytes: &[u8]) {
+    nvm.write(at, bytes);
+    nvm.flush(at, bytes.len() as u64);
+    nvm.fence();
+}
+
+/// The superblock whose bytes begin at `at`.
+fn open_at(nvm: &impl Nvm, at: u64) -> Result<Superblock, FormatError> {
+    let mut bytes = [0u8; RAW_BYTES as usize];
+    if nvm.len() < at + RAW_BYTES {
         return Err(FormatError::NotAPool);
     }
-    nvm.read(0, &mut bytes);
+    nvm.read(at, &mut bytes);
     let raw = Raw::read_from_bytes(&bytes).map_err(|_| FormatError::NotAPool)?;
     if raw.magic != MAGIC {
         return Err(FormatError::NotAPool);
     }
-    if raw.version.get() != VERSION {
-        return Err(FormatError::Version { found: raw.version.get() });
-    }
+    // Before the version: a damaged number is no other version, and every version has its checksum
+    // here.
     if raw.crc.get() != crc32c::crc32c(&bytes[..124]) {
         return Err(FormatError::Damaged("its checksum does not hold"));
+    }
+    if raw.version.get() != VERSION {
+        return Err(FormatError::Version { found: raw.version.get() });
     }
     if raw.reserved != [0; 52] || u64::from(raw.segment_bytes.get()) != SEGMENT_BYTES {
         return Err(FormatError::Damaged("a reserved field is used"));
@@ -142,6 +172,28 @@ pub fn open(nvm: &impl Nvm) -> Result<Superblock, FormatError> {
         return Err(FormatError::Truncated { found: nvm.len(), expected: layout.pool_bytes });
     }
     Ok(Superblock { uuid: raw.uuid, layout, created_unix_s: raw.created_unix_s.get() })
+}
+
+impl Superblock {
+    fn encode(&self) -> Raw {
+        let layout = &self.layout;
+        let mut raw = Raw {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            segment_bytes: U32::new(layout.segment_bytes as u32),
+            uuid: self.uuid,
+            pool_bytes: U64::new(layout.pool_bytes),
+            slot_count: U32::new(layout.slot_count),
+            segment_count: U32::new(layout.segment_count),
+            slots_offset: U64::new(layout.offset(Zone::Slots)),
+            segments_offset: U64::new(layout.offset(Zone::Segments)),
+            created_unix_s: U64::new(self.created_unix_s),
+            reserved: [0; 52],
+            crc: U32::new(0),
+        };
+        raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[..124]));
+        raw
+    }
 }
 
 /// The words page: what the keeper persists about the pool as a whole.

@@ -8,13 +8,50 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    Frame, Frames, HintKind, Home, Identity, Layout, Left, Life, MARK_CREATED, Mount, Ownership,
-    POOL_BYTES_MIN, Parent, SLOT_BYTES, Slots, SpillHeader, Stamp, Taken, Words, Zone, format,
+    FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, Life, MARK_CREATED, Mount, Ownership,
+    POOL_BYTES_MIN, Parent, SLOT_BYTES, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open,
     set_segment_generation,
 };
 
 /// Media in ordinary memory.
 struct Memory(RefCell<Vec<u8>>);
+
+/// Media that opens the pool after every write: what a machine that stops there would find.
+struct Watched {
+    memory: Memory,
+    opened: RefCell<Vec<Result<[u8; 16], FormatError>>>,
+}
+
+impl Nvm for Watched {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) {
+        self.memory.read(offset, buf);
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        self.memory.write(offset, bytes);
+        self.opened.borrow_mut().push(open(&self.memory).map(|superblock| superblock.uuid));
+    }
+
+    fn write_streaming(&self, offset: u64, src: Bytes<'_>, crc: u32) -> u32 {
+        self.memory.write_streaming(offset, src, crc)
+    }
+
+    fn load_u64(&self, offset: u64) -> u64 {
+        self.memory.load_u64(offset)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64) {
+        self.memory.store_u64(offset, value);
+    }
+
+    fn flush(&self, _offset: u64, _len: u64) {}
+
+    fn fence(&self) {}
+}
 
 impl Nvm for Memory {
     fn len(&self) -> u64 {
@@ -147,4 +184,44 @@ fn the_document_shows_the_bytes_that_are_written() {
     let bytes = memory.0.borrow();
     let hint = layout.slot_offset(0) + 768;
     assert_documented("a path hint of a rename", &listing(&bytes[hint as usize..hint as usize + 176], hint));
+}
+
+/// A small pool and the bytes of it.
+fn formatted(uuid: [u8; 16]) -> Memory {
+    let memory = Memory(RefCell::new(vec![0xff; POOL_BYTES_MIN as usize]));
+    format(&memory, &Layout::new(POOL_BYTES_MIN).unwrap(), uuid, 1_700_000_000);
+    memory
+}
+
+#[test]
+fn superblock_and_copy_stand_for_each_other() {
+    let memory = formatted(*b"the pool's uuid!");
+    let whole = open(&memory).unwrap();
+    for damaged in [0, 4096] {
+        for (at, bytes) in [(0, &[0; 128][..]), (33, b"\xff\x07"), (8, b"\x09"), (124, b"sums")] {
+            // The copy is in the page's other half.
+            let at = damaged + at + if damaged == 0 { 0 } else { 2048 };
+            let good = memory.0.borrow().clone();
+            memory.write(at, bytes);
+            assert_eq!(open(&memory), Ok(whole));
+            let was_blank = damaged != 0 && bytes.len() == 128;
+            assert_eq!(mend(&memory, &whole), !was_blank, "damage at {at}");
+            assert!(*memory.0.borrow() == good, "damage at {at}");
+            assert!(!mend(&memory, &whole), "mended twice");
+            *memory.0.borrow_mut() = good;
+        }
+    }
+    memory.write(40, b"xx");
+    memory.write(6144 + 40, b"xx");
+    assert!(matches!(open(&memory), Err(FormatError::Damaged(_))));
+}
+
+#[test]
+fn a_formatting_that_stops_leaves_one_pool_or_none() {
+    let (old, new) = (*b"the old one's id", *b"the new one's id");
+    let watched = Watched { memory: formatted(old), opened: RefCell::new(Vec::new()) };
+    format(&watched, &Layout::new(POOL_BYTES_MIN).unwrap(), new, 1_700_000_001);
+    let mut opened = watched.opened.into_inner();
+    opened.dedup();
+    assert_eq!(opened, [Ok(old), Err(FormatError::NotAPool), Ok(new)]);
 }

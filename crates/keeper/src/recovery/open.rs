@@ -31,6 +31,8 @@ const KILL_BIT: u64 = 1 << 8;
 /// from.
 pub struct OpenPool {
     pub(super) pool: Pool,
+    /// Whether the superblock or its copy had to be written anew.
+    is_mended: bool,
 }
 
 /// What both kinds of open pool consist of.
@@ -99,9 +101,10 @@ impl OpenPool {
             )));
         }
         let superblock = superblock(path, &mapping)?;
+        let is_mended = holdfast_pool::mend(&mapping, &superblock);
         let words = Words { nvm: &mapping, layout: &superblock.layout };
         words.set_owner_pid(u64::from(std::process::id()));
-        Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() } })
+        Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() }, is_mended })
     }
 
     /// Opens the pool for looking only: nothing can be stored in it, and others may look at the
@@ -112,7 +115,8 @@ impl OpenPool {
         let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly)
             .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
         let superblock = superblock(path, &mapping)?;
-        Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() } })
+        let pool = Pool { path: path.to_owned(), mapping, superblock, lock: file.into() };
+        Ok(Self { pool, is_mended: false })
     }
 
     /// The pool's superblock.
@@ -148,7 +152,8 @@ impl OpenPool {
     ) -> Result<(RecoveredPool, Report), PoolError> {
         assert!(!options.dry_run, "a dry run does not make a recovered pool");
         crate::lease::release_orphans(&super::mapped_by(&self.pool.path));
-        let (done, report) = run::recover(&self.pool.source(), &OsDisk::new(), options, progress)?;
+        let (done, mut report) = run::recover(&self.pool.source(), &OsDisk::new(), options, progress)?;
+        report.is_superblock_mended = self.is_mended;
         let Pool { path, mapping, superblock, lock } = self.pool;
         let recovered = RecoveredPool {
             path,
@@ -308,11 +313,9 @@ fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
             FormatError::NotAPool => "name a pool, or make one here with `holdfast format`",
             FormatError::Version { .. } => "recover it with the version of Holdfast that made it",
             FormatError::Truncated { .. } => {
-                "restore the file's full length, or make it anew with `holdfast format`"
+                "restore the file to its full length from a backup; as it is, nothing in it was changed"
             }
-            FormatError::Damaged(_) => {
-                "restore it from a copy, or give its contents up with `holdfast format --force`"
-            }
+            FormatError::Damaged(_) => "restore the pool from a backup; as it is, nothing in it was changed",
         };
         PoolError::new(format!("pool {} cannot be used: {error}; {todo}", path.display()))
     })
