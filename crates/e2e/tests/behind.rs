@@ -235,3 +235,43 @@ fn processes_that_share_pages_never_lose_a_byte() {
         std::fs::remove_file(&file).expect("remove");
     }
 }
+
+/// A file whose mode takes the right to write from its own user, who has it open all the time.
+const READ_ONLY: &str = "
+import os, sys
+name = sys.argv[1] + '/file'
+fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
+os.write(fd, b'a' * 5000)
+if sys.argv[2] == 'fchmod': os.fchmod(fd, 0o444)
+else: os.chmod(name, 0o444)
+os.pwrite(fd, b'b' * 6000, 100)
+os.fsync(fd)
+os.ftruncate(fd, 3000)
+os.fsync(fd)
+os.link(name, name + '-link')
+os.rename(name, name + '-renamed')
+os.unlink(name + '-link')
+fd = os.open(sys.argv[1] + '/made', os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+os.write(fd, b'c' * 9000)
+os.fsync(fd)
+";
+
+#[test]
+fn files_their_user_may_not_write_to_any_more_are_drained() {
+    need::root();
+    for call in ["fchmod", "chmod"] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&disk.root, mode).expect("mode");
+        let root = disk.root.to_str().expect("paths are text");
+        pool.run(&["--write-behind=at-once", "--exclusive", root])
+            .args(["--", "python3", "-c", READ_ONLY, root, call])
+            .user("nobody", "")
+            .output()
+            .ok();
+        let mut renamed = vec![b'b'; 3000];
+        renamed[..100].fill(b'a');
+        assert!(std::fs::read(disk.root.join("file-renamed")).expect("file") == renamed);
+        assert!(std::fs::read(disk.root.join("made")).expect("file") == [b'c'; 9000]);
+    }
+}

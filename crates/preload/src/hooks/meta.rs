@@ -22,6 +22,13 @@ const HERE: c_int = libc::AT_FDCWD;
 /// A file that may be executed is read by the kernel and the dynamic linker, without any hook, and
 /// one that gives its user's or group's rights away loses that bit with the kernel's first write.
 const MAY_RUN: c_uint = 0o6111;
+const OWNER_WRITES: c_uint = 0o200;
+
+/// Whether the bytes of a file with this mode belong in the page cache: the keeper, which brings
+/// them there in state Behind, opens the file for that, and has no more rights than its user.
+fn wants_bytes_shown(mode: c_uint) -> bool {
+    mode & MAY_RUN != 0 || mode & OWNER_WRITES == 0
+}
 
 fn note_fd(fd: c_int, result: isize) -> c_int {
     if result >= 0 {
@@ -64,7 +71,7 @@ fn by_libc(result: c_int) -> isize {
 /// `fchmod`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
-    if mode & MAY_RUN != 0 {
+    if wants_bytes_shown(mode) {
         behind::show(fd);
     }
     // SAFETY: touches no memory.
@@ -217,7 +224,7 @@ pub unsafe extern "C-unwind" fn lchmod(path: Name, mode: c_uint) -> c_int {
 /// `fchmodat`: libc does without the kernel's help what older kernels cannot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
-    if mode & MAY_RUN != 0 {
+    if wants_bytes_shown(mode) {
         // SAFETY: the program's path.
         unsafe { behind::show_path(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW) };
     }
@@ -246,7 +253,7 @@ pub(super) unsafe fn fchmodat2(dirfd: c_int, path: Name, mode: c_uint, flags: c_
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
         let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH);
-        if mode & MAY_RUN != 0 {
+        if wants_bytes_shown(mode) {
             behind::show_path(dirfd, path, follows);
         }
         let result = call!(452, dirfd, path, mode, flags);
