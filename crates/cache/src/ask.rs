@@ -74,6 +74,9 @@ pub enum Ask {
     /// kernel told of anybody's changes, see whether somebody outside changed this file, and have
     /// what the kernel has now be durable if so.
     Hear = 16,
+    /// Let go of removed files: the asker found no space on a disk, or (`args[0]` is 1) removed a
+    /// large file. Answers 1 if space may be free that was not.
+    Room = 17,
 }
 
 impl Ask {
@@ -96,6 +99,7 @@ impl Ask {
             Self::Log,
             Self::Commit,
             Self::Hear,
+            Self::Room,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -65,6 +65,8 @@ pub enum Origin {
     Libc = 4,
     /// Its process writes by io_uring or libaio, where we do not see it: never managed.
     AsyncIo = 5,
+    /// The file is about to be mapped shared and writable: never managed.
+    Mapped = 6,
 }
 
 /// Where a write goes.
@@ -339,24 +341,37 @@ impl<N: Nvm> Client<N> {
         }
     }
 
+    /// The kernel alone is about to answer a sync.
+    pub fn note_kernels_sync(&self) {
+        self.board.header().syncs_real.add(1);
+    }
+
+    /// Has the keeper let go of removed files, which it keeps open for a moment: `own` if this
+    /// process has just removed a large one, else because a disk is full. Whether space may be free
+    /// by now that was not. Not with a lock held.
+    pub fn make_room(&self, own: bool) -> bool {
+        let answer = ask(&self.board, self.id, Ask::Room, [u64::from(own), 0, 0, 0], None);
+        answer.is_ok_and(|[is_free, _]| is_free != 0)
+    }
+
     /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done
     /// before. `held` says that the caller keeps the file's writers out.
     pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, u64::from(held), 0];
-        ask(&self.board, self.id, Ask::Settle, args, None).map(|_| ())
+        let_go_is_done(ask(&self.board, self.id, Ask::Settle, args, None))
     }
 
     /// Leaves a file to the kernel for good, after it is settled.
     pub fn bypass(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, reason as u64, 0];
-        ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+        let_go_is_done(ask(&self.board, self.id, Ask::Bypass, args, None))
     }
 
     /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open
     /// afterwards. The caller must not use the place any more.
     pub fn let_go(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, reason as u64, 1];
-        ask(&self.board, self.id, Ask::Bypass, args, None).map(|_| ())
+        let_go_is_done(ask(&self.board, self.id, Ask::Bypass, args, None))
     }
 
     /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is
@@ -520,5 +535,13 @@ impl<N: Nvm> Client<N> {
         let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
         Ok(())
+    }
+}
+
+/// Of a file that the keeper has let go of nothing is live, and it is the kernel's.
+fn let_go_is_done(answer: Result<[u64; 2], Errno>) -> Result<(), Errno> {
+    match answer {
+        Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }

@@ -40,6 +40,16 @@ pub struct Renaming<'a> {
     pub to: (i32, &'a CStr),
     /// It is to be the file's name instead of another, and nothing was found at it.
     pub to_free: bool,
+    /// The name that the target gets in exchange.
+    pub back: Option<(i32, &'a CStr)>,
+}
+
+/// Whether slots are told of the names before the call is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    Told,
+    /// They cannot hold them. If the call is made all the same, the files are left to the kernel.
+    Untold,
 }
 
 /// Whether a call may take the name from another file.
@@ -93,11 +103,28 @@ impl<N: Nvm> Client<N> {
     }
 
     /// Reports how the announced removal went: a failed one is withdrawn before the program hears
-    /// of it. Of success the keeper finds the traces itself.
+    /// of it. Of success the keeper finds the traces itself, if the slot holds it; else the slot is
+    /// given back with the last name, or it would take records of a file that recovery can only
+    /// miss.
     pub fn unlinked(&self, file: FileRef, removal: Removal, ok: bool) {
-        if removal == Removal::Held && !ok {
-            self.withdraw(file);
+        match removal {
+            Removal::Held if !ok => self.withdraw(file),
+            Removal::Counted if ok && self.is_current(file) && self.has_log(file) => self.end_nameless(file),
+            _ => {}
         }
+    }
+
+    #[cold]
+    fn end_nameless(&self, file: FileRef) {
+        if !self.board.lock_file(file.slot, self.id) {
+            return;
+        }
+        // What was written since the removal was announced. If the disk refuses it, or the keeper is
+        // dead, its writers are told.
+        if self.settle_if_live(file, true).is_ok() {
+            let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
+        }
+        self.row(file).unlock_exclusive(self.id);
     }
 
     fn withdraw(&self, file: FileRef) {
@@ -118,14 +145,18 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         mut raw: impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
-        match self.rename_locked(renaming, &mut raw) {
+        match self.rename_locked(renaming, Naming::Told, &mut raw) {
             // No slot can hold the name: too long, or its directory is missing, for which the
             // kernel has its own error.
             Err(Errno::ENAMETOOLONG) => {
-                if let Some(file) = renaming.named {
-                    self.bypass(file, Reason::Unreachable)?;
+                let done = self.rename_locked(renaming, Naming::Untold, &mut raw)?;
+                if done.is_ok() {
+                    let exchanged = renaming.target.filter(|_| renaming.back.is_some());
+                    for file in [renaming.named, exchanged].into_iter().flatten() {
+                        self.bypass(file, Reason::Unreachable)?;
+                    }
                 }
-                self.rename_locked(renaming, &mut raw)
+                Ok(done)
             }
             done => done,
         }
@@ -134,6 +165,7 @@ impl<N: Nvm> Client<N> {
     fn rename_locked(
         &self,
         renaming: Renaming<'_>,
+        naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
         // In the order of their slots: two renames never wait for each other.
@@ -152,9 +184,9 @@ impl<N: Nvm> Client<N> {
                 }
             }
         }
-        let done = result.and_then(|()| match self.rename_held(renaming, raw)? {
-            Some(done) => Ok(done),
-            None => self.rename_settled(renaming, raw),
+        let done = result.and_then(|()| {
+            let held = if naming == Naming::Told { self.rename_held(renaming, raw)? } else { None };
+            held.map_or_else(|| self.rename_settled(renaming, naming, raw), Ok)
         });
         for file in locked.into_iter().flatten() {
             self.row(file).unlock_exclusive(self.id);
@@ -201,35 +233,43 @@ impl<N: Nvm> Client<N> {
     fn rename_settled(
         &self,
         renaming: Renaming<'_>,
+        naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
         self.note_change(renaming.device);
         for file in [renaming.named, renaming.target].into_iter().flatten() {
             self.settle_if_live(file, true)?;
         }
-        let (dirfd, path) = renaming.to;
-        if let Some(file) = renaming.named.filter(|&file| self.is_managed(file)) {
-            match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
-                Ok(_) | Err(Errno::EOPNOTSUPP) => {}
-                Err(errno) => return Err(errno),
+        let exchanged = renaming.target.zip(renaming.back);
+        let named = [renaming.named.zip(Some(renaming.to)), exchanged];
+        if naming == Naming::Told {
+            for (index, (file, (dirfd, path))) in named.into_iter().flatten().enumerate() {
+                if !self.is_managed(file) {
+                    continue;
+                }
+                match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
+                    Ok(_) | Err(Errno::EOPNOTSUPP) => {}
+                    Err(errno) => {
+                        named.into_iter().flatten().take(index).for_each(|(file, _)| self.withdraw(file));
+                        return Err(errno);
+                    }
+                }
             }
         }
         let done = raw(Replace::AsAsked);
-        match (&done, renaming.named, renaming.target) {
-            (Err(_), Some(file), _) => self.withdraw(file),
-            (Ok(()), _, Some(file)) if self.is_current(file) => {
-                let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
-            }
-            _ => {}
+        if done.is_err() && naming == Naming::Told {
+            named.into_iter().flatten().for_each(|(file, _)| self.withdraw(file));
         }
         if done.is_ok() {
+            let replaced = renaming.target.filter(|_| exchanged.is_none());
+            if let Some(file) = replaced.filter(|&file| self.is_current(file)) {
+                let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
+            }
             self.note_change(renaming.device);
             // Where changes become durable file by file, its next record waits for that.
             let ledger = self.board.header().ledger(renaming.device);
-            if let Some(file) = renaming.named
-                && ledger.is_none_or(|ledger| ledger.commits() != Commits::InOrder)
-            {
-                self.note_unlogged(file);
+            if ledger.is_none_or(|ledger| ledger.commits() != Commits::InOrder) {
+                named.into_iter().flatten().for_each(|(file, _)| self.note_unlogged(file));
             }
         }
         Ok(done)

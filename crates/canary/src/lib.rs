@@ -100,6 +100,7 @@ canaries! {
         PendingIgnored, "10", "what is durable at once does not wait for what is pending";
         UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
         RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
+        RemovalAssumed, "4 (names)", "a file's records are void once its removal is announced";
         ReleaseBeforeDirectorySync, "4 (names)", "a removed file's slot is given back before its directory is synced";
         RollForwardSkipped, "history 15", "the whole record of a dead writer is not rolled forward";
         FinishedByDisk, "history 15", "a dead writer's pages are drained and written to the file, which its disk can refuse half way";

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context;
+use holdfast_keeper::config::Durability;
 use holdfast_keeper::recovery::{FileReport, Report};
 use holdfast_keeper::status::Summary;
 use serde::Serialize;
@@ -101,12 +102,15 @@ pub fn counters(summary: &Summary) -> String {
     text
 }
 
-/// What a user must hear even without asking: the programs ran as without Holdfast, and why.
-pub fn nothing_absorbed(summary: &Summary) -> Option<String> {
+/// What a user must hear even without asking: the programs ran as without Holdfast, and why. Not if
+/// there was nothing to absorb: `ls > file` syncs nothing.
+pub fn nothing_absorbed(summary: &Summary, durability: Durability) -> Option<String> {
     if summary.writes_absorbed + summary.syncs_absorbed + summary.truncates_absorbed > 0 {
         return None;
     }
-    let files = summary.bypassed.iter().map(|file| format!("{}: {}", shown(&file.path), file.reason));
+    let is_asked = durability == Durability::Write || summary.syncs_real > 0;
+    let files = summary.bypassed.iter().filter(|file| is_asked || !file.is_inherited());
+    let files = files.map(|file| format!("{}: {}", shown(&file.path), file.reason));
     let programs =
         summary.programs_unseen.iter().map(|one| format!("{}: {}", shown(&one.program), one.reason));
     let mut reasons = programs.chain(files);

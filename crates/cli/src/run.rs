@@ -69,7 +69,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
-    if let Some(told) = report::nothing_absorbed(&summary) {
+    if let Some(told) = report::nothing_absorbed(&summary, config.durability) {
         report::say(&told);
     }
     for told in report::other_users(&summary) {

@@ -120,7 +120,8 @@ impl Disk {
         drop(Cmd::new("losetup").args(["-d", &self.device()]).output());
     }
 
-    fn mount(&self) {
+    /// Mounts it where it was.
+    pub fn mount(&self) {
         let (_, _, options) = self.kind.mkfs();
         Cmd::new("mount").args(["-o", options, &self.device()]).arg(&self.root).ok();
     }

@@ -323,6 +323,25 @@ fn nothing_absorbed_is_said() {
     let disk = Disk::new(Kind::Ext4);
     let output = write(&disk.root.join("file"));
     assert!(!output.stderr.contains("NOTHING"), "{}", output.told());
+    // A redirection that is not synced had nothing to be absorbed.
+    let redirected = |program: &str| {
+        let run = Pool::new().logs_from_sync().run(&[]);
+        let script = format!("{} -- {program} > {}", run.line(), text(&disk.root.join("file")));
+        Cmd::new("sh").args(["-c", &script]).ok()
+    };
+    let output = redirected("ls /");
+    assert!(!output.stderr.contains("NOTHING"), "{}", output.told());
+    let output = redirected("dd if=/dev/zero bs=4k count=4 conv=fsync");
+    assert!(output.stderr.contains("its opening was not seen"), "{}", output.told());
+    // Of one that is mapped before its first sync that is said.
+    let map = "import mmap, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); m = mmap.mmap(fd, 16384); m[0] = 1; m.flush()";
+    let output = Pool::new()
+        .logs_from_sync()
+        .run(&[])
+        .args(["--", "python3", "-c", map, text(&disk.root.join("file"))])
+        .ok();
+    assert!(output.stderr.contains("NOTHING was absorbed"), "{}", output.told());
+    assert!(output.stderr.contains("mapped shared and writable"), "{}", output.told());
 }
 
 #[test]

@@ -51,6 +51,11 @@ impl Ages {
         Self { limit, files: HashMap::new() }
     }
 
+    /// After how long what is in state Through is due.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Looks at a dirty file. `settled` tells the seq up to which all of its operations are over.
     pub(crate) fn look(&mut self, dirty: &Dirty, settled: impl Fn() -> u64, now: Instant) -> Due {
         let fresh = || Age {

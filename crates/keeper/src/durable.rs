@@ -8,8 +8,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
 
 use holdfast_board::Board;
 use holdfast_cache::Reason;
@@ -30,6 +31,7 @@ mod looks;
 mod names;
 mod outsiders;
 mod reclaim;
+mod removed;
 mod renames;
 mod repair;
 mod requests;
@@ -43,10 +45,11 @@ mod turn;
 mod unsynced;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
-pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE, REMOVED_FILES_MAX};
+pub(crate) use expire::{BYPASSED_FILE, IDLE_FILE};
 pub use file::{Held, ManagedFile};
 pub use looks::Tale;
 pub use reclaim::{Effort, Reclaimed};
+pub(crate) use removed::REMOVED_FILES_MAX;
 #[cfg(test)]
 pub(crate) use rewrite::LiveRecords;
 pub use settle::Writers;
@@ -100,7 +103,17 @@ pub struct Durable<N, D: Disk> {
     watched: Mutex<Directories>,
     /// Slots that are being taken.
     taking: Mutex<HashSet<u32>>,
-    /// Files voided since removed ones were given back last.
+    /// Files without a name that are not let go of yet.
+    orphans: Mutex<Vec<(u32, u64)>>,
+    /// Slots of removed files of which nothing else is left here.
+    graves: Mutex<HashMap<u32, removed::Grave<D::File>>>,
+    /// The expirer looks for removed files in a moment.
+    pub(crate) looks_for_removed: AtomicBool,
+    /// When a removed file was let go of last.
+    freed: Mutex<Option<Instant>>,
+    /// Held while removed files are let go of.
+    letting_go: Mutex<()>,
+    /// Files removed since slots of such were given back last.
     pub(crate) removed_files: AtomicU32,
     /// Taken while segments are given back, which may wait for page locks.
     reclaiming: Turn,
@@ -156,6 +169,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             fresh: Mutex::default(),
             watched: Mutex::default(),
             taking: Mutex::default(),
+            orphans: Mutex::default(),
+            graves: Mutex::default(),
+            looks_for_removed: AtomicBool::new(false),
+            freed: Mutex::default(),
+            letting_go: Mutex::default(),
             removed_files: AtomicU32::new(0),
             reclaiming: Turn::default(),
             reclaimer: Mutex::default(),

@@ -29,6 +29,12 @@ const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
+/// A file that is removed is let go of after so long, with what else is removed meanwhile: at once,
+/// as people see it, and seldom enough to cost a program nothing that removes file after file.
+const REMOVED_LOOK: Duration = Duration::from_millis(2);
+/// A removal that was announced and is not made (its program stands still) is looked for less and
+/// less often.
+const REMOVED_LOOK_MAX: Duration = Duration::from_secs(1);
 /// What a disk is thought to take for a byte until it has shown: 200 MB/s.
 const FIRST_NS_PER_BYTE: u64 = 5;
 
@@ -42,11 +48,17 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         ages: Ages::new(limit),
         reviewed: Instant::now(),
         committed: None,
+        removed_look: (Instant::now(), REMOVED_LOOK),
+        graves_since: None,
     };
     while !keeper.is_stopping() {
         let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
         let clean = expirer.cycle(due);
+        if wanted > locked(&keeper.drain_done).0 {
+            // Who asked may be about to unmount what it is on.
+            keeper.durable.let_go_unused();
+        }
         let mut done = locked(&keeper.drain_done);
         if wanted > done.0 {
             *done = (wanted, clean);
@@ -66,6 +78,10 @@ struct Expirer<'a> {
     reviewed: Instant,
     /// When a file system was last had commit what programs' syncs had to go around.
     committed: Option<Instant>,
+    /// When to look for removed files next, and how long to wait then.
+    removed_look: (Instant, Duration),
+    /// Slots of removed files have waited for their directories since then.
+    graves_since: Option<Instant>,
 }
 
 /// What a cycle is about.
@@ -99,6 +115,7 @@ impl Expirer<'_> {
                 keeper.durable.commit_wanted();
                 self.committed = Some(Instant::now());
             }
+            let removals = self.let_go_removed();
             if !self.anything_dirty() {
                 was_dirty = false;
                 // Files that were settled one by one left dead segments behind; whoever waits for
@@ -115,9 +132,11 @@ impl Expirer<'_> {
             }
             let now = Instant::now();
             let (due, next) = self.look_at_ages(now);
-            if !due.is_empty() {
+            let graves_at = self.graves_since.map(|since| since + self.ages.limit());
+            if !due.is_empty() || graves_at.is_some_and(|at| at <= now) {
                 return Round::Some(due);
             }
+            let next = [Some(next), removals, graves_at].into_iter().flatten().min().unwrap_or(next);
             if now >= self.reviewed + REVIEW {
                 self.reviewed = now;
                 keeper.durable.review_behind();
@@ -125,6 +144,29 @@ impl Expirer<'_> {
             wait(bell, seen, next.saturating_duration_since(now).min(REVIEW));
         }
         Round::Some(HashMap::new())
+    }
+
+    /// Lets go of what was removed a moment ago; when to do so again, if something is about to be
+    /// removed.
+    fn let_go_removed(&mut self) -> Option<Instant> {
+        let durable = &self.keeper.durable;
+        self.graves_since = durable.has_graves().then(|| self.graves_since.unwrap_or_else(Instant::now));
+        if !durable.expects_removals() {
+            self.removed_look.1 = Duration::ZERO;
+            return None;
+        }
+        let now = Instant::now();
+        let (at, pause) = self.removed_look;
+        let is_news = pause.is_zero();
+        if is_news || durable.looks_for_removed.load(Ordering::SeqCst) && pause > REMOVED_LOOK {
+            self.removed_look = (now + REMOVED_LOOK, REMOVED_LOOK);
+        } else if at <= now {
+            let pause =
+                if durable.let_go_removed() { REMOVED_LOOK } else { (pause * 2).min(REMOVED_LOOK_MAX) };
+            self.removed_look = (now + pause, pause);
+            self.graves_since = durable.has_graves().then(|| self.graves_since.unwrap_or_else(Instant::now));
+        }
+        durable.expects_removals().then_some(self.removed_look.0)
     }
 
     /// The files that are due, and when to look again.
@@ -183,7 +225,9 @@ impl Expirer<'_> {
 
     fn anything_dirty(&self) -> bool {
         let durable = &self.keeper.durable;
-        durable.wants_commit() || durable.managed().iter().any(|file| self.needs_cycle(file))
+        durable.wants_commit()
+            || durable.has_graves()
+            || durable.managed().iter().any(|file| self.needs_cycle(file))
     }
 
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {

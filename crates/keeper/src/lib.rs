@@ -72,6 +72,8 @@ mod summary;
 #[cfg(not(shuttle))]
 mod teller;
 #[cfg(not(shuttle))]
+mod unmounts;
+#[cfg(not(shuttle))]
 mod via;
 
 #[cfg(not(shuttle))]

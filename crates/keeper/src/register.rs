@@ -476,6 +476,7 @@ fn never_managed(origin: u64) -> Option<Reason> {
         _ if origin == Origin::Unknown as u64 => Some(Reason::UnknownOrigin),
         _ if origin == Origin::Libc as u64 => Some(Reason::Libc),
         _ if origin == Origin::AsyncIo as u64 => Some(Reason::AsyncIo),
+        _ if origin == Origin::Mapped as u64 => Some(Reason::MappedShared),
         _ => None,
     }
 }

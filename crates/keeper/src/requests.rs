@@ -131,7 +131,8 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
             | Ask::Drain
             | Ask::Through
             | Ask::Moved
-            | Ask::Commit,
+            | Ask::Commit
+            | Ask::Room,
         ) => true,
         Some(Ask::Hear) => durable
             .file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed))
@@ -215,6 +216,15 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         Ask::Moved => {
             keeper.durable.follow_names();
             return Ok([0, 0]);
+        }
+        Ask::Room => {
+            let own = args[0] == 1;
+            if !own {
+                // What others removed, too.
+                keeper.hear(Scope::All);
+                keeper.durable.see_removals();
+            }
+            return Ok([u64::from(keeper.durable.make_room(own)), 0]);
         }
         Ask::SyncDirectory => {
             // The disk is about to have what others did.

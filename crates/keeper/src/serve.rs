@@ -25,7 +25,7 @@ use crate::patterns::Patterns;
 use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
-use crate::{ahead, expire, reclaim, requests, runtime, signals, spiller, teller};
+use crate::{ahead, expire, reclaim, requests, runtime, signals, spiller, teller, unmounts};
 
 /// Threads that answer requests which wait for the disk, beside those that settle ahead of
 /// requests.
@@ -248,6 +248,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         }),
     )?;
     let told = Arc::clone(keeper);
+    unmounts::watch(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
     Ok(Threads { server, expirer, reclaimer, spillers, listener, lookout, teller, settlers, queue })
 }

@@ -1,6 +1,6 @@
 //! What the keeper says of itself: plain data for people and scripts. It computes nothing.
 
-use holdfast_cache::Unseen;
+use holdfast_cache::{Reason, Unseen};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -13,6 +13,13 @@ pub struct BypassedFile {
     pub path: String,
     /// Why it is not managed, in words.
     pub reason: String,
+}
+
+impl BypassedFile {
+    /// Whether a program had it open from before, by its shell say.
+    pub fn is_inherited(&self) -> bool {
+        self.reason == Reason::UnknownOrigin.to_string()
+    }
 }
 
 /// A program whose writes are not seen.

@@ -51,6 +51,10 @@ impl Keeper {
             };
             *summary.files.entry(name.to_owned()).or_default() += 1;
         }
+        let removed = self.durable.graves_count() as u64;
+        if removed > 0 {
+            *summary.files.entry("removed".to_owned()).or_default() += removed;
+        }
         // Files that were left to the kernel before they had a slot count, too.
         let known: HashSet<String> = self
             .durable

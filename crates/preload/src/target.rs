@@ -457,6 +457,7 @@ fn leave_unknown(client: &Client, fd: c_int, reason: Reason) -> Result<Option<Fi
             let origin = match reason {
                 Reason::Libc => Origin::Libc,
                 Reason::AsyncIo => Origin::AsyncIo,
+                Reason::MappedShared => Origin::Mapped,
                 _ => Origin::Unknown,
             };
             // A place, if somebody else's registration came in between.

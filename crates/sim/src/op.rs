@@ -75,6 +75,8 @@ pub enum Op {
     Part,
     /// The keeper gives back what removed files hold, and syncs no file.
     Release,
+    /// The keeper lets go of removed files, whose slots stay.
+    LetGo,
     /// A program creates a file, if there is none, and lends the keeper its description, the only
     /// one.
     Lend(Name),
@@ -124,6 +126,7 @@ impl Op {
                 | Self::Tell(_)
                 | Self::Part
                 | Self::Release
+                | Self::LetGo
                 | Self::Break(..)
                 | Self::Refuse(_)
                 | Self::Space(_)
@@ -168,6 +171,7 @@ impl Op {
             Self::Frames
             | Self::Part
             | Self::Release
+            | Self::LetGo
             | Self::Expire
             | Self::SyncDirectory
             | Self::Space(_)
@@ -249,6 +253,7 @@ impl fmt::Display for Op {
             Self::Tell(a) => write!(f, "tell of {}", c(a)),
             Self::Part => write!(f, "expire all but the newest record, gently"),
             Self::Release => write!(f, "release what was removed"),
+            Self::LetGo => write!(f, "let go of what was removed"),
             Self::Lend(a) => write!(f, "lend({})", c(a)),
             Self::Break(a, false) => write!(f, "outsider breaks the lease of {} to read", c(a)),
             Self::Break(a, true) => write!(f, "outsider breaks the lease of {} to write", c(a)),

@@ -88,6 +88,9 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Tell(name) => tell(name),
         Op::Part => part(),
         Op::Release => durable().release_removed(),
+        Op::LetGo => {
+            durable().let_go_removed();
+        }
         Op::Lend(name) => lend(thread, name),
         Op::Break(name, writes) => break_lease(name, writes),
         Op::Refuse(name) => refuse(name),

@@ -141,7 +141,7 @@ pub const STORIES: [Story; 19] = [
     Story {
         number: 16,
         name: "a_removed_file_stays_away_and_one_that_stays_is_whole",
-        bugs: &["UnlinkUnannounced", "RemovalNotWithdrawn", "ReleaseBeforeDirectorySync"],
+        bugs: &["UnlinkUnannounced", "RemovalNotWithdrawn", "ReleaseBeforeDirectorySync", "RemovalAssumed"],
         plays: plays::removals,
     },
     Story {

@@ -130,6 +130,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         watched.note(path, |balance| balance.removed -= i64::from(balance.removed > 0));
     }
 
+    /// Whether the notice of a removal that was made is there: the kernel queues it after the name is
+    /// gone, and before the call returns. True where none is to come.
+    pub(super) fn is_noticed(&self, path: &Path) -> bool {
+        let mut watched = locked(&self.watched);
+        watched.take_notices(&self.disk);
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return true };
+        watched
+            .by_path
+            .get(directory)
+            .is_none_or(|watched| watched.names.get(name.as_bytes()).is_some_and(|name| name.removed > 0))
+    }
+
     /// Takes off what slots hold by now. Not with the directories locked: who holds a file's meta
     /// may want them.
     fn note_held(&self) {

@@ -5,8 +5,7 @@
 //! sync of a file drains its page rows first. When a round is due is the keeper's matter
 //! (`crate::expire`).
 
-use std::collections::{BTreeMap, HashSet};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use holdfast_pool::MARK_CREATED;
 use super::looks::GONE;
 use super::settle::{Synced, Writers};
 use super::{Durable, ManagedFile, Pace, locked};
-use crate::disk::{Disk, DiskFile, Stat};
+use crate::disk::{Disk, DiskFile};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for
 /// writing.
@@ -27,19 +26,16 @@ pub(crate) const IDLE_FILE: Duration = Duration::from_secs(3);
 /// A file that was left to the kernel is looked at this often: once nobody has it open for writing,
 /// its slot is given back, and who opens it next finds it as any other file.
 pub(crate) const BYPASSED_FILE: Duration = Duration::from_secs(2);
-/// Removed files hold slots, disk space and page cache until their directories are synced, which
-/// waits for the disk: not more of them than this, each counted as a file and once more for each
-/// [`REMOVED_BYTES`] of it.
-pub(crate) const REMOVED_FILES_MAX: u32 = 64;
-const REMOVED_BYTES: u64 = 1 << 20;
 /// With more dirty files than this on one file system, one `syncfs` is cheaper than as many
 /// `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;
 
+/// A slot and its generation: a file that is removed meanwhile is not kept from being let go of.
+type Place = (u32, u64);
 /// A file that is due, and the seq up to which its records are.
-type Chosen<F> = (Arc<ManagedFile<F>>, u64);
+type Chosen = (Place, u64);
 /// A file with what its sync covered.
-type Covered<F> = (Arc<ManagedFile<F>>, Synced);
+type Covered = (Place, Synced);
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees
@@ -61,27 +57,29 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<u64>, pace: Pace) -> bool {
         self.beat();
         self.follow_names();
-        self.forget_removed();
+        self.let_go_removed();
         // What is settled below is on disk; directory syncs need not ask for it any more.
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
-        let (void, live): (Vec<_>, Vec<_>) =
-            self.managed().into_iter().partition(|file| file.meta().marks & GONE != 0);
-        let dirty: Vec<_> = live
-            .into_iter()
-            .filter_map(|file| {
-                let state = self.board.files()[file.slot as usize].state();
-                let is_dirty = (state.is_absorbed() || state == FileState::Failed) && self.is_dirty(&file);
-                let seq_max = if is_dirty { due(&file) } else { None };
-                seq_max.map(|seq_max| (file, seq_max))
-            })
-            .collect();
+        let mut dirty: BTreeMap<u64, Vec<Chosen>> = BTreeMap::new();
+        for file in self.managed() {
+            let state = self.board.files()[file.slot as usize].state();
+            let is_live = file.meta().marks & GONE == 0;
+            if is_live
+                && (state.is_absorbed() || state == FileState::Failed)
+                && self.is_dirty(&file)
+                && let Some(seq_max) = due(&file)
+            {
+                dirty.entry(file.dev).or_default().push(((file.slot, file.generation), seq_max));
+            }
+        }
         let mut clean = true;
         let mut synced = Vec::new();
-        for (_, group) in by_file_system(&dirty) {
-            clean &= self.sync_group(&group, pace, &mut synced);
+        for group in dirty.values() {
+            clean &= self.sync_group(group, pace, &mut synced);
         }
-        let named = self.sync_names(&void, &synced);
-        for (file, covered) in synced {
+        let named = self.sync_names(&synced);
+        for (place, covered) in synced {
+            let Some(file) = self.at(place) else { continue };
             if named || file.meta().marks & MARK_CREATED == 0 {
                 self.expire(&file, covered);
             }
@@ -93,48 +91,36 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         clean && named
     }
 
-    /// Gives back what removed files hold: their directories are synced, nothing else.
+    fn at(&self, (slot, generation): Place) -> Option<Arc<ManagedFile<D::File>>> {
+        self.file(u64::from(slot), generation)
+    }
+
+    /// Gives back the slots of removed files: their directories are synced, nothing else.
     pub fn release_removed(&self) {
         self.removed_files.store(0, Ordering::SeqCst);
-        self.forget_removed();
-        let mut void = self.managed();
-        void.retain(|file| file.meta().marks & GONE != 0);
-        if self.sync_names(&void, &[]) {
+        self.let_go_removed();
+        if self.sync_names(&[]) {
             self.free_segments();
         }
     }
 
-    /// Takes what is removed from the list of what is about to be: a file on it stays open, and
-    /// keeps its space.
-    pub(super) fn forget_removed(&self) {
-        locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
-    }
-
-    /// A file was removed for good. Rings the expirer when enough were.
-    pub(crate) fn count_removed(&self, stat: Option<&Stat>) {
-        let weight =
-            1 + stat.map_or(0, |stat| stat.size / REMOVED_BYTES).min(REMOVED_FILES_MAX.into()) as u32;
-        let before = self.removed_files.fetch_add(weight, Ordering::SeqCst);
-        if before < REMOVED_FILES_MAX && before + weight >= REMOVED_FILES_MAX {
-            self.ring_expirer();
-        }
-    }
-
-    fn sync_group(&self, files: &[Chosen<D::File>], pace: Pace, synced: &mut Vec<Covered<D::File>>) -> bool {
+    fn sync_group(&self, files: &[Chosen], pace: Pace, synced: &mut Vec<Covered>) -> bool {
         let mut clean = true;
-        if files.len() >= SYNCFS_FILES_MIN {
+        if files.len() >= SYNCFS_FILES_MIN
+            && let Some(first) = files.iter().find_map(|(place, _)| self.at(*place))
+        {
             // Only to have the disk do the work of all at once; every file is still synced by
             // itself below, which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            let first = &files[0].0;
             let row = &self.board.files()[first.slot as usize];
             if let Ok(description) = first.description(&row.client_opens) {
                 description.sync_file_system();
             }
         }
-        for (file, seq_max) in files {
-            match self.sync_file(file, Writers::MayBeIn, *seq_max, pace) {
-                Ok(covered) => synced.push((Arc::clone(file), covered)),
+        for (place, seq_max) in files {
+            let Some(file) = self.at(*place) else { continue };
+            match self.sync_file(&file, Writers::MayBeIn, *seq_max, pace) {
+                Ok(covered) => synced.push((*place, covered)),
                 Err(_) => clean = false,
             }
         }
@@ -142,28 +128,51 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Syncs the directories of new and removed names and gives back the slots of removed files.
-    fn sync_names(&self, void: &[Arc<ManagedFile<D::File>>], synced: &[Covered<D::File>]) -> bool {
-        let created =
-            synced.iter().map(|(file, _)| file).filter(|file| file.meta().marks & MARK_CREATED != 0);
-        let mut directories: HashSet<PathBuf> = HashSet::new();
-        for file in void.iter().chain(created) {
-            directories.extend(file.meta().directories.iter().cloned());
+    fn sync_names(&self, synced: &[Covered]) -> bool {
+        let (graves, mut directories) = self.graves();
+        for file in synced.iter().filter_map(|(place, _)| self.at(*place)) {
+            let meta = file.meta();
+            if meta.marks & MARK_CREATED != 0 {
+                directories.extend(meta.directories.iter().cloned());
+            }
         }
         if on(Canary::ReleaseBeforeDirectorySync) {
-            void.iter().for_each(|file| self.slots().release(file.slot));
+            graves.iter().for_each(|(slot, _)| self.slots().release(*slot));
         }
         if let Err(error) = self.sync_directories(&directories) {
             self.events.trouble(format!("cannot bring a directory to disk: {error}"));
             return false;
         }
-        for file in void {
-            // Who has it now is done with it before the next round.
-            if matches!(self.try_hold(file), Ok(true)) {
-                self.release(file);
-                self.let_go(file);
-            }
-        }
+        graves.into_iter().for_each(|place| self.end_grave(place));
         true
+    }
+
+    /// Lets go of everything but files that somebody has open for writing: what is pending is brought
+    /// to the disk, and nothing of ours keeps a file system busy. What is not pending comes first:
+    /// who unmounts does not wait. Never waits for who has a file.
+    pub fn let_go_unused(&self) {
+        self.managed().iter().for_each(|file| _ = self.retire(file));
+        if self.managed().is_empty() && locked(&self.removing).is_empty() && !self.has_graves() {
+            return;
+        }
+        self.expire_due(&|file| (!self.is_in_use(file)).then_some(u64::MAX), Pace::Full);
+        for file in self.managed() {
+            let row = &self.board.files()[file.slot as usize];
+            // What it held before the log stood for it.
+            if row.state() == FileState::Through && row.needs_real_sync() && !self.is_in_use(&file) {
+                // Who fails has its file stay; it is tried again with the next round.
+                let _ = self.settle(&file, Writers::MayBeIn);
+            }
+            self.retire(&file);
+        }
+    }
+
+    /// Whether somebody may have a file open for writing. Of one that is lent the program's
+    /// description is in our own hands, whether it is closed there or not.
+    fn is_in_use(&self, file: &ManagedFile<D::File>) -> bool {
+        let opens = &self.board.files()[file.slot as usize].client_opens;
+        file.lent().is_none()
+            && file.description(opens).map_or(true, |description| description.is_open_for_writing())
     }
 
     /// Makes slots free for new files: everything is settled and unused slots are given back.
@@ -173,12 +182,4 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.retire(&file);
         }
     }
-}
-
-fn by_file_system<F>(files: &[Chosen<F>]) -> BTreeMap<u64, Vec<Chosen<F>>> {
-    let mut groups: BTreeMap<u64, Vec<Chosen<F>>> = BTreeMap::new();
-    for (file, seq_max) in files {
-        groups.entry(file.dev).or_default().push((Arc::clone(file), *seq_max));
-    }
-    groups
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
 
 use holdfast_board::{AtomicU32, AtomicU64};
@@ -40,6 +40,8 @@ pub struct ManagedFile<F> {
     /// Held while `expired_seq` is persisted, so that it never goes back.
     pub(super) expiring: Mutex<()>,
     meta: Mutex<Meta>,
+    /// Goes last, when everything above is closed.
+    whole: Arc<()>,
 }
 
 /// What keeps a file's inode from being used for another file.
@@ -89,6 +91,8 @@ pub(crate) struct Meta {
     pub names_pushed: u64,
     /// The name whose removal was announced last: the link count tells when the last one is gone.
     pub unlinking: Option<PathBuf>,
+    /// Looks since it was seen to be made, without the notice of it.
+    pub looks_for_notice: u32,
     /// The client that announced it.
     pub removing: Option<u32>,
     /// The client that announced a new name last.
@@ -150,6 +154,7 @@ impl<F> ManagedFile<F> {
             directories: path.parent().map(Path::to_owned).into_iter().collect(),
             names_pushed: 0,
             unlinking: None,
+            looks_for_notice: 0,
             removing: None,
             naming: None,
             bypass: None,
@@ -183,7 +188,13 @@ impl<F> ManagedFile<F> {
             times: Mutex::new(()),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),
+            whole: Arc::default(),
         }
+    }
+
+    /// What is gone when nothing of the file is open here any more.
+    pub(super) fn whole(&self) -> Weak<()> {
+        Arc::downgrade(&self.whole)
     }
 
     /// A drain is under way until the result is dropped.

@@ -175,11 +175,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Directories of managed files on a device.
+    /// Directories of managed files on a device, and of those that were removed there.
     fn directories_on(&self, device: u64) -> Vec<PathBuf> {
         let on_it = self.managed().into_iter().filter(|file| file.dev == device);
         let mut found: Vec<PathBuf> =
             on_it.filter_map(|file| file.meta().path.parent().map(Path::to_owned)).collect();
+        found.extend(self.directories_of_graves(device));
         found.sort();
         found.dedup();
         found

@@ -278,7 +278,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Who has it open reads on in the page cache.
         self.leave_behind(file, true)?;
         row.set_state(FileState::Orphan);
-        self.count_removed(file.held().stat().ok().as_ref());
+        self.note_orphan(file);
+        self.expect_removal();
         Ok(())
     }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{Epoch, FileState, LedgerRow};
+use holdfast_board::{Epoch, LedgerRow};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, MARK_VOID, PATH_BYTES_MAX};
+use holdfast_pool::{Hint, HintKind, PATH_BYTES_MAX};
 
 use super::ledger::Order;
 use super::{Durable, KEEPER_ID, ManagedFile, locked};
@@ -98,8 +98,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.push_name(file, HintKind::Unlink, path)?;
         file.meta().removing = Some(client);
         locked(&self.removing).push(Arc::clone(file));
-        // No record of a file whose durability nobody asked for has done so.
-        self.board.header().wake_idle_expirer();
+        self.expect_removal();
         Ok(true)
     }
 
@@ -297,34 +296,5 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
         }
         Ok(())
-    }
-
-    /// If the last name of a file is gone, voids its records: nothing of it can be found after a
-    /// crash, and a name that comes back is removed again by recovery (history 16). Returns whether
-    /// it is so.
-    pub fn void_if_unlinked(&self, file: &ManagedFile<D::File>) -> bool {
-        let mut meta = file.meta();
-        // Its slot may be another file's by now.
-        if meta.marks & MARK_VOID != 0 || !self.is_current(file) {
-            return true;
-        }
-        let row = &self.board.files()[file.slot as usize];
-        // A file leaves state Behind for good before its removal is announced: who has it open
-        // reads on in the page cache.
-        if meta.unlinking.is_none() || row.state() == FileState::Behind {
-            return false;
-        }
-        let stat = file.held().stat().ok();
-        if !stat.as_ref().map_or_else(|| file.held().is_removed(), |stat| stat.links == 0) {
-            return false;
-        }
-        meta.marks |= MARK_VOID;
-        self.persist_marks(file, &meta);
-        self.board.files()[file.slot as usize].set_state(FileState::Orphan);
-        if let Some(removed) = meta.unlinking.take() {
-            self.note_removed(&removed);
-        }
-        self.count_removed(stat.as_ref());
-        true
     }
 }

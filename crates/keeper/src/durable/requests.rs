@@ -99,7 +99,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.
-            Ask::Register | Ask::Sole | Ask::Moved | Ask::SyncDirectory | Ask::Unseen => {
+            Ask::Register | Ask::Sole | Ask::Moved | Ask::SyncDirectory | Ask::Unseen | Ask::Room => {
                 return Err(Errno::EINVAL);
             }
         }
@@ -110,7 +110,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Keeps a file out of state Behind for good; false while somebody has it who would have to be
     /// waited for.
-    fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {
+    pub(crate) fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {
         if self.never_behind(file) {
             return Ok(true);
         }

@@ -61,6 +61,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn is_taken(&self, files: &[Option<Arc<ManagedFile<D::File>>>], slot: u32) -> bool {
         files[slot as usize].is_some()
             || locked(&self.taking).contains(&slot)
+            || locked(&self.graves).contains_key(&slot)
             || self.set_aside.contains(&slot)
             || locked(&self.witnesses).values().any(|witness| witness.slot == slot)
     }
@@ -282,12 +283,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Others may know the file from before, and be about to drain or expire it: who looks from
         // here on leaves the slot alone, and whoever has looked is waited for.
         row.generation.store(0, Ordering::SeqCst);
-        while file.is_draining() {
-            pause(Duration::from_micros(50));
-        }
-        drop(locked(&file.expiring));
-        drop(locked(&file.times));
-        drop(file.meta());
+        self.await_lookers(file);
         let mut files = locked(&self.files);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
         if row.state() == FileState::Behind {
@@ -304,6 +300,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // Whoever asked for this may need our descriptions gone.
         locked(&self.fresh).retain(|fresh| !std::ptr::eq(&raw const **fresh, file));
         self.forget_rename(file);
+    }
+
+    /// Waits for who was about to do something with the slot of a file when its generation changed.
+    pub(super) fn await_lookers(&self, file: &ManagedFile<D::File>) {
+        while file.is_draining() {
+            pause(Duration::from_micros(50));
+        }
+        drop(locked(&file.expiring));
+        drop(locked(&file.times));
+        drop(file.meta());
     }
 
     /// Gives back the slot of a file that nobody has open for writing and of which nothing is live.
@@ -352,6 +358,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         for file in self.managed() {
             self.release(&file);
         }
+        self.graves().0.into_iter().for_each(|(slot, _)| self.slots().release(slot));
         let devices: Vec<u64> = locked(&self.witnesses).keys().copied().collect();
         devices.into_iter().for_each(|device| self.drop_witness(device, None));
         if self.set_aside.is_empty() && unpinned {

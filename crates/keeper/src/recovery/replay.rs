@@ -11,7 +11,7 @@
 //! the outcome is written, in ascending order and each byte once. That is the same: writes neither
 //! read the file nor make it shorter, so after any order of them a byte holds what the newest write
 //! put there (which [`newest_pieces`] finds), and the size is the larger of what it was and the
-//! farthest end. A crash in between leaves one more mixture of effects of these records, whatever
+//! farthest end. What a later truncation cuts is not written. A crash in between leaves one more mixture of effects of these records, whatever
 //! part of it the disk has begun with; the records stay in the log until the sync has succeeded, so
 //! the next recovery starts over with the same records and writes the same bytes.
 
@@ -48,15 +48,18 @@ pub(super) fn replay(
         sizes_last = [writes, sizes].concat();
         left = &sizes_last;
     }
+    let all_ends = ends(left);
+    let mut ends = &all_ends[..];
     while let Some(first) = left.first() {
         let writes = left.iter().take(WRITES_MAX).take_while(|entry| entry.kind == Kind::Write).count();
         let (run, rest) = left.split_at(writes.max(1));
         left = rest;
         match first.kind {
-            Kind::Write => write(payloads, run, &mut writer)?,
+            Kind::Write => write(payloads, run, ends.first().copied().unwrap_or(u64::MAX), &mut writer)?,
             Kind::Truncate if on(Canary::RecoverNoTruncate) => {}
             Kind::Punch if on(Canary::RecoverNoPunch) => {}
             Kind::Truncate => {
+                ends = ends.get(1..).unwrap_or_default();
                 writer.tick(0);
                 file.set_len(first.file_offset)?;
             }
@@ -71,10 +74,29 @@ pub(super) fn replay(
     Ok(())
 }
 
-/// Writes the outcome of `writes` (oldest first).
+/// For each truncation where the file ends once it and all later ones were made: what lies behind
+/// is cut, whatever it is.
+fn ends(entries: &[Entry]) -> Vec<u64> {
+    if on(Canary::RecoverNoTruncate) {
+        return Vec::new();
+    }
+    let truncations = entries.iter().rev().filter(|entry| entry.kind == Kind::Truncate);
+    let mut ends: Vec<u64> = truncations
+        .scan(u64::MAX, |end, truncation| {
+            *end = truncation.file_offset.min(*end);
+            Some(*end)
+        })
+        .collect();
+    ends.reverse();
+    ends
+}
+
+/// Writes the outcome of `writes` (oldest first), as far as it lies before `end`: on a full disk
+/// there is no room for what is cut again.
 fn write(
     payloads: &Payloads<'_, impl Nvm>,
     writes: &[Entry],
+    end: u64,
     writer: &mut Writer<'_, impl DiskFile>,
 ) -> io::Result<()> {
     let mut overwritten: u64 = writes.iter().map(|write| u64::from(write.bytes)).sum();
@@ -86,8 +108,13 @@ fn write(
         writes
     };
     newest_pieces(writes, |write, skip, bytes| {
-        overwritten -= bytes;
-        writer.put(write.file_offset + skip, bytes, |done, part| payloads.read(write, skip + done, part))
+        let offset = write.file_offset + skip;
+        let kept = bytes.min(end.saturating_sub(offset));
+        overwritten -= kept;
+        if kept == 0 {
+            return Ok(());
+        }
+        writer.put(offset, kept, |done, part| payloads.read(write, skip + done, part))
     })?;
     writer.flush()?;
     if overwritten > 0 {

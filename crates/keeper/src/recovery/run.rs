@@ -66,6 +66,10 @@ fn in_words(error: &io::Error) -> String {
     format!("{error}: {todo}")
 }
 
+fn is_for_want_of_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 struct Plan {
     live: Live,
     files: Vec<Planned>,
@@ -538,6 +542,30 @@ impl Planned {
         )
     }
 
+    /// Does what was decided, but for names and removals, which are seen to before.
+    fn apply<N: Nvm, D: Disk>(&self, applier: &mut Applier<'_, N, D>) -> io::Result<()> {
+        let file = &self.file;
+        if self.touches_files() {
+            applier.beat();
+        }
+        match self.outcome {
+            Outcome::Sync => applier.sync(file, self.facts.changed),
+            Outcome::Replay => applier.replay(file, self.facts.witness),
+            Outcome::ReplayInto => applier.replay_into(file, &self.target),
+            Outcome::Rebuild => applier.rebuild(file, &self.target),
+            Outcome::FinishRebuild => applier.finish_rebuild(file),
+            Outcome::Gone => {
+                let by_others = self.facts.witness == Witness::Running && self.facts.live;
+                applier.gone(file, by_others)
+            }
+            Outcome::UnlinkAgain
+            | Outcome::Release
+            | Outcome::LeaveFile
+            | Outcome::Discard
+            | Outcome::SetAside(_) => Ok(()),
+        }
+    }
+
     /// The row of the report, if there is anything to say of this slot.
     fn row(&self, live: &Live, kept: Option<&Kept>) -> Option<FileReport> {
         let outcome = match (kept, self.outcome) {
@@ -663,33 +691,32 @@ pub(super) fn recover(
             _ => {}
         }
     }
-    let mut rows = Vec::new();
     let mut names_failed = redo(&mut applier, &plan.files);
-    for planned in &plan.files {
-        let file = &planned.file;
-        if planned.touches_files() {
-            applier.beat();
-        }
-        let failed = match planned.outcome {
-            _ if names_failed.contains_key(&file.slot) => names_failed.remove(&file.slot).map_or(Ok(()), Err),
-            Outcome::Sync => applier.sync(file, planned.facts.changed),
-            Outcome::Replay => applier.replay(file, planned.facts.witness),
-            Outcome::ReplayInto => applier.replay_into(file, &planned.target),
-            Outcome::Rebuild => applier.rebuild(file, &planned.target),
-            Outcome::FinishRebuild => applier.finish_rebuild(file),
-            Outcome::Gone => {
-                let by_others = planned.facts.witness == Witness::Running && planned.facts.live;
-                applier.gone(file, by_others)
+    let mut errors: Vec<Option<io::Error>> = plan
+        .files
+        .iter()
+        .map(|planned| match names_failed.remove(&planned.file.slot) {
+            Some(error) => Some(error),
+            None => planned.apply(&mut applier).err(),
+        })
+        .collect();
+    // One file's truncation is another one's room: all of them together fit, whatever comes first.
+    loop {
+        let mut is_better = false;
+        for (planned, error) in plan.files.iter().zip(&mut errors) {
+            if error.as_ref().is_some_and(is_for_want_of_room) {
+                *error = planned.apply(&mut applier).err();
+                is_better |= !error.as_ref().is_some_and(is_for_want_of_room);
             }
-            // Done above.
-            Outcome::UnlinkAgain
-            | Outcome::Release
-            | Outcome::LeaveFile
-            | Outcome::Discard
-            | Outcome::SetAside(_) => Ok(()),
         }
-        .err();
-        let kept = failed.map(|error| {
+        if !is_better {
+            break;
+        }
+    }
+    let mut rows = Vec::new();
+    for (planned, error) in plan.files.iter().zip(errors) {
+        let file = &planned.file;
+        let kept = error.map(|error| {
             if on(Canary::ObstaclesDecide) {
                 applier.set_aside(file);
             }

@@ -27,3 +27,28 @@ fn a_removal_that_a_real_sync_covered_hides_no_other() {
     std::fs::remove_file(&path).unwrap();
     assert_eq!(sync_directory(&house, &directory), "real", "somebody else removed it");
 }
+
+/// A removal that no slot holds, because something else was pending, left the slot to a file without
+/// a name. What its program wrote to it afterwards was logged, and a crash later recovery missed the
+/// file, or found another one at its name.
+#[test]
+fn a_file_without_a_name_is_logged_no_more() {
+    for is_written in [false, true] {
+        let house = house("nameless", NEVER_MS);
+        let path = house.directory.path().join("a");
+        let (file, place) = house.create("a");
+        write_at(&house.client, place, &file, 0, b"a");
+        house.commit();
+        house.client.note_change(file.metadata().unwrap().dev());
+        let name = std::ffi::CString::new(path.clone().into_os_string().into_encoded_bytes()).unwrap();
+        let removal = house.client.unlinking(place, -100, &name).unwrap();
+        assert_eq!(removal, holdfast_cache::Removal::Counted);
+        std::fs::remove_file(&path).unwrap();
+        if is_written {
+            // By another thread, which is not done with it.
+            write_at(&house.client, place, &file, 0, b"b");
+        }
+        house.client.unlinked(place, removal, true);
+        assert!(!house.client.is_current(place), "its slot is free");
+    }
+}

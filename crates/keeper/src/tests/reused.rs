@@ -11,7 +11,7 @@ use holdfast_pool::HintKind;
 
 use super::durable::{CLIENT, bench, newcomer};
 use super::{contents, errno};
-use crate::disk::{Disk, DiskFile, Stat};
+use crate::disk::{Disk, DiskFile};
 use crate::durable::{Held, REMOVED_FILES_MAX, Writers};
 
 #[test]
@@ -105,20 +105,48 @@ fn a_truncation_to_the_size_a_file_has_drains_nothing() {
 }
 
 #[test]
-fn removed_files_are_given_back_together_and_large_ones_at_once() {
+fn slots_of_removed_files_are_given_back_together() {
     let bench = bench("removed-files");
     let bell = &bench.durable.board.header().expirer_wake.word;
-    let rings = |stat: Option<&Stat>| {
+    let file = bench.managed();
+    let rings = || {
         let before = bell.load(Ordering::SeqCst);
-        bench.durable.count_removed(stat);
+        bench.durable.note_orphan(&file);
         bell.load(Ordering::SeqCst) != before
     };
-    let mut stat = bench.managed().held().stat().unwrap();
-    stat.size = 4096;
-    let rung: Vec<bool> = (0..REMOVED_FILES_MAX).map(|_| rings(Some(&stat))).collect();
+    let rung: Vec<bool> = (0..REMOVED_FILES_MAX).map(|_| rings()).collect();
     assert_eq!(rung.iter().position(|rung| *rung), Some(REMOVED_FILES_MAX as usize - 1));
-    assert!(!rings(Some(&stat)), "the expirer is at it");
+    assert!(!rings(), "the expirer is at it");
     bench.durable.release_removed();
-    stat.size = 1 << 40;
-    assert!(rings(Some(&stat)), "it takes as much space as all of them may");
+    assert!(bench.durable.file(u64::from(file.slot), file.generation).is_some(), "it has its name");
+}
+
+#[test]
+fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
+    let bench = bench("let-go");
+    bench.write(0, b"soon gone");
+    let (file, slot) = (bench.managed(), bench.place.slot);
+    let path = file.meta().path.clone();
+    let row = &bench.durable.board.files()[slot as usize];
+    let key = (row.dev.load(Ordering::SeqCst), row.ino.load(Ordering::SeqCst));
+    assert!(bench.durable.try_never_behind(&file).is_ok());
+    assert!(bench.durable.push_removal(&file, &path, CLIENT).unwrap());
+    assert!(!bench.durable.let_go_removed(), "it is not removed yet");
+    std::fs::remove_file(&path).unwrap();
+    // A client keeps it from others at the moment.
+    assert!(bench.durable.board.lock_file(slot, CLIENT));
+    assert!(!bench.durable.let_go_removed());
+    row.unlock_exclusive(CLIENT);
+    let known = std::sync::Arc::downgrade(&file);
+    drop(file);
+    assert!(bench.durable.let_go_removed());
+    assert_eq!(known.strong_count(), 0, "nothing of ours is open");
+    // Its slot is nobody else's, and its client finds it left to the kernel.
+    assert_eq!(bench.durable.board.find(key.0, key.1), None);
+    assert!(bench.client.is_bypassed(bench.place));
+    assert_ne!(bench.durable.free_slot(|_| false).unwrap().0, slot);
+    assert_eq!(bench.durable.slots().hints(slot).len(), 2);
+    bench.durable.release_removed();
+    assert!(!bench.client.is_current(bench.place));
+    assert!(bench.durable.slots().hints(slot).is_empty() || bench.state() == FileState::Free);
 }

@@ -35,9 +35,19 @@ fn bad_pools_are_refused_with_a_reason() {
     };
     assert!(with(&|bytes| bytes.clear()).contains("empty"));
     assert!(with(&|bytes| bytes.truncate(100)).contains("not a Holdfast pool"));
-    assert!(with(&|bytes| bytes[0] = 0).contains("not a Holdfast pool"));
-    assert!(with(&|bytes| bytes[8] = 9).contains("version 9"));
-    assert!(with(&|bytes| bytes[40] ^= 1).contains("damaged"));
+    // The copy stands for a superblock that is damaged alone.
+    let both = |at: usize, value: u8| {
+        with(&move |bytes| [0, 6144].into_iter().for_each(|base| bytes[base + at] = value))
+    };
+    assert!(both(0, 0).contains("not a Holdfast pool"));
+    assert!(both(8, 9).contains("damaged"));
+    assert!(both(40, 1).contains("damaged"));
+    let other_version = |bytes: &mut Vec<u8>| {
+        bytes[8] = 9;
+        let sum = crc32c::crc32c(&bytes[..124]);
+        bytes[124..128].copy_from_slice(&sum.to_le_bytes());
+    };
+    assert!(with(&other_version).contains("version 9"));
     assert!(with(&|bytes| bytes.truncate(1 << 20)).contains("truncated"));
 }
 

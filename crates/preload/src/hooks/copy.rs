@@ -9,6 +9,7 @@ use core::ffi::{c_int, c_uint, c_ulong};
 use holdfast_cache::Reason;
 use libc::{msghdr, off_t, size_t, ssize_t};
 
+use super::room::with_room;
 use super::streams::original;
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
@@ -17,6 +18,10 @@ use crate::{behind, critical, memory, patch, process, unsynced};
 /// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares
 /// blocks for it, that and the size are the journal's.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
+    give(with_room(|| around_once(fd, &kernel)))
+}
+
+fn around_once(fd: c_int, kernel: &impl Fn() -> isize) -> isize {
     let kernel = || {
         let result = kernel();
         if result >= 0 && process::client().is_some() {
@@ -25,7 +30,7 @@ fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
         result
     };
     if let Some(result) = unsynced::pass(fd, kernel) {
-        return give(result);
+        return result;
     }
     match target::of_other(fd) {
         Target::Managed(handle) => {
@@ -34,10 +39,10 @@ fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
                 handle.client.around_content(handle.file, || check(kernel())).and_then(|result| result)
             });
             handle.forget_cursor();
-            give(raw::encode(result))
+            raw::encode(result)
         }
-        Target::Refused(errno) => give(-(errno.0 as isize)),
-        Target::Kernel | Target::KernelSynced => give(kernel()),
+        Target::Refused(errno) => -(errno.0 as isize),
+        Target::Kernel | Target::KernelSynced => kernel(),
     }
 }
 
@@ -84,12 +89,12 @@ pub unsafe extern "C-unwind" fn splice(
     }
     behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
-    give(unsafe {
+    give(with_room(|| unsafe {
         raw::cancellable(
             libc::SYS_splice,
             [from as usize, from_offset as usize, to as usize, to_offset as usize, bytes, flags as usize],
         )
-    })
+    }))
 }
 
 const FICLONE: c_ulong = 0x4004_9409;

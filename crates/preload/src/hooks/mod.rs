@@ -15,6 +15,7 @@ mod numbers;
 mod onlookers;
 mod open;
 mod read;
+mod room;
 mod spawn;
 mod stat;
 mod streams;

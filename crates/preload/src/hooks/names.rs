@@ -4,9 +4,10 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use holdfast_cache::{Client, Errno, FileRef, Reason, Removal, Renaming, Replace};
+use holdfast_cache::{Client, Errno, FileRef, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
+use super::room::{self, with_room};
 use crate::raw::{self, call, give_int};
 use crate::{critical, process};
 
@@ -20,13 +21,15 @@ struct Found {
     device: u64,
     file: Option<FileRef>,
     regular: bool,
+    bytes: u64,
 }
 
 unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found> {
     // SAFETY: the kernel checks the address.
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
-    Some(Found { device: stat.dev, file: seen.map(|seen| seen.file), regular: stat.regular })
+    let file = seen.map(|seen| seen.file);
+    Some(Found { device: stat.dev, file, regular: stat.regular, bytes: stat.size })
 }
 
 fn refuse(errno: Errno) -> isize {
@@ -68,6 +71,9 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
         count(client, found);
     }
     critical::section(|| client.unlinked(file, removal, result == 0));
+    if let (Removal::Held, 0, Some(found)) = (removal, result, found) {
+        room::note_removed(found.bytes);
+    }
     result
 }
 
@@ -142,8 +148,9 @@ unsafe fn device_of_directory(dirfd: c_int, path: Name) -> Option<u64> {
 }
 
 /// Makes something at a name by the kernel's call.
-unsafe fn make(dirfd: c_int, path: Name, kernel: impl FnOnce() -> isize) -> c_int {
+unsafe fn make(dirfd: c_int, path: Name, kernel: impl Fn() -> isize) -> c_int {
     let Some(client) = process::client() else { return give_int(kernel()) };
+    let kernel = || with_room(&kernel);
     if on(Canary::MadeUnannounced) {
         let result = kernel();
         if result == 0 {
@@ -253,6 +260,11 @@ unsafe fn is_readable(path: Name) -> bool {
 }
 
 unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
+    // SAFETY: the program's paths.
+    with_room(|| unsafe { rename_once(old_dirfd, old, new_dirfd, new, flags) })
+}
+
+unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
     // SAFETY: the kernel checks the addresses.
     let rename = |flags: c_uint| unsafe {
         match flags {
@@ -286,20 +298,16 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
         }
         return result;
     }
-    if swaps {
-        // One of them would need a name that its slot cannot be given in the same step.
-        for file in [from, to].into_iter().flatten() {
-            // Fails only when the keeper is dead or the disk refuses; then their writes fail too.
-            let _ = critical::section(|| client.bypass(file, Reason::Uncovered));
-        }
-    }
     // Two names of one file: the kernel does nothing.
-    let to = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0 && !swaps);
+    let to = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0);
+    // SAFETY: the kernel has just read the path.
+    let back = swaps.then(|| (old_dirfd, unsafe { raw::path(old) }));
+    let is_of_directory = [moved, target].into_iter().flatten().any(|found| !found.regular);
     let to_free = target.is_none() && flags & !libc::RENAME_NOREPLACE == 0;
     // SAFETY: the kernel has just read the path.
     let to_path = unsafe { raw::path(new) };
     let device = moved.or(target).map_or(0, |found| found.device);
-    let renaming = Renaming { named: from, target: to, device, to: (new_dirfd, to_path), to_free };
+    let renaming = Renaming { named: from, target: to, device, to: (new_dirfd, to_path), to_free, back };
     let result = critical::section(|| {
         client.renaming(renaming, |replace| {
             let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
@@ -307,7 +315,12 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
         })
     });
     match result {
-        Ok(Ok(())) => 0,
+        Ok(Ok(())) => {
+            if swaps && is_of_directory {
+                critical::section(|| client.directory_renamed());
+            }
+            0
+        }
         Ok(Err(errno)) | Err(errno) => refuse(errno),
     }
 }
@@ -340,6 +353,11 @@ pub unsafe extern "C-unwind" fn renameat2(
 }
 
 unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_int) -> isize {
+    // SAFETY: the program's paths.
+    with_room(|| unsafe { link_once(old_dirfd, old, new_dirfd, new, flags) })
+}
+
+unsafe fn link_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_int) -> isize {
     // SAFETY: the kernel checks the addresses.
     let kernel = || unsafe { call!(libc::SYS_linkat, old_dirfd, old, new_dirfd, new, flags) };
     let Some(client) = process::client() else { return kernel() };
@@ -356,7 +374,7 @@ unsafe fn link_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flag
     };
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });
-    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false };
+    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false, back: None };
     let result = critical::section(|| client.renaming(renaming, |_| raw::check(kernel()).map(|_| ())));
     match result.and_then(|result| result) {
         Ok(()) => 0,

@@ -10,6 +10,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
+use super::room::with_room;
 use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
@@ -52,6 +53,11 @@ unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> O
 }
 
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
+    // SAFETY: our caller's path.
+    with_room(|| unsafe { open_once(dirfd, path, flags, mode, cancel) })
+}
+
+unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let Some(client) = process::client() else {
         // SAFETY: our caller's path.
         return unsafe { open_without_client(dirfd, path, flags, mode, cancel) };
@@ -308,7 +314,8 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     let creates = !fits || flags & libc::O_CREAT as u64 != 0;
     let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
         // SAFETY: the kernel checks the addresses.
-        let fd = target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) });
+        let fd =
+            with_room(|| target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
         if fd >= 0 && process::client().is_some() {
             fds::retire(fd as c_int);
             if creates {
@@ -327,7 +334,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
             target::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
         }
     };
-    raw::give(open_as_asked(flags, open)) as c_long
+    raw::give(with_room(|| open_as_asked(flags, open))) as c_long
 }
 
 /// `open_by_handle_at`.

@@ -71,6 +71,9 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Kernel | Target::KernelSynced => {
+            if let Some(client) = process::client() {
+                client.note_kernels_sync();
+            }
             hear_all_files();
             // SAFETY: touches no memory.
             give_int(raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) }))

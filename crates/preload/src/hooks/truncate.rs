@@ -4,12 +4,14 @@
 //! makes the next sync real.
 #![allow(unsafe_code)] // C entry points.
 
+use core::cell::Cell;
 use core::ffi::{c_char, c_int};
 
 use holdfast_cache::{Errno, Outcome, Reason};
 use libc::off_t;
 
 use super::open::plain_outcome;
+use super::room::{with_room, with_room_but_for_syncs};
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
@@ -32,12 +34,21 @@ fn passed(outcome: &Result<Outcome, Errno>, fd: c_int) {
 
 /// `ftruncate` with the kernel's convention for errors.
 pub(super) fn resize(fd: c_int, size: off_t) -> isize {
+    with_room_but_for_syncs(|sync_failed| resize_once(fd, size, sync_failed))
+}
+
+fn resize_once(fd: c_int, size: off_t, sync_failed: &Cell<bool>) -> isize {
     // SAFETY: touches no memory.
     let kernel = || unsafe { call!(libc::SYS_ftruncate, fd, size) };
     let Ok(bytes) = u64::try_from(size) else { return kernel() };
     let synced_kernel = |synced: bool| {
         let result = kernel();
-        if result == 0 && synced { raw::fdatasync(fd) } else { result }
+        if result != 0 || !synced {
+            return result;
+        }
+        let sync = raw::fdatasync(fd);
+        sync_failed.set(sync < 0);
+        sync
     };
     if let Some(result) = unsynced::pass(fd, kernel) {
         return unlogged(fd, result);
@@ -67,10 +78,15 @@ pub unsafe extern "C-unwind" fn ftruncate(fd: c_int, size: off_t) -> c_int {
 /// `truncate`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_int {
+    // SAFETY: the program's path.
+    give_int(with_room(|| unsafe { truncate_once(path, size) }))
+}
+
+unsafe fn truncate_once(path: *const c_char, size: off_t) -> isize {
     // SAFETY: the kernel checks the path's address.
     let kernel = || unsafe { call!(libc::SYS_truncate, path, size) };
     let (Some(client), Ok(bytes)) = (process::client(), u64::try_from(size)) else {
-        return give_int(kernel());
+        return kernel();
     };
     for _ in 0..target::TRIES {
         // SAFETY: the program's path.
@@ -87,7 +103,7 @@ pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_
             if result >= 0 && !is_logged {
                 client.note_change(stat.dev);
             }
-            return give_int(result);
+            return result;
         }
     }
     let result = kernel();
@@ -97,10 +113,14 @@ pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_
     {
         client.note_change(stat.dev);
     }
-    give_int(result)
+    result
 }
 
 fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
+    with_room(|| allocate_once(fd, mode, offset, bytes, cancel))
+}
+
+fn allocate_once(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
     // SAFETY: touches no memory.
     let kernel = || unsafe { call!(libc::SYS_fallocate, fd, mode, offset, bytes) };
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -186,7 +206,7 @@ pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes:
             // SAFETY: libc's function of this name has this shape.
             let original: Function = unsafe { core::mem::transmute(address) };
             // SAFETY: the program's own call.
-            unsafe { original(fd, offset, bytes) }
+            -with_room(|| unsafe { -(original(fd, offset, bytes) as isize) }) as c_int
         }
     }
 }

@@ -12,6 +12,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Bytes;
 use libc::{iovec, off_t, size_t, ssize_t};
 
+use super::room::with_room_but_for_syncs;
 use super::transfer::{self, Copied, Spot, Transfer};
 use crate::descriptions::{APPEND, DIRECT, DSYNC, SYNC, State};
 use crate::fds::{self, Moment, Row};
@@ -55,12 +56,14 @@ enum Parts<'a> {
 
 /// One write call of the program.
 #[derive(Clone, Copy)]
-struct Call {
+struct Call<'a> {
     transfer: Transfer,
     spot: Spot,
+    /// Set when it was made, and the sync that belongs to it failed.
+    sync_failed: &'a Cell<bool>,
 }
 
-impl Call {
+impl Call<'_> {
     /// The call without the flags whose work the log does.
     fn unsynced(&self) -> isize {
         self.transfer.with_flags(self.transfer.flags & !(RWF_DSYNC | RWF_SYNC)).plain()
@@ -78,6 +81,7 @@ impl Call {
             let whole = matches!(fds::look(self.transfer.fd), Row::Described(row) if row.flags() & SYNC != 0);
             let sync = if whole { self.fsync() } else { raw::fdatasync(self.transfer.fd) };
             if sync < 0 {
+                self.sync_failed.set(true);
                 return sync;
             }
         }
@@ -105,12 +109,15 @@ impl Call {
         let looked = target::look_at(&handle, self.transfer.fd);
         match looked.and_then(|()| handle.client.sync(handle.file, handle.seen_error(), raw)) {
             Ok(()) => bytes as isize,
-            Err(errno) => -(errno.0 as isize),
+            Err(errno) => {
+                self.sync_failed.set(true);
+                -(errno.0 as isize)
+            }
         }
     }
 
     /// `parts` are the program's buffers, as in `arguments`.
-    fn run(&self, parts: Parts<'_>) -> ssize_t {
+    fn run(&self, parts: Parts<'_>) -> isize {
         if self.transfer.cancel {
             raw::cancellation_point();
         }
@@ -120,9 +127,9 @@ impl Call {
             && let Some(result) = unsynced::pass(self.transfer.fd, || self.unsynced())
         {
             let strayed = result > 0 && !moment.lasts(self.transfer.fd);
-            return give(if strayed { self.settle_others(result, None) } else { result });
+            return if strayed { self.settle_others(result, None) } else { result };
         }
-        give(target::retry(
+        target::retry(
             self.transfer.fd,
             |synced| {
                 let result = self.kernel_synced(synced);
@@ -140,7 +147,7 @@ impl Call {
                 // SAFETY: the program's vector.
                 Parts::Vector(parts, count) => unsafe { self.managed_vector(handle, parts, count) },
             },
-        ))
+        )
     }
 
     /// A vector is read once. What is summed, reserved, logged and written by the kernel would
@@ -161,7 +168,7 @@ impl Call {
             // The kernel reads it once, and no record says what it found.
             Copied::NoRoom => Some(self.around(handle)),
             Copied::Parts(parts) => {
-                let call = Self { transfer: self.transfer.with_parts(parts), spot: self.spot };
+                let call = Self { transfer: self.transfer.with_parts(parts), ..*self };
                 if !transfer::are_sound(parts) {
                     return Some(call.transfer.plain());
                 }
@@ -354,7 +361,7 @@ unsafe fn write_bytes(
     let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
     // SAFETY: the program says that `bytes` bytes at `buffer` are readable.
     let bytes = unsafe { Bytes::from_raw(buffer.cast(), bytes) };
-    Call { transfer, spot }.run(Parts::One(bytes))
+    give(with_room_but_for_syncs(|sync_failed| Call { transfer, spot, sync_failed }.run(Parts::One(bytes))))
 }
 
 unsafe fn write_parts(
@@ -367,7 +374,9 @@ unsafe fn write_parts(
 ) -> ssize_t {
     let transfer = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
     let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
-    Call { transfer, spot }.run(Parts::Vector(parts, count))
+    give(with_room_but_for_syncs(|sync_failed| {
+        Call { transfer, spot, sync_failed }.run(Parts::Vector(parts, count))
+    }))
 }
 
 /// `write`.

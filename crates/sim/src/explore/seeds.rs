@@ -88,7 +88,23 @@ pub fn seeded(seed: u64) -> History {
     if fourth.one_in(LOSING_ONE_IN) {
         lose_and_peek(&mut steps, names, &mut fourth);
     }
+    let mut fifth = Random::of(&[seed, 9]);
+    let steps = let_go(steps, &mut fifth);
     History { journal, pool, behind, on_sync, spill, steps }
+}
+
+/// Has the keeper let go of every other file right after its removal.
+fn let_go(steps: Vec<Step>, random: &mut Random) -> Vec<Step> {
+    let mut all = Vec::new();
+    for step in steps {
+        let removes = matches!(step.op, Op::Unlink(_)) && random.one_in(2);
+        let thread = 1 - step.thread;
+        all.push(step);
+        if removes {
+            all.push(Step::alone(thread, Op::LetGo));
+        }
+    }
+    all
 }
 
 /// Puts steps that only some histories have in the place of others.

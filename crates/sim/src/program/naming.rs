@@ -66,7 +66,7 @@ pub(super) fn rename(thread: u8, from: Name, to: Name, works: bool) {
         Ok(())
     };
     let to = (-100, target.as_c_str());
-    let renaming = Renaming { named, target: target_file, device: DEVICE, to, to_free };
+    let renaming = Renaming { named, target: target_file, device: DEVICE, to, to_free, back: None };
     let done = client(thread).renaming(renaming, raw);
     if let Some(id) = announced.take() {
         // A dead keeper cannot be told that it was not made.

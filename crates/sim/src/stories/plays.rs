@@ -243,6 +243,21 @@ pub(super) fn removals(plays: &mut Plays) {
     let unlinked = [Op::Put(A, 0, 40), Op::Expire, Op::Put(A, 20, 40), Op::Unlink(A)];
     amid(plays, &unlinked, Amid::Killed, &[Step::alone(1, Op::Put(A, 0, 20))]);
     amid(plays, &unlinked, |at| Amid::Other(at, 1, Op::Expire), &[]);
+    // Let go of, so that later files have its inode number.
+    plays.push(alone(&[
+        Op::Put(A, 0, 40),
+        Op::Unlink(A),
+        Op::LetGo,
+        Op::Put(A, 0, 20),
+        Op::Unlink(A),
+        Op::LetGo,
+        Op::Put(A, 0, 60),
+        Op::Expire,
+    ]));
+    plays.push(alone(&[Op::Put(A, 0, 40), Op::Unlink(A), Op::LetGo, Op::Put(B, 0, 20), Op::Rename(B, A)]));
+    let refused = [Op::Put(A, 0, 40), Op::UnlinkRefused(A)];
+    amid(plays, &refused, |at| Amid::Other(at, 1, Op::LetGo), &[]);
+    amid(plays, &unlinked, |at| Amid::Other(at, 1, Op::LetGo), &[Step::alone(1, Op::Put(A, 0, 20))]);
 }
 
 pub(super) fn truncations(plays: &mut Plays) {

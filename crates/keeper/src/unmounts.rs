@@ -1,0 +1,52 @@
+//! Notices that somebody starts the program `umount`, and lets go of what the keeper has open.
+//!
+//! A notice, not a permission: everybody on the machine uses that program, and nobody may have to
+//! wait for a keeper, which may stand still. So it is a race, which the keeper wins if nothing is
+//! pending on the file system: the program has to be loaded before it unmounts anything.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+use crate::keeper::Keeper;
+
+/// The program that unmounts.
+const UNMOUNT: &str = "umount";
+
+/// Watches until this process ends. Without it the keeper lets go of files a little later.
+pub(crate) fn watch(keeper: &Arc<Keeper>) {
+    let Some(notices) = watched() else { return };
+    let keeper = Arc::downgrade(keeper);
+    let _ = std::thread::Builder::new().name("unmounts".to_owned()).spawn(move || run(&keeper, &notices));
+}
+
+fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
+    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
+    let mut reader = Reader::new(notices, &mut buffer);
+    loop {
+        // Which file system it is about, nobody tells.
+        let heard = reader.next().is_ok();
+        while heard && !reader.is_buffer_empty() && reader.next().is_ok() {}
+        let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
+        keeper.durable.let_go_unused();
+    }
+}
+
+/// A queue of the openings of that program, which its `execve` is one of.
+fn watched() -> Option<OwnedFd> {
+    let notices = inotify::init(CreateFlags::CLOEXEC).ok()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let known = ["/usr/bin", "/bin", "/sbin"].map(PathBuf::from);
+    let mut is_watched = false;
+    for directory in std::env::split_paths(&path).filter(|path| path.is_absolute()).chain(known) {
+        let Ok(program) = directory.join(UNMOUNT).canonicalize() else { continue };
+        // One that stands for many programs (busybox) is left alone.
+        if program.file_name().is_some_and(|name| name == UNMOUNT) {
+            is_watched |= inotify::add_watch(&notices, &program, WatchFlags::OPEN).is_ok();
+        }
+    }
+    is_watched.then_some(notices)
+}
