@@ -4,6 +4,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::census::Roll;
+use crate::habits::Habits;
 use crate::ledger::{LEDGER_ROWS, LedgerRow};
 use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
@@ -134,6 +135,8 @@ pub struct Header {
     /// 1 when the fence asks who is in an open of the library's; set by the keeper.
     pub asks_openers: Switch,
     passing: [PassingRow; PASSING_ROWS],
+    /// What new files are for.
+    pub habits: Habits,
     /// Files that must stay out of state Behind.
     pub shown: Shown,
     /// Syncs answered from the log.

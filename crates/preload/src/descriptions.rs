@@ -64,6 +64,9 @@ pub struct Description {
     device: AtomicU64,
     ino: AtomicU64,
     path_changes: AtomicU32,
+    /// The kind of the name under which this open created the file ([`holdfast_board::kind_of`]),
+    /// until its first sync; else 0.
+    kind: AtomicU64,
     /// When the file's creation was noted in the ledger ([`Epoch::to_raw`]), until its slot is
     /// told; else 0.
     noted: AtomicU64,
@@ -94,6 +97,7 @@ static POOL: [Description; ROWS] = [const {
         device: AtomicU64::new(0),
         ino: AtomicU64::new(0),
         path_changes: AtomicU32::new(0),
+        kind: AtomicU64::new(0),
         noted: AtomicU64::new(0),
     }
 }; ROWS];
@@ -116,6 +120,7 @@ pub fn allocate(flags: u32, origin: Origin) -> Option<(u32, &'static Description
             row.cursor.store(CURSOR_UNKNOWN, Ordering::Relaxed);
             row.ino.store(0, Ordering::Relaxed);
             row.noted.store(0, Ordering::Relaxed);
+            row.kind.store(0, Ordering::Relaxed);
             row.origin.store(origin as u32, Ordering::Relaxed);
             row.state.store(PENDING, Ordering::Release);
             return Some((index as u32, row));
@@ -207,6 +212,17 @@ impl Description {
         self.device.store(stat.dev, Ordering::Relaxed);
         self.ino.store(stat.ino, Ordering::Relaxed);
         self.path_changes.store(PATH_CHANGES.load(Ordering::SeqCst), Ordering::Relaxed);
+    }
+
+    /// Remembers the kind of the name of a file that this open created.
+    pub fn remember_kind(&self, kind: u64) {
+        self.kind.store(kind, Ordering::Relaxed);
+    }
+
+    /// That kind, for the first sync alone.
+    pub fn take_kind(&self) -> Option<u64> {
+        let kind = self.kind.swap(0, Ordering::Relaxed);
+        (kind != 0).then_some(kind)
     }
 
     /// Device and inode number of the file, if its open was seen.

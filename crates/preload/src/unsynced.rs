@@ -8,7 +8,7 @@
 use core::cell::Cell;
 use core::ffi::c_int;
 
-use holdfast_cache::{Content, Errno, Origin};
+use holdfast_cache::{Client, Content, Errno, Origin};
 use holdfast_media::Bytes;
 
 use crate::descriptions::{DSYNC, State};
@@ -28,6 +28,19 @@ pub fn log_from_now(handle: Handle, fd: c_int) -> Result<bool, Errno> {
         return Ok(false);
     }
     critical::section(|| handle.client.log_from_now(handle.file, &Descriptor(fd)))
+}
+
+/// Whether the first sync through `fd` is better left to the kernel: of a new file whose like is
+/// renamed over another file when it is written. The log would have to be settled for that.
+pub fn leaves_first_sync(client: &Client, fd: c_int) -> bool {
+    let Row::Described(description) = fds::look(fd) else { return false };
+    if description.state() != State::Pending(Origin::Created) || description.flags() & DSYNC != 0 {
+        return false;
+    }
+    let Some((kind, (device, ino))) = description.take_kind().zip(description.file()) else { return false };
+    client.board().header().habits.expects_rename_over(kind)
+        && client.find(device, ino).is_none()
+        && !process::bypasses_all()
 }
 
 /// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the

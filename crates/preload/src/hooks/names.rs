@@ -4,6 +4,7 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
+use holdfast_board::kind_of;
 use holdfast_cache::{Client, Errno, FileRef, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
@@ -286,12 +287,21 @@ unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, 
         )
     };
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
+    let is_over = flags == 0 && [moved, target].iter().all(|found| found.is_some_and(|found| found.regular));
+    let note_over = |was_logged: bool| {
+        if is_over {
+            // SAFETY: the kernel has just read the path.
+            let kind = kind_of(unsafe { raw::path(old) }.to_bytes());
+            client.board().header().habits.note_rename_over(kind, was_logged);
+        }
+    };
     let (from, to) = (moved.and_then(|found| found.file), target.and_then(|found| found.file));
     if from.is_none() && to.is_none() {
         count(client, moved);
         let result = kernel();
         if result == 0 {
             count(client, moved);
+            note_over(false);
             if [moved, target.filter(|_| swaps)].into_iter().flatten().any(|found| !found.regular) {
                 critical::section(|| client.directory_renamed());
             }
@@ -316,6 +326,7 @@ unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, 
     });
     match result {
         Ok(Ok(())) => {
+            note_over(from.is_some());
             if swaps && is_of_directory {
                 critical::section(|| client.directory_renamed());
             }

@@ -7,7 +7,7 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use holdfast_board::FileState;
+use holdfast_board::{FileState, kind_of};
 use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use super::room::with_room;
@@ -142,7 +142,9 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     let number = fd as c_int;
     let stat = raw::fstat(number).ok();
     let seen = target::opened(client, announced, stat.as_ref());
-    match adopt(client, number, (stat, seen), flags, created, truncates && !created) {
+    // SAFETY: the kernel has just read the path.
+    let kind = if created { kind_of(unsafe { raw::path(path) }.to_bytes()) } else { 0 };
+    match adopt(client, number, (stat, seen), flags, (created, kind), truncates && !created) {
         Ok(()) => fd,
         Err(errno) => {
             fds::retire(number);
@@ -158,7 +160,7 @@ fn adopt(
     fd: c_int,
     (stat, seen): (Option<raw::Stat>, Option<Seen>),
     flags: c_int,
-    created: bool,
+    (created, kind): (bool, u64),
     truncate: bool,
 ) -> Result<(), Errno> {
     fds::retire(fd);
@@ -182,6 +184,7 @@ fn adopt(
         description.remember_birth(&stat);
         if created {
             description.remember_noted(client.note_change(stat.dev));
+            description.remember_kind(kind);
         }
         let described = fds::describe(fd, index, description);
         match seen {

@@ -46,9 +46,14 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
     // SAFETY: touches no memory.
     let kernel = || check(raw::synced(fd, unsafe { call!(number, fd) })).map(|_| ());
     // The first to ask for a file's durability has it logged.
-    let logs = process::client().is_some_and(holdfast_cache::Client::logs_on_sync);
+    let logging = process::client().filter(|client| client.logs_on_sync());
     let writes = || !matches!(fds::look(fd), Row::Readable);
-    match if logs && writes() { target::of_change(fd) } else { of_sync(fd) } {
+    let target = match logging {
+        Some(client) if unsynced::leaves_first_sync(client, fd) => Target::Kernel,
+        Some(_) if writes() => target::of_change(fd),
+        _ => of_sync(fd),
+    };
+    match target {
         Target::Managed(handle) => {
             let result = match unsynced::log_from_now(handle, fd) {
                 Ok(true) => Ok(()),
