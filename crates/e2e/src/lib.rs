@@ -14,6 +14,7 @@ pub mod pool;
 pub mod proc;
 pub mod random;
 pub mod report;
+pub mod running;
 pub mod storm;
 pub mod tally;
 pub mod transcript;

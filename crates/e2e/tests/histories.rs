@@ -3,18 +3,16 @@
 //! that it is about is taken out: [`every_rule_that_is_taken_out_is_missed`] does so, with a build
 //! that can have deliberate bugs.
 
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Child;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
+use holdfast_e2e::running::{Running, SOON};
 use holdfast_e2e::{canaries, need, report, tally};
 use rustix::process::Signal;
 
@@ -66,81 +64,9 @@ const RULES: [(&str, &str); 36] = [
 /// Nothing is brought to the files by itself within a test.
 const LATE: &str = "--age-max=3600000";
 const BEHIND: [&str; 3] = ["--write-behind=at-once", LATE, "--fence=fanotify"];
-/// What a program or keeper does at once may take so long on a machine that is busy.
-const SOON: Duration = Duration::from_secs(5);
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
-}
-
-/// A run that says lines, and ends with the test.
-struct Running {
-    child: Child,
-    lines: Receiver<String>,
-    family: Vec<u32>,
-}
-
-impl Running {
-    fn start(cmd: &Cmd) -> Self {
-        let mut child = cmd.spawn();
-        let lines = proc::lines(&mut child);
-        Self { child, lines, family: Vec::new() }
-    }
-
-    fn python(pool: &Pool, options: &[&str], script: &str, place: &Path) -> Self {
-        Self::start(&pool.run(options).args(["--", "python3", "-c", script, text(place)]))
-    }
-
-    /// Reads up to the line that begins so.
-    fn until(&mut self, start: &str) -> String {
-        let until = Instant::now() + 2 * SOON;
-        let mut told = String::new();
-        while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            if line.starts_with(start) {
-                self.family = proc::descendants(self.child.id());
-                return line;
-            }
-            told = line;
-        }
-        panic!("the program never said `{start}`, but `{told}` last");
-    }
-
-    /// Ends the program's wait for a line.
-    fn go_on(&mut self) {
-        self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it waits");
-    }
-
-    /// Has everybody stand still, programs first: the kernel asks the keeper before they may open.
-    fn stop_all(&self, pool: &Pool) {
-        let keepers = proc::keepers(&pool.path);
-        let mut programs = proc::descendants(self.child.id());
-        programs.retain(|pid| !keepers.contains(pid));
-        for turn in [&programs, &keepers] {
-            turn.iter().for_each(|pid| proc::signal(*pid, Signal::STOP));
-            wait_until(SOON, "their standstill", || turn.iter().all(|pid| proc::at_rest(*pid)));
-        }
-    }
-
-    /// Kills supervisor, keeper and program.
-    fn kill_all(mut self, pool: &Pool) {
-        let mut gone = proc::keepers(&pool.path);
-        gone.extend(proc::descendants(self.child.id()));
-        drop(self.child.kill());
-        gone.iter().for_each(|pid| proc::kill_hard(*pid));
-        drop(self.child.wait());
-        wait_until(SOON, "the end of those killed", || !gone.iter().any(|pid| proc::alive(*pid)));
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.family.extend(proc::descendants(self.child.id()));
-        drop(self.child.kill());
-        for pid in self.family.iter().filter(|pid| proc::alive(**pid)) {
-            proc::kill_hard(*pid);
-        }
-        drop(self.child.wait());
-    }
 }
 
 /// Lines with their numbers, each said once it is durable.

@@ -8,6 +8,7 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,6 +102,11 @@ impl Keeper {
         }
         let (dev, ino, born) = identity_of(&meta);
         let path = std::fs::read_link(&via).ok()?;
+        // A descriptor from `O_TMPFILE` never learns of the name that its file got.
+        let is_nameless = path.as_os_str().as_bytes().ends_with(b" (deleted)");
+        let named =
+            description.as_ref().filter(|_| is_nameless).and_then(|description| name_of(description).ok());
+        let path = named.unwrap_or(path);
         Some(Candidate { description, via, path, held: None, dev, ino, born })
     }
 
@@ -109,6 +115,13 @@ impl Keeper {
         let client = locked(&self.clients).get(&client).map(|client| Arc::clone(&client.pidfd));
         lease::borrow(&*client.ok_or(io::ErrorKind::NotFound)?, fd as i32)
     }
+}
+
+/// A name of an open file; only who may open files by their handles finds it.
+fn name_of(description: &File) -> io::Result<PathBuf> {
+    let (identity, _) = crate::identity::identify(description)?;
+    let opened = crate::identity::open_by_identity(description, &identity)?;
+    std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 
 /// Whether flags of an open file say that its descriptor can be written to.

@@ -24,6 +24,8 @@ pub const DSYNC: u32 = 1 << 3;
 pub const SYNC: u32 = 1 << 4;
 /// `O_DIRECT`: the kernel alone knows which buffers and offsets will do.
 pub const DIRECT: u32 = 1 << 5;
+/// Its file was opened without a name (`O_TMPFILE`), and is the kernel's until it gets one.
+pub const NAMELESS: u32 = 1 << 6;
 
 const PENDING: u32 = 0;
 const MANAGED: u32 = 1;

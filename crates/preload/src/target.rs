@@ -216,6 +216,18 @@ fn adopt_others(file: FileRef, stat: &raw::Stat) {
     }
 }
 
+/// A file that was opened without a name has one now, and can be managed as any other that was
+/// there before it was opened.
+pub fn note_named(stat: &raw::Stat) {
+    for (_, description) in fds::described(0, c_int::MAX) {
+        let is_it = description.file() == Some((stat.dev, stat.ino));
+        if is_it && description.flags() & descriptions::NAMELESS != 0 {
+            description.remove_flags(descriptions::NAMELESS);
+            description.set_state(State::Pending(Origin::Opened));
+        }
+    }
+}
+
 /// Makes a file that the cache has already the one behind a description.
 pub fn adopt(client: &Client, description: &Description, seen: Seen) {
     // What was reported to others before this open is none of its business.

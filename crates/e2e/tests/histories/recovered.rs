@@ -11,8 +11,9 @@ use holdfast_e2e::disk::{Disk, Kind, give_to};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::wait_until;
 use holdfast_e2e::report;
+use holdfast_e2e::running::Running;
 
-use super::{BEHIND, LATE, Running, text};
+use super::{BEHIND, LATE, text};
 
 const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
 const BYTES: usize = 100_000;

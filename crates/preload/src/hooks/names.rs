@@ -10,6 +10,7 @@ use holdfast_canary::{Canary, on};
 
 use super::room::{self, with_room};
 use crate::raw::{self, call, give_int};
+use crate::target;
 use crate::{critical, process};
 
 type Name = *const c_char;
@@ -381,7 +382,14 @@ unsafe fn link_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
     // SAFETY: the program's path.
     let found = unsafe { find(client, old_dirfd, old, stat_flags) };
     let Some((device, file)) = found.and_then(|found| Some((found.device, found.file?))) else {
-        return noted(client, found.map(|found| found.device), kernel);
+        let result = noted(client, found.map(|found| found.device), kernel);
+        // SAFETY: the program's path.
+        if result == 0
+            && let Ok(stat) = unsafe { raw::fstatat(old_dirfd, old, stat_flags) }
+        {
+            target::note_named(&stat);
+        }
+        return result;
     };
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });

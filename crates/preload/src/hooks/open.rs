@@ -11,7 +11,7 @@ use holdfast_board::{FileState, kind_of};
 use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use super::room::with_room;
-use crate::descriptions::{self, DSYNC, SYNC, WRITE_ONLY};
+use crate::descriptions::{self, DSYNC, NAMELESS, SYNC, State, WRITE_ONLY};
 use crate::fds;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Announced, Target};
@@ -88,7 +88,10 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             // is read.
             let is_of_no_matter = reads && !client.announces_opens() && !client.writes_behind();
             if target::may_write(flags) {
-                fds::retire(number)
+                fds::retire(number);
+                if flags & TMPFILE_BIT != 0 {
+                    describe_nameless(number, flags);
+                }
             } else if may_be_file && is_of_no_matter {
                 fds::note_readable(number);
             } else {
@@ -150,6 +153,22 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             fds::retire(number);
             raw::close(number);
             -(errno.0 as isize)
+        }
+    }
+}
+
+/// Gives a descriptor of a file without a name a row: the file may get a name.
+fn describe_nameless(fd: c_int, flags: c_int) {
+    let Ok(stat) = raw::fstat(fd) else { return };
+    if !stat.regular {
+        return;
+    }
+    if let Some((index, description)) = descriptions::allocate(target::kernel_flags(flags), Origin::Opened) {
+        description.remember_birth(&stat);
+        description.add_flags(NAMELESS);
+        description.set_state(State::Plain);
+        if !fds::describe(fd, index, description) {
+            description.release();
         }
     }
 }
