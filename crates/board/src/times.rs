@@ -5,6 +5,8 @@
 //! As long as it shows the same, nobody else has changed the file, and the row's times are right;
 //! else the kernel's are. Nothing here decides on durability, and nothing is lost with it.
 
+use std::time::Duration;
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// A time of a file, with the kernel's precision; 0 when not known. Later times are larger.
@@ -77,6 +79,9 @@ const FILE_IN_HAND: u64 = 2;
 const PHASES: u64 = 4;
 /// Looks at a row that is being written, which takes some stores.
 const LOOKS_MAX: u32 = 10_000;
+/// The last of them, for which whoever writes it may have to get a processor first.
+const PATIENT_LOOKS: u32 = 50;
+const PATIENCE: Duration = Duration::from_micros(200);
 
 /// What a row says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,10 +147,13 @@ impl TimesRow {
     /// What the row says of this use of its slot; `None` while nothing is known better than by the
     /// kernel.
     pub fn look(&self, generation: u64) -> Option<Account> {
-        for _ in 0..LOOKS_MAX {
+        for number in 0..LOOKS_MAX {
             let version = self.version.load(Ordering::SeqCst);
             if version % 2 == BEING_WRITTEN {
-                crate::sync::spin_loop();
+                match LOOKS_MAX - number {
+                    1..=PATIENT_LOOKS => crate::sync::pause(PATIENCE),
+                    _ => crate::sync::spin_loop(),
+                }
                 continue;
             }
             let time = |word: &AtomicU64| FileTime(word.load(Ordering::SeqCst));
@@ -161,7 +169,7 @@ impl TimesRow {
                 return is_known.then_some(account);
             }
         }
-        // Whoever wrote it died in it.
+        // Whoever wrote it died in it, or stands still.
         None
     }
 
@@ -286,6 +294,22 @@ mod tests {
         assert_eq!(account.times(kernel, changes), kernel);
         assert_eq!(account.times(kernel, Changes { written_ns: 132, ..changes }), both(133));
         assert_eq!(account.owes(), None);
+    }
+
+    #[test]
+    fn who_looks_waits_for_a_writer_that_lost_its_processor() {
+        let (row, changes) = drained();
+        let is_written = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                row.write(AT_REST, || {
+                    is_written.store(true, std::sync::atomic::Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                });
+            });
+            while !is_written.load(std::sync::atomic::Ordering::SeqCst) {}
+            assert_eq!(row.look(3).expect("known").times(both(110), changes), both(100));
+        });
     }
 
     #[test]

@@ -202,7 +202,7 @@ const MANY: &str = "
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-enum { THREADS = 24, FILES = 14, SECONDS = 4 };
+enum { THREADS = 24, FILES = 14, SECONDS = 3 };
 static time_t end;
 static void must(long result, const char *what) {
     if (result < 0) { printf(\"%s: %s\\n\", what, strerror(errno)); exit(1); }

@@ -16,7 +16,8 @@ pub struct Look {
     /// That it had all of them.
     all: Option<Seen>,
     size: u64,
-    account: Account,
+    /// Not known while whoever writes it stands still in that.
+    account: Option<Account>,
     changes: Changes,
 }
 
@@ -25,7 +26,8 @@ impl Look {
     /// look's: then it must be asked again. `before`: an earlier look, made before the kernel was
     /// asked.
     pub fn is_doubtful(&self, kernel: Times, before: Option<&Self>) -> bool {
-        let is_certain = self.hides && (self.account.is_in_hand() || self.account.is_as_left(kernel));
+        let is_about = |account: Account| account.is_in_hand() || account.is_as_left(kernel);
+        let is_certain = self.hides && self.account.is_some_and(is_about);
         let found = |look: &Self| (look.hides, look.all, look.account);
         !is_certain && before.is_none_or(|before| found(before) != found(self))
     }
@@ -37,7 +39,7 @@ impl Look {
 
     /// The times of a file of which the kernel says `kernel`.
     pub fn times(&self, kernel: Times) -> Times {
-        self.account.times(kernel, self.changes)
+        self.account.map_or(kernel, |account| account.times(kernel, self.changes))
     }
 }
 
@@ -56,8 +58,9 @@ impl<N: Nvm> Client<N> {
         let (hides, all) = (self.has_rows(file), row.page_rows.none());
         let changes = row.changes();
         let size = row.size_hint.load(Ordering::SeqCst);
-        let account = self.board.times()[file.slot as usize].look(file.generation)?;
-        self.is_current(file).then_some(Look { hides, all, size, account, changes })
+        let account = self.board.times()[file.slot as usize].look(file.generation);
+        let is_known = self.is_current(file) && (hides || account.is_some());
+        is_known.then_some(Look { hides, all, size, account, changes })
     }
 
     /// The size of a file of which the kernel does not know it.

@@ -150,3 +150,16 @@ fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
     assert!(!bench.client.is_current(bench.place));
     assert!(bench.durable.slots().hints(slot).is_empty() || bench.state() == FileState::Free);
 }
+
+/// A client that was about to bring a file to the disk, when its slot was given back, passed on to
+/// the program that there is no such file: a write ended as "not supported".
+#[test]
+fn a_file_that_was_given_back_needs_no_settling() {
+    let house = super::house("given-back", super::NEVER_MS);
+    let (file, place) = house.create("a");
+    super::write_at(&house.client, place, &file, 0, b"a");
+    let gone = FileRef { generation: place.generation + 1000, ..place };
+    house.client.bypass(gone, Reason::Uncovered).unwrap();
+    house.client.let_go(gone, Reason::Uncovered).unwrap();
+    assert!(house.client.is_current(place), "another use of the slot");
+}

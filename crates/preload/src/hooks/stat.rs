@@ -39,7 +39,8 @@ fn ask(
                 correct(look.size().filter(|_| !on(Canary::SizeUntold)), better);
                 return 0;
             }
-            Known::Nothing => return 0,
+            Known::NoMoreNow if round == 1 => {}
+            Known::NoMoreNow | Known::Nothing => return 0,
         }
     }
     0
