@@ -384,9 +384,8 @@ unsafe fn link_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
     let Some((device, file)) = found.and_then(|found| Some((found.device, found.file?))) else {
         let result = noted(client, found.map(|found| found.device), kernel);
         // SAFETY: the program's path.
-        if result == 0
-            && let Ok(stat) = unsafe { raw::fstatat(old_dirfd, old, stat_flags) }
-        {
+        let linked = unsafe { raw::fstatat(old_dirfd, old, stat_flags) };
+        if let (0, Ok(stat)) = (result, linked) {
             target::note_named(&stat);
         }
         return result;
