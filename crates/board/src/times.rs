@@ -303,11 +303,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 row.write(AT_REST, || {
-                    is_written.store(true, std::sync::atomic::Ordering::SeqCst);
+                    is_written.store(true, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(5));
                 });
             });
-            while !is_written.load(std::sync::atomic::Ordering::SeqCst) {}
+            while !is_written.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
             assert_eq!(row.look(3).expect("known").times(both(110), changes), both(100));
         });
     }
