@@ -1,8 +1,10 @@
-//! Notices that somebody starts the program `umount`, and lets go of what the keeper has open.
+//! Notices that somebody starts the program `umount`, and lets go of files of which nothing is
+//! pending.
 //!
 //! A notice, not a permission: everybody on the machine uses that program, and nobody may have to
-//! wait for a keeper, which may stand still. So it is a race, which the keeper wins if nothing is
-//! pending on the file system: the program has to be loaded before it unmounts anything.
+//! wait for a keeper, which may stand still. So it is a race, which the keeper wins: the program has
+//! to be loaded before it unmounts anything. Must bring nothing to the disk, since the file system
+//! may be another one, and is unmounted all the time on some machines.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -31,7 +33,7 @@ fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
         let heard = reader.next().is_ok();
         while heard && !reader.is_buffer_empty() && reader.next().is_ok() {}
         let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
-        keeper.durable.let_go_unused();
+        keeper.durable.retire_unused();
     }
 }
 
