@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::{FileState, LedgerRow, NO_SIZE, ownership_print};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{HintKind, MARK_REMOVED, MARK_VOID};
+use holdfast_pool::{MARK_REMOVED, MARK_VOID};
 
 use super::{Durable, ManagedFile, Writers, locked};
 use crate::disk::{Disk, DiskFile, Stat};
@@ -68,7 +68,7 @@ impl Seen {
 
 impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Somebody changed something on a file system whom no client announced: it is pending there.
-    fn note_foreign(&self, file: &ManagedFile<D::File>) {
+    pub(super) fn note_foreign(&self, file: &ManagedFile<D::File>) {
         // It was done while we lived: recovery is not to take it for a change after the crash.
         self.beat();
         // What is pending before it is committed with it.
@@ -376,12 +376,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !self.hold(file)? {
             return Ok(());
         }
-        let followed = self.moved_to(file).map_or(Ok(()), |path| {
-            if !on(Canary::MovesUncounted) {
-                self.note_foreign(file);
-            }
-            self.push_name(file, HintKind::Name, &path)
-        });
+        let followed = self.moved_to(file).map_or(Ok(()), |path| self.follow_name(file, &path));
         self.let_go(file);
         followed
     }

@@ -147,7 +147,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 && self.moved_to(&file).is_some()
                 && matches!(self.try_hold(&file), Ok(true))
             {
-                let followed = self.moved_to(&file).map(|path| self.push_name(&file, HintKind::Name, &path));
+                let followed = self.moved_to(&file).map(|path| self.follow_name(&file, &path));
                 row.unlock_exclusive(KEEPER_ID);
                 if let Some(Err(error)) = followed {
                     let path = file.meta().path.display().to_string();
@@ -164,10 +164,19 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     pub(super) fn hold_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let moved = self.moved_to(file);
         if let Some(path) = &moved {
-            self.push_name(file, HintKind::Name, path)?;
+            self.follow_name(file, path)?;
         }
         let path = file.meta().path.clone();
         if self.stands_at(file, &path) { Ok(moved.is_some()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
+
+    /// Gives the slot of a file the name that it has now. Perhaps nobody has heard yet of who gave it
+    /// that name: it is pending before the slot hides that it is another one.
+    pub(super) fn follow_name(&self, file: &ManagedFile<D::File>, path: &Path) -> io::Result<()> {
+        if !on(Canary::MovesUncounted) {
+            self.note_foreign(file);
+        }
+        self.push_name(file, HintKind::Name, path)
     }
 
     /// Where a file stands now, if that is not where it was last.

@@ -52,3 +52,21 @@ fn a_file_without_a_name_is_logged_no_more() {
         assert!(!house.client.is_current(place), "its slot is free");
     }
 }
+
+/// A round gave the slot the name that the file has now, before anybody had heard who gave it that
+/// name: then it was nobody's, and the next sync was absorbed though a crash took the move back.
+#[test]
+fn a_move_that_a_round_comes_upon_is_pending() {
+    let house = house("come-upon", NEVER_MS);
+    let directory = File::open(house.directory.path()).unwrap();
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, b"a");
+    house.commit();
+    let board = house.client.board();
+    let ledger = board.header().ledger(directory.metadata().unwrap().dev()).unwrap();
+    assert!(ledger.is_clean());
+    // As an outsider would of whom nobody has heard.
+    std::fs::rename(house.directory.path().join("a"), house.directory.path().join("b")).unwrap();
+    house.client.directory_renamed();
+    assert!(!ledger.is_clean());
+}
