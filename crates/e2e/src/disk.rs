@@ -130,6 +130,13 @@ impl Disk {
         Cmd::new("umount").arg(&self.root).output().status.success()
     }
 
+    /// Whether the kernel still has the file system, as far as it shows that.
+    fn is_alive(&self) -> bool {
+        let device = self.device();
+        let name = Path::new(&*device).file_name().unwrap_or_default();
+        ["ext4", "xfs"].iter().any(|kind| Path::new("/sys/fs").join(kind).join(name).exists())
+    }
+
     /// Whether a cut is an instant: what a sync said before it is true, whoever was writing.
     ///
     /// The ioctl is none: an fsync under way in the kernel may be told of success (one cut in
@@ -160,6 +167,9 @@ impl Disk {
             &format!("umount of {} ({})", self.root.display(), self.users()),
             || self.unmount(),
         );
+        // A process in a mount namespace of its own may have a copy of the mount from before: a file
+        // system that is mounted again then is the one that the cut shut down.
+        wait_until(Duration::from_secs(20), "the end of its last mount", || !self.is_alive());
         if let Power::Disk(disk) = &self.power {
             // A new device: the old one may remember what the disk forgot.
             self.detach();
