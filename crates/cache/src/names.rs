@@ -119,8 +119,8 @@ impl<N: Nvm> Client<N> {
         if !self.board.lock_file(file.slot, self.id) {
             return;
         }
-        // What was written since the removal was announced. If the disk refuses it, or the keeper is
-        // dead, its writers are told.
+        // What was written since the removal was announced. If the disk refuses it, or the keeper
+        // is dead, its writers are told.
         if self.settle_if_live(file, true).is_ok() {
             let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
         }

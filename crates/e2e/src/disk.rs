@@ -167,8 +167,8 @@ impl Disk {
             &format!("umount of {} ({})", self.root.display(), self.users()),
             || self.unmount(),
         );
-        // A process in a mount namespace of its own may have a copy of the mount from before: a file
-        // system that is mounted again then is the one that the cut shut down.
+        // A process in a mount namespace of its own may have a copy of the mount from before: a
+        // file system that is mounted again then is the one that the cut shut down.
         wait_until(Duration::from_secs(20), "the end of its last mount", || !self.is_alive());
         if let Power::Disk(disk) = &self.power {
             // A new device: the old one may remember what the disk forgot.

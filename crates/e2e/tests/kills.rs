@@ -15,7 +15,7 @@ use holdfast_e2e::workload::sqlite::{DELETE, WAL, WAL_INOTIFY};
 fn storm(name: &str, kind: Kind, rounds: u64, mut workload: impl FnMut(u64) -> Box<dyn Workload>) {
     let disk = Disk::new(kind);
     let mut storm = Storm::new(&disk, name);
-    for _ in 0..rounds * random::rounds() {
+    while storm.goes_on(rounds * random::rounds()) {
         let workload = workload(storm.random());
         storm.kill(&*workload);
     }

@@ -9,7 +9,8 @@ use holdfast_keeper::disk::{Disk, OsDisk};
 use holdfast_media::Nvm;
 use holdfast_pool::{
     CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
-    SEGMENT_HEADER_BYTES, SPILL_HEADER_BYTES, SpillHeader, VERSION, encode, segment_seed,
+    SEGMENT_HEADER_BYTES, SPILL_HEADER_BYTES, SUPERBLOCK_COPY_OFFSET, SpillHeader, VERSION, encode,
+    segment_seed,
 };
 
 use crate::choices::Choices;
@@ -118,9 +119,6 @@ pub fn segment(choices: &mut Choices<'_>) -> (Ram, Layout) {
     (ram, layout)
 }
 
-/// Where the superblock's copy stands.
-const COPY_OFFSET: u64 = 6144;
-
 /// Any superblock and copy, on media of any size.
 pub fn superblock(choices: &mut Choices<'_>) -> Ram {
     let pool_bytes = match choices.upto(2) {
@@ -148,9 +146,9 @@ pub fn superblock(choices: &mut Choices<'_>) -> Ram {
     put32(&mut raw, 124, if choices.once_in(8) { crc ^ 1 } else { crc });
     let ram = Ram::new(media_bytes);
     ram.put(0, &raw);
-    if choices.once_in(2) && media_bytes >= COPY_OFFSET + 128 {
-        ram.put(COPY_OFFSET, &raw);
-        let (place, at) = (choices.upto(1) * COPY_OFFSET, choices.upto(127));
+    if choices.once_in(2) && media_bytes >= SUPERBLOCK_COPY_OFFSET + 128 {
+        ram.put(SUPERBLOCK_COPY_OFFSET, &raw);
+        let (place, at) = (choices.upto(1) * SUPERBLOCK_COPY_OFFSET, choices.upto(127));
         ram.put(place + at, &[choices.number() as u8]);
     }
     ram.take_stores();

@@ -220,7 +220,8 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         Ask::Room => {
             let own = args[0] == 1;
             if !own {
-                // What others removed, too. A full disk is no time to bring changes of content to it.
+                // What others removed, too. A full disk is no time to bring changes of content to
+                // it.
                 keeper.hear(Scope::Told);
                 keeper.durable.see_removals();
             }

@@ -2,9 +2,9 @@
 //! pending.
 //!
 //! A notice, not a permission: everybody on the machine uses that program, and nobody may have to
-//! wait for a keeper, which may stand still. So it is a race, which the keeper wins: the program has
-//! to be loaded before it unmounts anything. Must bring nothing to the disk, since the file system
-//! may be another one, and is unmounted all the time on some machines.
+//! wait for a keeper, which may stand still. So it is a race, which the keeper wins: the program
+//! has to be loaded before it unmounts anything. Must bring nothing to the disk, since the file
+//! system may be another one, and is unmounted all the time on some machines.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

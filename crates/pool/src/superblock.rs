@@ -14,9 +14,9 @@ pub const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 const RAW_BYTES: u64 = size_of::<Raw>() as u64;
-/// Where the copy stands in the page of words: media fail by whole pages, so it is in another page
+/// Where the copy stands, in the page of words: media fail by whole pages, so it is in another page
 /// than the superblock.
-const COPY_OFFSET: u64 = 2048;
+pub const SUPERBLOCK_COPY_OFFSET: u64 = PAGE_BYTES + 2048;
 /// Every word of the words page stands alone in a cache line, so one flush never carries another.
 const LINE_BYTES: u64 = 64;
 
@@ -78,7 +78,7 @@ pub enum FormatError {
 /// here before is no pool any more from the moment on at which its superblock is gone, so the copy
 /// goes first; of the new pool the superblock comes last but its copy.
 pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u64) -> Superblock {
-    put(nvm, copy_offset(layout), &[0; RAW_BYTES as usize]);
+    put(nvm, SUPERBLOCK_COPY_OFFSET, &[0; RAW_BYTES as usize]);
     put(nvm, layout.offset(Zone::Superblock), &[0; RAW_BYTES as usize]);
     let zeros = [0u8; 4096];
     let mut at = layout.offset(Zone::Words);
@@ -103,7 +103,7 @@ pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u
 pub fn open(nvm: &impl Nvm) -> Result<Superblock, FormatError> {
     match open_at(nvm, 0) {
         Err(error @ (FormatError::NotAPool | FormatError::Damaged(_))) => {
-            open_at(nvm, PAGE_BYTES + COPY_OFFSET).map_err(|of_copy| match of_copy {
+            open_at(nvm, SUPERBLOCK_COPY_OFFSET).map_err(|of_copy| match of_copy {
                 FormatError::Version { .. } | FormatError::Truncated { .. } => of_copy,
                 FormatError::NotAPool | FormatError::Damaged(_) => error,
             })
@@ -117,7 +117,7 @@ pub fn open(nvm: &impl Nvm) -> Result<Superblock, FormatError> {
 pub fn mend(nvm: &impl Nvm, superblock: &Superblock) -> bool {
     let (raw, blank) = (superblock.encode(), [0u8; RAW_BYTES as usize]);
     let mut is_mended = false;
-    for (at, may_be_blank) in [(0, false), (copy_offset(&superblock.layout), true)] {
+    for (at, may_be_blank) in [(0, false), (SUPERBLOCK_COPY_OFFSET, true)] {
         let mut found = blank;
         nvm.read(at, &mut found);
         if found != raw.as_bytes() {
@@ -126,10 +126,6 @@ pub fn mend(nvm: &impl Nvm, superblock: &Superblock) -> bool {
         }
     }
     is_mended
-}
-
-fn copy_offset(layout: &Layout) -> u64 {
-    layout.offset(Zone::Words) + COPY_OFFSET
 }
 
 fn put(nvm: &impl Nvm, at: u64, bytes: &[u8]) {

@@ -9,18 +9,28 @@ use std::fmt::Write;
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
     FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, Life, MARK_CREATED, Mount, Ownership,
-    POOL_BYTES_MIN, Parent, SLOT_BYTES, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open,
-    set_segment_generation,
+    POOL_BYTES_MIN, Parent, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Slots, SpillHeader, Stamp, Taken, Words,
+    Zone, format, mend, open, set_segment_generation,
 };
 
 /// Media in ordinary memory.
 struct Memory(RefCell<Vec<u8>>);
 
-/// Media that opens the pool after every write: what a machine that stops there would find.
+/// Media that opens the pool after every write, as a machine would find it that stops there and has
+/// lost what was not fenced but for this write.
 struct Watched {
     memory: Memory,
-    opened: RefCell<Vec<Result<[u8; 16], FormatError>>>,
+    /// The pages that say whether it is a pool, as they were fenced last.
+    fenced: Memory,
+    /// Where was written, and which pool that left.
+    opened: RefCell<Vec<(u64, Found)>>,
 }
+
+/// The pool's uuid, or why it is none.
+type Found = Result<[u8; 16], FormatError>;
+
+/// The superblock's page and that of the words.
+const HEAD_BYTES: usize = 8192;
 
 impl Nvm for Watched {
     fn len(&self) -> u64 {
@@ -33,7 +43,11 @@ impl Nvm for Watched {
 
     fn write(&self, offset: u64, bytes: &[u8]) {
         self.memory.write(offset, bytes);
-        self.opened.borrow_mut().push(open(&self.memory).map(|superblock| superblock.uuid));
+        let found = Memory(RefCell::new(self.fenced.0.borrow().clone()));
+        if offset < HEAD_BYTES as u64 {
+            found.write(offset, bytes);
+        }
+        self.opened.borrow_mut().push((offset, open(&found).map(|superblock| superblock.uuid)));
     }
 
     fn write_streaming(&self, offset: u64, src: Bytes<'_>, crc: u32) -> u32 {
@@ -50,7 +64,9 @@ impl Nvm for Watched {
 
     fn flush(&self, _offset: u64, _len: u64) {}
 
-    fn fence(&self) {}
+    fn fence(&self) {
+        self.fenced.write(0, &self.memory.0.borrow()[..HEAD_BYTES]);
+    }
 }
 
 impl Nvm for Memory {
@@ -212,16 +228,20 @@ fn superblock_and_copy_stand_for_each_other() {
         }
     }
     memory.write(40, b"xx");
-    memory.write(6144 + 40, b"xx");
+    memory.write(SUPERBLOCK_COPY_OFFSET + 40, b"xx");
     assert!(matches!(open(&memory), Err(FormatError::Damaged(_))));
 }
 
 #[test]
 fn a_formatting_that_stops_leaves_one_pool_or_none() {
     let (old, new) = (*b"the old one's id", *b"the new one's id");
-    let watched = Watched { memory: formatted(old), opened: RefCell::new(Vec::new()) };
+    let (memory, fenced) = (formatted(old), formatted(old));
+    let watched = Watched { memory, fenced, opened: RefCell::new(Vec::new()) };
     format(&watched, &Layout::new(POOL_BYTES_MIN).unwrap(), new, 1_700_000_001);
-    let mut opened = watched.opened.into_inner();
-    opened.dedup();
-    assert_eq!(opened, [Ok(old), Err(FormatError::NotAPool), Ok(new)]);
+    let opened = watched.opened.into_inner();
+    let mut pools: Vec<_> = opened.iter().map(|(_, pool)| pool.clone()).collect();
+    pools.dedup();
+    assert_eq!(pools, [Ok(old), Err(FormatError::NotAPool), Ok(new)]);
+    let harmed = opened.iter().find(|(at, pool)| *at >= HEAD_BYTES as u64 && pool.is_ok());
+    assert_eq!(harmed, None, "written beside a pool that opens");
 }

@@ -144,8 +144,6 @@ pub enum Known {
     Nothing,
     /// It is to be asked again: it may have answered before or after what was found here.
     Perhaps(Look),
-    /// The same, and no more than the kernel knows by now: it may have answered before it knew.
-    NoMoreNow,
     /// More, for a file of which it says this.
     More(Look),
 }
@@ -157,9 +155,7 @@ pub fn look(dev: u64, ino: u64, times: Times, before: Option<&Look>) -> Known {
     let Some(client) = process::client().filter(|client| client.knows_better()) else {
         return Known::Nothing;
     };
-    let Some(seen) = client.find(dev, ino) else { return Known::Nothing };
-    match client.look(seen.file) {
-        None if client.writes_behind() => Known::NoMoreNow,
+    match client.find(dev, ino).and_then(|seen| client.look(seen.file)) {
         None => Known::Nothing,
         Some(look) if look.is_doubtful(times, before) => Known::Perhaps(look),
         Some(look) => Known::More(look),

@@ -161,7 +161,11 @@ pub fn child(arguments: &[&str], limit: Duration) -> anyhow::Result<Fate> {
     let said = String::from_utf8_lossy(&output.stderr);
     let mut lines = said.lines().skip_while(|line| !line.contains("panicked at"));
     let place = lines.next().with_context(|| format!("{arguments:?}: {} {said}", output.status))?;
-    let what = format!("panic: {} ({})", lines.next().unwrap_or_default(), place.trim());
+    let what = format!(
+        "an assertion: {} ({})",
+        lines.next().unwrap_or_default(),
+        place.rsplit("panicked at ").next().unwrap_or_default()
+    );
     Ok(Fate { caught: true, images: 0, seconds: begun.elapsed().as_secs_f64(), what, again: String::new() })
 }
 

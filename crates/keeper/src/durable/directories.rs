@@ -130,8 +130,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         watched.note(path, |balance| balance.removed -= i64::from(balance.removed > 0));
     }
 
-    /// Whether the notice of a removal that was made is there: the kernel queues it after the name is
-    /// gone, and before the call returns. True where none is to come.
+    /// Whether the notice of a removal that was made is there: the kernel queues it after the name
+    /// is gone, and before the call returns. True where none is to come.
     pub(super) fn is_noticed(&self, path: &Path) -> bool {
         let mut watched = locked(&self.watched);
         watched.take_notices(&self.disk);

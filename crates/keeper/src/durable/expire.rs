@@ -147,14 +147,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         true
     }
 
-    /// Lets go of files that nobody has open for writing and of which nothing is pending. Never waits
-    /// for who has a file.
+    /// Lets go of files that nobody has open for writing and of which nothing is pending. Never
+    /// waits for who has a file.
     pub fn retire_unused(&self) {
         self.managed().iter().for_each(|file| _ = self.retire(file));
     }
 
-    /// Lets go of everything but files that somebody has open for writing: what is pending is brought
-    /// to the disk, and nothing of ours keeps a file system busy. Never waits for who has a file.
+    /// Lets go of everything but files that somebody has open for writing: what is pending is
+    /// brought to the disk, and nothing of ours keeps a file system busy. Never waits for who has a
+    /// file.
     pub fn let_go_unused(&self) {
         if self.managed().is_empty() && locked(&self.removing).is_empty() && !self.has_graves() {
             return;

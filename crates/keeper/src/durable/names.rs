@@ -170,8 +170,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if self.stands_at(file, &path) { Ok(moved.is_some()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
-    /// Gives the slot of a file the name that it has now. Perhaps nobody has heard yet of who gave it
-    /// that name: it is pending before the slot hides that it is another one.
+    /// Gives the slot of a file the name that it has now. Perhaps nobody has heard yet of who gave
+    /// it that name: it is pending before the slot hides that it is another one.
     pub(super) fn follow_name(&self, file: &ManagedFile<D::File>, path: &Path) -> io::Result<()> {
         if !on(Canary::MovesUncounted) {
             self.note_foreign(file);

@@ -64,8 +64,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !file.held().is_removed() && !on(Canary::RemovalAssumed) {
             return false;
         }
-        // Before its notice the removal would count for nothing, and the notice for somebody else's.
-        // One that was taken off with a sync of the directory does not come again.
+        // Before its notice the removal would count for nothing, and the notice for somebody
+        // else's. One that was taken off with a sync of the directory does not come again.
         let is_noticed = meta.unlinking.as_ref().is_none_or(|path| self.is_noticed(path));
         if !is_noticed && meta.looks_for_notice < LOOKS_FOR_NOTICE {
             meta.looks_for_notice += 1;

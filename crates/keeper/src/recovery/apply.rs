@@ -4,7 +4,7 @@
 //! the log's records of it are given up (invariant 2), so a crash between any two steps leaves
 //! either the records or the effect, and the next recovery goes on from there (invariant 8).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use holdfast_board::FileTime;
@@ -39,6 +39,8 @@ pub(super) struct Applier<'a, N, D> {
     pub(super) clocks: Clocks,
     /// Directories synced since recovery began.
     pub(super) synced: HashSet<Vec<u8>>,
+    /// How files looked before they were replayed into.
+    pub(super) before: HashMap<u32, Stat>,
 }
 
 impl<N: Nvm, D: Disk> Applier<'_, N, D> {
@@ -118,8 +120,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Replays into the slot's own file, wherever it is now.
     pub(super) fn replay(&mut self, file: &SlotFile, witness: Witness) -> io::Result<()> {
         let found = locate(self.disk, file, Others::NONE).same.ok_or_else(gone)?;
-        let (target, before) = (to_write(&found)?, found.stat);
-        self.take_in_hand(file, &before, witness);
+        let target = to_write(&found)?;
+        // Not as an earlier try left it that found no room.
+        let before = *self.before.entry(file.slot).or_insert(found.stat);
+        self.take_in_hand(file, &found.stat, witness);
         let written = self.write_records(file.slot, &target, Some(before));
         if let Err(error) = written.and_then(|()| self.sync_names(file, &found)) {
             self.let_go(file, &target);

@@ -11,9 +11,10 @@
 //! the outcome is written, in ascending order and each byte once. That is the same: writes neither
 //! read the file nor make it shorter, so after any order of them a byte holds what the newest write
 //! put there (which [`newest_pieces`] finds), and the size is the larger of what it was and the
-//! farthest end. What a later truncation cuts is not written. A crash in between leaves one more mixture of effects of these records, whatever
-//! part of it the disk has begun with; the records stay in the log until the sync has succeeded, so
-//! the next recovery starts over with the same records and writes the same bytes.
+//! farthest end. What a later truncation cuts is not written. A crash in between leaves one more
+//! mixture of effects of these records, whatever part of it the disk has begun with; the records
+//! stay in the log until the sync has succeeded, so the next recovery starts over with the same
+//! records and writes the same bytes.
 
 use std::io;
 

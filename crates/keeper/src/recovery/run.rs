@@ -674,6 +674,7 @@ pub(super) fn recover(
         progress: &mut tell,
         clocks: plan.clocks,
         synced: HashSet::new(),
+        before: HashMap::new(),
     };
     let mut aside = HashSet::new();
     for planned in &plan.files {

@@ -28,9 +28,9 @@ fn a_removal_that_a_real_sync_covered_hides_no_other() {
     assert_eq!(sync_directory(&house, &directory), "real", "somebody else removed it");
 }
 
-/// A removal that no slot holds, because something else was pending, left the slot to a file without
-/// a name. What its program wrote to it afterwards was logged, and a crash later recovery missed the
-/// file, or found another one at its name.
+/// A removal that no slot holds, because something else was pending, left the slot to a file
+/// without a name. What its program wrote to it afterwards was logged, and a crash later recovery
+/// missed the file, or found another one at its name.
 #[test]
 fn a_file_without_a_name_is_logged_no_more() {
     for is_written in [false, true] {

@@ -1,5 +1,6 @@
 //! What is refused as a pool, who owns one, and what formatting spares.
 
+use holdfast_pool::SUPERBLOCK_COPY_OFFSET;
 use std::fs;
 use std::path::Path;
 
@@ -37,7 +38,9 @@ fn bad_pools_are_refused_with_a_reason() {
     assert!(with(&|bytes| bytes.truncate(100)).contains("not a Holdfast pool"));
     // The copy stands for a superblock that is damaged alone.
     let both = |at: usize, value: u8| {
-        with(&move |bytes| [0, 6144].into_iter().for_each(|base| bytes[base + at] = value))
+        with(&move |bytes| {
+            [0, SUPERBLOCK_COPY_OFFSET].into_iter().for_each(|base| bytes[base as usize + at] = value)
+        })
     };
     assert!(both(0, 0).contains("not a Holdfast pool"));
     assert!(both(8, 9).contains("damaged"));

@@ -39,8 +39,7 @@ fn ask(
                 correct(look.size().filter(|_| !on(Canary::SizeUntold)), better);
                 return 0;
             }
-            Known::NoMoreNow if round == 1 => {}
-            Known::NoMoreNow | Known::Nothing => return 0,
+            Known::Nothing => return 0,
         }
     }
     0
