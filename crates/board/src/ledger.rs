@@ -4,9 +4,10 @@
 //! A journal commits a prefix: with one change it makes durable all that were made before it, and
 //! programs rely on that. What Holdfast makes durable by itself must therefore extend what the file
 //! system has committed, and a sync is absorbed only while nothing is pending (invariants 9 and
-//! 10). A row counts what is pending and knows one way to make it nothing: a commit of the file
-//! system that began after the changes (invariant 11). It never guesses: what nobody told it of is
-//! not in it.
+//! 10). A row counts what is pending and knows one way to make all of it nothing: a commit of the
+//! file system that began after the changes (invariant 11). One change by itself is done with when a
+//! slot holds it, or, if it is a file's creation, when the program's own sync of that file made it
+//! durable. It never guesses: what nobody told it of is not in it.
 //!
 //! ```text
 //!              note                    begin                  end(true)
@@ -29,6 +30,9 @@ pub(crate) const LEDGER_ROWS: usize = 16;
 const COMMITTING: u64 = 1 << 31;
 const PENDING: u64 = COMMITTING - 1;
 const EPOCH: u64 = 1 << 32;
+
+/// Of so many times what a commit takes, one is for commits that serve one file alone.
+const REST: u64 = 64;
 
 /// When a change was noted: between which two commits of its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,9 @@ pub struct LedgerRow {
     files: AtomicU32,
     /// A sync was made really because changes are pending: the keeper had better commit.
     is_wanted: AtomicU32,
+    /// Nanoseconds of the monotonic clock before which no commit is worth while that serves one
+    /// file's first sync alone.
+    quiet_until_ns: AtomicU64,
 }
 
 impl LedgerRow {
@@ -95,7 +102,7 @@ impl LedgerRow {
     }
 
     /// Whether it has managed files.
-    pub(crate) fn is_in_use(&self) -> bool {
+    pub fn is_in_use(&self) -> bool {
         self.files.load(Ordering::SeqCst) != 0
     }
 
@@ -111,7 +118,7 @@ impl LedgerRow {
         Epoch((before / EPOCH) as u32)
     }
 
-    /// A change that was noted once, in `epoch`, is held by a slot now. One that a commit has taken
+    /// A change that was noted once, in `epoch`, is held by a slot now, or durable. One that a commit has taken
     /// up since is no longer counted by itself: nothing happens then.
     pub fn hold(&self, epoch: Epoch) {
         self.update(|word| {
@@ -173,6 +180,25 @@ impl LedgerRow {
         }
     }
 
+    /// A commit was made, which took so long.
+    pub fn rest(&self, took_ns: u64) {
+        self.rest_at(now_ns(), took_ns);
+    }
+
+    fn rest_at(&self, now_ns: u64, took_ns: u64) {
+        self.quiet_until_ns.store(now_ns.saturating_add(took_ns.saturating_mul(REST)), Ordering::Relaxed);
+    }
+
+    /// Whether the last commit is so short a time ago that another one had better not serve one
+    /// file's first sync alone.
+    pub fn rests(&self) -> bool {
+        self.rests_at(now_ns())
+    }
+
+    fn rests_at(&self, now_ns: u64) -> bool {
+        now_ns < self.quiet_until_ns.load(Ordering::Relaxed)
+    }
+
     /// Asks the keeper for a commit when it has time.
     pub fn want(&self) {
         self.is_wanted.store(1, Ordering::SeqCst);
@@ -193,6 +219,12 @@ impl LedgerRow {
             }
         }
     }
+}
+
+/// The monotonic clock.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -225,6 +257,16 @@ mod tests {
         row.hold(before);
         row.end(true);
         assert!(!row.is_clean() && row.is_clean_but(Some(during)) && !row.is_clean_but(Some(before)));
+    }
+
+    #[test]
+    fn after_a_commit_there_is_a_rest() {
+        let row = LedgerRow::default();
+        assert!(!row.rests_at(0) && !row.rests_at(1000));
+        row.rest_at(1000, 10);
+        assert!(row.rests_at(1000 + 10 * REST - 1) && !row.rests_at(1000 + 10 * REST));
+        row.rest_at(u64::MAX - 1, u64::MAX);
+        assert!(row.rests_at(u64::MAX - 1));
     }
 
     #[test]

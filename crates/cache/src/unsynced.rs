@@ -12,7 +12,7 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Epoch, FileRow, FileState, LedgerRow, NO_SIZE, pause};
+use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -74,6 +74,31 @@ impl<N: Nvm> Client<N> {
         let row = self.row(file);
         let (dev, ino) = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
         if self.is_current(file) { self.pass(dev, ino, raw) } else { None }
+    }
+
+    /// Whether a file that has no row, of which only the creation may be noted (`noted`), had better
+    /// not be logged from a sync of it on: something else is pending on its file system, which would
+    /// have to be committed for that file alone, and once more for the next one.
+    pub fn is_crowded(&self, device: u64, noted: Option<Epoch>) -> bool {
+        let header = self.board.header();
+        let Some(ledger) = header.ledger(device).filter(|ledger| ledger.is_in_use()) else { return false };
+        if ledger.is_clean_but(noted) {
+            return false;
+        }
+        if ledger.commits() == Commits::ByFile {
+            ledger.want();
+            header.wake_idle_expirer();
+            return true;
+        }
+        ledger.rests()
+    }
+
+    /// A file without a row was synced, so its creation is on the disk, which was noted in `noted`.
+    pub fn note_synced(&self, device: u64, noted: Epoch) {
+        let ledger = self.board.header().ledger(device);
+        if let Some(ledger) = ledger.filter(|ledger| ledger.commits() == Commits::InOrder) {
+            ledger.hold(noted);
+        }
     }
 
     /// Whether the file is left to the kernel now.

@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::{locate, preload};
+use crate::{locate, preload, user};
 
 /// The one line a keeper says on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ pub fn start(config: &KeeperConfig) -> anyhow::Result<Started> {
     let mut command = Command::new(locate::executable()?);
     command.arg("keeper").stdin(Stdio::piped()).stdout(Stdio::piped());
     // In a run inside a run the keeper must not become a client of the outer keeper.
-    command.env_remove("HOLDFAST_SOCKET");
+    command.env_remove("HOLDFAST_SOCKET").env_remove(user::WATCH_VARIABLE);
     command.env("LD_PRELOAD", preload::without_library(&std::env::var_os("LD_PRELOAD").unwrap_or_default()));
     let mut child = command.spawn().context("cannot start the keeper")?;
     let mut input = child.stdin.take().expect("it was asked for");

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::args::{Behind, Fence, RunArgs};
 use crate::sizes::human_bytes;
-use crate::{format, locate};
+use crate::{format, locate, user};
 
 /// What the keeper is told, from the command line.
 pub fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
@@ -35,6 +35,7 @@ pub fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
         temporary: args.pool.is_none() && args.spill.is_none(),
         exclusive: exclusive.collect::<Result<_, _>>()?,
         fence: args.fence.map_or(plain.fence, Into::into),
+        watch: std::env::var(user::WATCH_VARIABLE).ok(),
         include: args.include.clone(),
         exclude: args.exclude.clone(),
         batch_bytes_min: args.batch_min.unwrap_or(0),

@@ -18,7 +18,7 @@ use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, recover};
 use holdfast_keeper::status::Summary;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::args::RunArgs;
+use crate::args::{Fence, RunArgs};
 use crate::keeper_process::{self, Started};
 use crate::program::{self, Refused};
 use crate::recover::advice;
@@ -38,7 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The `run` subcommand.
 pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     if let Some(user) = &args.user {
-        user::become_user(user)?;
+        user::become_user(user, matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify)))?;
     }
     let name = args.program.first().expect("the parser asks for one");
     let path = program::resolve(name)?;
@@ -295,7 +295,7 @@ fn spawn(
         preloaded.push(":");
         preloaded.push(ours);
     }
-    command.env("LD_PRELOAD", preloaded).env("HOLDFAST_SOCKET", socket);
+    command.env("LD_PRELOAD", preloaded).env("HOLDFAST_SOCKET", socket).env_remove(user::WATCH_VARIABLE);
     signals.give_to(&mut command);
     command.spawn().map_err(|error| {
         Refused::Unusable { program: name.to_string_lossy().into_owned(), reason: error.to_string() }.into()

@@ -1,19 +1,26 @@
 //! Becoming another user before anything is made or opened: what Holdfast does for a program it
-//! does as the user that the program runs as, because a keeper serves one.
+//! does as the user that the program runs as, because a keeper serves one. What needs root, and only
+//! that, stays behind as a program of its own: the watch.
 
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::locate;
+use crate::{locate, preload, report};
+
+/// Under which name the watch listens, for who is started anew.
+pub const WATCH_VARIABLE: &str = "HOLDFAST_WATCH";
+/// The watch lies beside this executable.
+const WATCH: &str = "holdfast-watch";
 
 /// Starts this very command anew as `name`, so that nothing of root is left in the process; returns
-/// when that is who runs it.
-pub fn become_user(name: &str) -> anyhow::Result<()> {
+/// when that is who runs it. With `watched` root's watch is started before.
+pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
     let uid = Uid::from_raw(numbers(name, "-u")?.first().copied().context("it has no number")?);
     if geteuid() == uid {
         return Ok(());
@@ -23,6 +30,15 @@ pub fn become_user(name: &str) -> anyhow::Result<()> {
     }
     let gid = Gid::from_raw(numbers(name, "-g")?.first().copied().context("it has no group")?);
     let groups: Vec<Gid> = numbers(name, "-G")?.into_iter().map(Gid::from_raw).collect();
+    let watch = if watched {
+        start_watch(uid, gid)
+            .inspect_err(|error| {
+                report::say(&format!("root's watch is missing, so outsiders are only noticed: {error:#}"));
+            })
+            .ok()
+    } else {
+        None
+    };
     // These change one thread alone, and there is no other.
     let threads = std::fs::read_dir("/proc/self/task").context("cannot see its own threads")?.count();
     ensure!(threads == 1, "cannot become user {name} with {threads} threads");
@@ -32,8 +48,31 @@ pub fn become_user(name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot become user {name}"))?;
     let line: Vec<OsString> = std::env::args_os().skip(1).collect();
     let executable = locate::executable()?;
-    let failed = Command::new(&executable).args(line).exec();
+    let mut command = Command::new(&executable);
+    command.args(line);
+    match watch {
+        Some(name) => command.env(WATCH_VARIABLE, name),
+        None => command.env_remove(WATCH_VARIABLE),
+    };
+    let failed = command.exec();
     Err(failed).with_context(|| format!("user {name} cannot run {}", executable.display()))
+}
+
+/// Starts the watch for a user's keepers; the name under which it listens. It ends after this
+/// process, whatever that will be by then, and after the last keeper.
+fn start_watch(user: Uid, group: Gid) -> anyhow::Result<String> {
+    let program = locate::executable()?.with_file_name(WATCH);
+    let mut command = Command::new(&program);
+    command.args(["--user", &user.as_raw().to_string(), "--group", &group.as_raw().to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // In a run inside a run it must not become a client of the outer keeper.
+    command.env_remove("HOLDFAST_SOCKET");
+    command.env("LD_PRELOAD", preload::without_library(&std::env::var_os("LD_PRELOAD").unwrap_or_default()));
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    let mut name = String::new();
+    BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut name)?;
+    ensure!(!name.is_empty(), "{} ended at once", program.display());
+    Ok(name.trim_end().to_owned())
 }
 
 /// What `id` says of a user: it asks whatever knows the users here.

@@ -40,7 +40,7 @@ impl Running {
 
     /// Reads up to the line that begins so.
     pub fn until(&mut self, start: &str) -> String {
-        let until = Instant::now() + 2 * SOON;
+        let until = Instant::now() + 12 * SOON;
         let mut told = String::new();
         while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             if line.starts_with(start) {

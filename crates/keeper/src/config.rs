@@ -62,6 +62,9 @@ pub struct KeeperConfig {
     pub exclusive: Vec<PathBuf>,
     /// The fence for all other files.
     pub fence: FenceChoice,
+    /// Under which name root's watch listens, which makes the fanotify fence for who is not root.
+    #[serde(default)]
+    pub watch: Option<String>,
     /// Globs of absolute paths; when not empty, only these are managed.
     pub include: Vec<String>,
     /// Globs of absolute paths that are never managed.
@@ -110,6 +113,7 @@ impl KeeperConfig {
             temporary: false,
             exclusive: Vec::new(),
             fence: FenceChoice::Auto,
+            watch: None,
             include: Vec::new(),
             exclude: Vec::new(),
             batch_bytes_min: 0,

@@ -12,14 +12,9 @@
 //! What it cannot see: what is done without an open (`crate::lookout` does, afterwards), and opens
 //! through another layer of an overlay that reach the same blocks by another inode.
 
-mod account;
-mod fanotify;
 mod inotify;
 mod lease;
-mod ledger;
-mod opener;
-mod outsiders;
-mod sys;
+mod remote;
 
 use std::fmt;
 use std::fs::File;
@@ -28,127 +23,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use holdfast_watch::{Key, Ledger, fanotify};
+
 use crate::config::FenceChoice;
 use crate::disk::OsFile;
 use crate::lease::Lease;
-use account::Key;
-use ledger::Ledger;
 
+pub use holdfast_watch::{FenceError, FenceKind, Holder, Outsiders, Scan, scan_holders, writers_outside};
 pub use lease::obstacle as lease_obstacle;
-pub use outsiders::{Holder, Scan, scan_holders, writers_outside};
-
-/// Which fence is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FenceKind {
-    /// Permission events: an outsider's open waits until the file is ready for it.
-    Fanotify,
-    /// Notices: an outsider is seen at once, but it does not wait.
-    Inotify,
-    /// As inotify; who opens a file that a program has alone waits.
-    Lease,
-    /// No fence.
-    None,
-}
-
-impl FenceKind {
-    /// Whether outsiders are only noticed after they opened a file, where no lease holds them back.
-    pub fn only_notices(self) -> bool {
-        matches!(self, FenceKind::Inotify | FenceKind::Lease)
-    }
-}
-
-impl fmt::Display for FenceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FenceKind::Fanotify => "fanotify",
-            FenceKind::Inotify => "inotify",
-            FenceKind::Lease => "lease",
-            FenceKind::None => "none",
-        })
-    }
-}
-
-/// What the fence tells the keeper. Called from the fence's own threads, never with a lock of the
-/// fence held.
-///
-/// For one watched file the calls never overlap and alternate: `arrived`, `left`, `arrived`, ...
-/// starting with `arrived`. They may come late, after [`Fence::unwatch`]: compare the generation.
-pub trait Outsiders: Send + Sync + 'static {
-    /// Whether this process is one of ours (a client, a registered child, the keeper itself).
-    /// Called from the thread that answers all opens: it must not block and must take no lock of
-    /// the board.
-    fn is_ours(&self, pid: u32) -> bool;
-
-    /// fanotify only: whether this thread of one of ours stands in an open of the library's, or is
-    /// no client's. Must not block.
-    fn is_announced(&self, _tid: u32) -> bool {
-        true
-    }
-
-    /// fanotify only: this process is one of ours, and its library knows nothing of an open for
-    /// writing that it is about to make. From now on it is none of ours.
-    fn goes_past(&self, _pid: u32) {}
-
-    /// An outsider that may write is about to open the file (fanotify: the open waits for this
-    /// call) or has just opened it (inotify). Must leave the file settled and bypassed. For inotify
-    /// the conflict mark is persisted first of all.
-    fn arrived(&self, slot: u32, generation: u64);
-
-    /// fanotify only: an outsider that only reads is about to open the file; the open waits for
-    /// this call. It must leave the page cache with everything in it, for as long as the file is
-    /// watched. It may come at any time.
-    fn reads(&self, _slot: u32, _generation: u64) {}
-
-    /// lease only: somebody waits to open the file, or to cut it; or nobody does any more. Must
-    /// give the lease back, with everything in the file. Calls may overlap.
-    fn lease_breaks(&self, _slot: u32, _generation: u64) {}
-
-    /// No outsider that can write has the file open any more. With `wrote`, its bytes may be
-    /// unsynced: the next sync must be real.
-    fn left(&self, slot: u32, generation: u64, wrote: bool);
-
-    /// inotify only: how many opens of this file clients have announced so far, to tell theirs from
-    /// others; `ino` is its inode number. Each is announced before it is made. Must not block.
-    fn client_opens(&self, slot: u32, ino: u64) -> u64;
-
-    /// inotify only: as many of them as are known to be over: those of which no notice can come any
-    /// more.
-    fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
-        self.client_opens(slot, ino)
-    }
-}
-
-/// Why a fence could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum FenceError {
-    /// The kernel does not let this process use permission events.
-    #[error(
-        "the fanotify fence is not permitted to this process (it needs CAP_SYS_ADMIN): run as root, \
-         or use --fence inotify, or --exclusive DIR for directories nobody else touches"
-    )]
-    NotPermitted,
-    /// The kernel has no permission events.
-    #[error(
-        "this kernel has no fanotify permission events (CONFIG_FANOTIFY_ACCESS_PERMISSIONS): \
-         use --fence inotify, or --exclusive DIR for directories nobody else touches"
-    )]
-    Unsupported,
-    /// Something else failed.
-    #[error(
-        "the {kind} fence could not be started: {what}: {source}; use another --fence or --exclusive DIR"
-    )]
-    Os {
-        /// Which fence.
-        kind: FenceKind,
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
 
 enum Engine {
     Fanotify(fanotify::Engine),
+    Remote(remote::Engine),
     Inotify(inotify::Engine),
     Lease(lease::Engine),
     None,
@@ -167,9 +53,17 @@ impl fmt::Debug for Fence {
 }
 
 impl Fence {
-    /// Starts the fence. `Auto` takes fanotify if the kernel permits it, else inotify.
-    pub fn start(choice: FenceChoice, sink: Arc<dyn Outsiders>) -> Result<Fence, FenceError> {
-        let ledger = Ledger::new(sink);
+    /// Starts the fence. `Auto` takes fanotify if the kernel permits it, else inotify. With `watch`
+    /// fanotify is what root's watch of that name does.
+    pub fn start(
+        choice: FenceChoice,
+        watch: Option<&str>,
+        sink: Arc<dyn Outsiders>,
+    ) -> Result<Fence, FenceError> {
+        let ledger = Ledger::new(Arc::clone(&sink));
+        if let (FenceChoice::Auto | FenceChoice::Fanotify, Some(name)) = (choice, watch) {
+            return Ok(Fence { engine: Engine::Remote(remote::Engine::start(name, sink)?), ledger });
+        }
         let engine = match choice {
             FenceChoice::None => Engine::None,
             FenceChoice::Inotify => Engine::Inotify(inotify::Engine::start(&ledger)?),
@@ -190,6 +84,8 @@ impl Fence {
     pub fn kind(&self) -> FenceKind {
         match self.engine {
             Engine::Fanotify(_) => FenceKind::Fanotify,
+            Engine::Remote(ref remote) if remote.is_lost() => FenceKind::Lost,
+            Engine::Remote(_) => FenceKind::Fanotify,
             Engine::Inotify(_) => FenceKind::Inotify,
             Engine::Lease(_) => FenceKind::Lease,
             Engine::None => FenceKind::None,
@@ -202,8 +98,11 @@ impl Fence {
     /// is found with [`Fence::present`]. A slot watched before under an older generation is
     /// replaced.
     pub fn watch(&self, slot: u32, generation: u64, via: &Path) -> io::Result<()> {
-        if matches!(self.engine, Engine::None) {
-            return Ok(());
+        match &self.engine {
+            Engine::None => return Ok(()),
+            // The watch believes a descriptor, and a path leads to none but by an open.
+            Engine::Remote(_) => return Err(io::ErrorKind::Unsupported.into()),
+            _ => {}
         }
         let key = Key::of(via)?;
         self.ledger.add(key, slot, generation);
@@ -211,7 +110,7 @@ impl Fence {
             Engine::Fanotify(engine) => engine.mark(via),
             Engine::Inotify(engine) => engine.mark(key, via),
             Engine::Lease(engine) => engine.notices.mark(key, via),
-            Engine::None => Ok(()),
+            Engine::Remote(_) | Engine::None => Ok(()),
         };
         // The descriptor may have been closed and its number reused meanwhile: then another inode
         // is marked, which is harmless (its events are allowed), but ours is not.
@@ -227,9 +126,14 @@ impl Fence {
     }
 
     /// As [`Fence::watch`], of an open file.
-    pub(crate) fn watch_open(&self, slot: u32, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
-        let Engine::Fanotify(engine) = &self.engine else {
-            return self.watch(slot, generation, Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+    pub fn watch_open(&self, slot: u32, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+        let engine = match &self.engine {
+            Engine::Fanotify(engine) => engine,
+            Engine::Remote(remote) => return remote.watch(slot, generation, file),
+            _ => {
+                let via = format!("/proc/self/fd/{}", file.as_raw_fd());
+                return self.watch(slot, generation, Path::new(&via));
+            }
         };
         let key = Key::of_fd(file)?;
         self.ledger.add(key, slot, generation);
@@ -244,6 +148,9 @@ impl Fence {
     /// last name of the file is gone: the kernel drops its mark with the inode. Does nothing if
     /// the slot has been watched anew under another generation.
     pub fn unwatch(&self, slot: u32, generation: u64, via: Option<&Path>) {
+        if let Engine::Remote(remote) = &self.engine {
+            return remote.unwatch(slot, generation, via);
+        }
         let Some(key) = self.ledger.find(slot, generation) else { return };
         // A later slot may have the same inode: its mark stays.
         if !self.ledger.remove(key, slot, generation) {
@@ -260,7 +167,7 @@ impl Fence {
                 engine.forget(slot, generation);
                 engine.notices.unmark(key);
             }
-            Engine::None => {}
+            Engine::Remote(_) | Engine::None => {}
         }
     }
 
@@ -286,7 +193,9 @@ impl Fence {
     /// open it (it was there before the watch). `arrived` follows, and `left` once no such outsider
     /// is left. `via`: as for [`Fence::unwatch`].
     pub fn present(&self, slot: u32, generation: u64, via: &Path) {
-        if let Some(key) = self.ledger.find(slot, generation) {
+        if let Engine::Remote(remote) = &self.engine {
+            remote.present(slot, generation, via);
+        } else if let Some(key) = self.ledger.find(slot, generation) {
             // Before it is looked who is there: whoever is seen then is seen to close, too.
             if let Engine::Fanotify(engine) = &self.engine
                 && Key::of(via).is_ok_and(|now| now == key)

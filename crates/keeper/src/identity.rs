@@ -101,7 +101,7 @@ pub fn open_by_identity(mount: impl AsFd, identity: &Identity) -> io::Result<Own
             libc::SYS_open_by_handle_at,
             mount.as_fd().as_raw_fd(),
             &raw const raw,
-            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY,
+            libc::O_PATH | libc::O_CLOEXEC,
         )
     };
     if fd < 0 {

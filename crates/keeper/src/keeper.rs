@@ -48,6 +48,8 @@ pub(crate) struct Pending {
     pub slot: u32,
     pub generation: u64,
     pub client: u32,
+    /// The client's descriptor.
+    pub fd: u64,
     /// Somebody opened the file in between, and when.
     pub tainted: Option<Instant>,
     /// Kept so that the watch can be taken back.

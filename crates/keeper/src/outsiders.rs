@@ -121,6 +121,19 @@ impl Outsiders for Gate {
         }
     }
 
+    fn lost(&self, files: &[(u32, u64)]) {
+        let durable = &self.keeper.durable;
+        self.keeper.notes.trouble(
+            "root's watch has ended or took this keeper for dead: nothing says any more who opens \
+             files, so all of them are left to the kernel until this keeper has ended"
+                .to_owned(),
+        );
+        // All of them first: to settle one takes as long as the disk does.
+        let known = files.iter().filter_map(|&(slot, generation)| durable.file(slot.into(), generation));
+        known.for_each(|file| durable.mark_conflict(&file));
+        files.iter().for_each(|&(slot, generation)| self.arrived(slot, generation));
+    }
+
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
         let Some(file) = self.keeper.durable.file(u64::from(slot), generation) else { return };
         self.late.change((slot, generation), Change::Left, self.changes_of(&file));

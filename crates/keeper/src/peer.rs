@@ -55,24 +55,10 @@ pub(crate) struct Peer {
 impl Peer {
     /// Who is at the other end of `connection`.
     pub(crate) fn of(connection: impl AsFd) -> io::Result<Self> {
-        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the buffer is as long as said.
-        let got = unsafe {
-            libc::getsockopt(
-                connection.as_fd().as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut credentials).cast(),
-                &raw mut bytes,
-            )
-        };
-        if got != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let (pid, uid) = holdfast_watch::peer(connection)?;
         // 0: a process that is not to be seen from here.
-        let pid = u32::try_from(credentials.pid).ok().filter(|&pid| pid != 0);
-        Ok(Self { pid: pid.ok_or(io::ErrorKind::NotFound)?, uid: credentials.uid })
+        let pid = Some(pid).filter(|&pid| pid != 0);
+        Ok(Self { pid: pid.ok_or(io::ErrorKind::NotFound)?, uid })
     }
 
     /// The process itself: not another one that has its number by now, where the kernel can tell

@@ -65,6 +65,11 @@ impl Keeper {
     pub(crate) fn register(&self, asked: &Asked) -> Result<Place, Errno> {
         let pid = self.pid_of(asked.client).ok_or(Errno::EIO)?;
         let answer = self.judge_and_take(asked, pid);
+        // Also where there is no file to judge any more: its inode number may be another one's, and
+        // whoever registers that would wait for this one to be over.
+        if !matches!(answer, Err(Errno::EAGAIN | Errno::EDEADLK)) {
+            self.end_pending(asked);
+        }
         if answer == Err(Errno::EOPNOTSUPP)
             && let Some(file) = file_behind(pid, asked.fd)
         {
@@ -104,7 +109,7 @@ impl Keeper {
         };
         let created = origin == Origin::Created as u64;
         if sole.is_none() {
-            let place = self.reserve_slot(client, &candidate, haste)?;
+            let place = self.reserve_slot((client, fd), &candidate, haste)?;
             if fenced {
                 let answer = self.put_up_fence(place, &candidate);
                 if answer == Err(Errno::EAGAIN) && self.finds_sole(&candidate) {
@@ -189,7 +194,7 @@ impl Keeper {
             return Ok(false);
         }
         match self.kind_of_fence() {
-            None | Some(FenceKind::None) => Err(Reason::NoFence),
+            None | Some(FenceKind::None | FenceKind::Lost) => Err(Reason::NoFence),
             Some(_) => Ok(true),
         }
     }
@@ -349,7 +354,12 @@ impl Keeper {
 
     /// A free slot, set apart for this registration. Waits once for the expirer when all are in
     /// use.
-    fn reserve_slot(&self, client: u32, candidate: &Candidate, haste: Haste) -> Result<(u32, u64), Errno> {
+    fn reserve_slot(
+        &self,
+        (client, fd): (u32, u64),
+        candidate: &Candidate,
+        haste: Haste,
+    ) -> Result<(u32, u64), Errno> {
         let key = candidate.key();
         for attempt in 0..2 {
             {
@@ -363,7 +373,7 @@ impl Keeper {
                 let reserved = |slot: u32| pending.values().any(|pending| pending.slot == slot);
                 if let Some((slot, generation)) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
-                    pending.insert(key, Pending { slot, generation, client, tainted: None, since });
+                    pending.insert(key, Pending { slot, generation, client, fd, tainted: None, since });
                     return Ok((slot, generation));
                 }
             }
@@ -383,6 +393,18 @@ impl Keeper {
             self.durable.free_slots();
         }
         self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
+    }
+
+    /// A registration is over, whatever came of it.
+    fn end_pending(&self, asked: &Asked) {
+        let is_it = |pending: &Pending| (pending.client, pending.fd) == (asked.client, asked.fd);
+        let ended: Vec<Pending> = locked(&self.pending)
+            .extract_if(|_, pending| is_it(pending))
+            .map(|(_, pending)| pending)
+            .collect();
+        if let Some(fence) = self.notes.fence.get() {
+            ended.iter().for_each(|pending| fence.unwatch(pending.slot, pending.generation, None));
+        }
     }
 
     pub(crate) fn cancel_pending(&self, dev: u64, ino: u64) {

@@ -197,7 +197,8 @@ struct Threads {
 
 fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
-        let fence = Fence::start(keeper.config.fence, Arc::new(Gate::new(Arc::clone(keeper))))
+        let gate = Arc::new(Gate::new(Arc::clone(keeper)));
+        let fence = Fence::start(keeper.config.fence, keeper.config.watch.as_deref(), gate)
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
         let announces = match fence.kind() {
             FenceKind::Lease => LEASES_FILES,

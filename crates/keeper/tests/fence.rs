@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use holdfast_keeper::config::FenceChoice;
 use holdfast_keeper::fence::{Fence, FenceError, FenceKind, Outsiders, scan_holders, writers_outside};
+use holdfast_watch::server;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -114,7 +116,7 @@ impl Place {
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("data");
         fs::write(&file, "before\n").unwrap();
-        let own = File::open(&file).unwrap();
+        let own = OpenOptions::new().read(true).write(true).open(&file).unwrap();
         Place { dir, file, own }
     }
 
@@ -137,14 +139,42 @@ fn via(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// Set where all of this is tried with root's watch between the fence and the kernel.
+const BY_WATCH: &str = "HOLDFAST_TEST_BY_WATCH";
+
+/// The name of a watch, which serves this process's own user.
+fn watch() -> Option<String> {
+    std::env::var_os(BY_WATCH)?;
+    let (listener, name) = server::listen().unwrap();
+    std::thread::spawn(move || {
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        server::serve(&listener, rustix::process::geteuid().as_raw(), own.as_fd()).unwrap();
+    });
+    Some(String::from_utf8(name).unwrap())
+}
+
+/// The same cases once more, by way of a watch.
+#[test]
+fn a_watch_in_between_changes_nothing() {
+    if std::env::var_os(BY_WATCH).is_some() {
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap()).env(BY_WATCH, "1").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}");
+    let passed = told.lines().find_map(|line| line.strip_prefix("test result: ok. ")).unwrap_or_default();
+    let count: u32 = passed.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0);
+    assert!(count > 15, "{told}");
+}
+
 /// A fanotify fence that watches the place's file as slot 1, generation 10; `None` without the
 /// privilege.
 fn fanotify(place: &Place) -> Option<(Fence, Arc<Sink>)> {
     let sink = Arc::new(Sink::default());
-    match Fence::start(FenceChoice::Fanotify, sink.clone()) {
+    match Fence::start(FenceChoice::Fanotify, watch().as_deref(), sink.clone()) {
         Ok(fence) => {
             assert_eq!(fence.kind(), FenceKind::Fanotify);
-            fence.watch(1, 10, &place.via()).unwrap();
+            fence.watch_open(1, 10, place.own.as_fd()).unwrap();
             Some((fence, sink))
         }
         Err(FenceError::NotPermitted | FenceError::Unsupported) => {
@@ -159,7 +189,7 @@ fn fanotify(place: &Place) -> Option<(Fence, Arc<Sink>)> {
 
 fn inotify(place: &Place) -> (Fence, Arc<Sink>) {
     let sink = Arc::new(Sink::default());
-    let fence = Fence::start(FenceChoice::Inotify, sink.clone()).unwrap();
+    let fence = Fence::start(FenceChoice::Inotify, None, sink.clone()).unwrap();
     assert_eq!(fence.kind(), FenceKind::Inotify);
     fence.watch(1, 10, &place.via()).unwrap();
     (fence, sink)
@@ -234,7 +264,7 @@ fn pause() {
 fn no_fence_watches_nothing() {
     let place = Place::new("none");
     let sink = Arc::new(Sink::default());
-    let fence = Fence::start(FenceChoice::None, sink.clone()).unwrap();
+    let fence = Fence::start(FenceChoice::None, None, sink.clone()).unwrap();
     assert_eq!(fence.kind().to_string(), "none");
     fence.watch(1, 10, &place.via()).unwrap();
     run(&["dd", "if=/dev/zero", &format!("of={}", place.path()), "bs=1", "count=1", "status=none"]);
@@ -245,8 +275,8 @@ fn no_fence_watches_nothing() {
 #[test]
 fn what_is_not_permitted_is_said_and_auto_does_without() {
     let sink = Arc::new(Sink::default());
-    let kind = Fence::start(FenceChoice::Auto, sink.clone()).unwrap().kind();
-    match Fence::start(FenceChoice::Fanotify, sink) {
+    let kind = Fence::start(FenceChoice::Auto, None, sink.clone()).unwrap().kind();
+    match Fence::start(FenceChoice::Fanotify, None, sink) {
         Ok(_) => assert_eq!(kind, FenceKind::Fanotify),
         Err(err) => {
             assert_eq!(kind, FenceKind::Inotify);
@@ -503,7 +533,7 @@ fn clients_are_not_disturbed() {
     sink.adopt(&client.child);
     // Meanwhile an outsider's open of another file is stuck: clients must not notice.
     let other = Place::new("clients-other");
-    fence.watch(2, 20, &other.via()).unwrap();
+    fence.watch_open(2, 20, other.own.as_fd()).unwrap();
     let gate = Arc::new(Mutex::new(()));
     let held = gate.lock().unwrap();
     {
@@ -524,7 +554,7 @@ fn clients_are_not_disturbed() {
     println!("not watched: {}", client.line());
     client.end();
     // The keeper's own opens, and the cost of one look over all processes.
-    fence.watch(1, 11, &place.via()).unwrap();
+    fence.watch_open(1, 11, place.own.as_fd()).unwrap();
     for _ in 0..100 {
         drop(OpenOptions::new().write(true).open(place.via()).unwrap());
     }
@@ -541,8 +571,8 @@ fn a_slot_can_be_watched_anew() {
     let place = Place::new("anew");
     let Some((fence, sink)) = fanotify(&place) else { return };
     let other = Place::new("anew-other");
-    fence.watch(1, 11, &other.via()).unwrap();
-    fence.watch(2, 12, &place.via()).unwrap();
+    fence.watch_open(1, 11, other.own.as_fd()).unwrap();
+    fence.watch_open(2, 12, place.own.as_fd()).unwrap();
     // Late, for the old generation.
     fence.unwatch(1, 10, Some(&place.via()));
     Python::start(&place, "os.close(os.open(path, os.O_RDWR))").end();
@@ -612,7 +642,7 @@ fn lost_notices_count_as_opens_of_every_file() {
     let place = Place::new("overflow");
     let (fence, sink) = inotify(&place);
     let quiet = Place::new("overflow-quiet");
-    fence.watch(2, 20, &quiet.via()).unwrap();
+    fence.watch_open(2, 20, quiet.own.as_fd()).unwrap();
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let limit: usize = limit.trim().parse().unwrap();
     let stopped = sink.reader_stop.lock().unwrap();

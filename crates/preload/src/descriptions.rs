@@ -240,6 +240,11 @@ impl Description {
         self.noted.store(noted.map_or(0, Epoch::to_raw), Ordering::SeqCst);
     }
 
+    /// When the file's creation was noted, if nobody has taken that.
+    pub fn noted(&self) -> Option<Epoch> {
+        Epoch::from_raw(self.noted.load(Ordering::SeqCst))
+    }
+
     /// When the file's creation was noted, for the one who is going to have a slot hold it.
     pub fn take_noted(&self) -> Option<Epoch> {
         Epoch::from_raw(self.noted.swap(0, Ordering::SeqCst))

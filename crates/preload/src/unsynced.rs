@@ -30,17 +30,31 @@ pub fn log_from_now(handle: Handle, fd: c_int) -> Result<bool, Errno> {
     critical::section(|| handle.client.log_from_now(handle.file, &Descriptor(fd)))
 }
 
-/// Whether the first sync through `fd` is better left to the kernel: of a new file whose like is
-/// renamed over another file when it is written. The log would have to be settled for that.
-pub fn leaves_first_sync(client: &Client, fd: c_int) -> bool {
+/// Whether a sync through `fd` is better left to the kernel, of a file of whose durability nobody
+/// has asked before. Of a new one whose like is renamed over another file when it is written: the
+/// log would have to be settled for that. And of any that would need a commit besides.
+pub fn leaves_sync(client: &Client, fd: c_int) -> bool {
     let Row::Described(description) = fds::look(fd) else { return false };
-    if description.state() != State::Pending(Origin::Created) || description.flags() & DSYNC != 0 {
+    let State::Pending(origin @ (Origin::Created | Origin::Opened)) = description.state() else {
+        return false;
+    };
+    let Some((device, ino)) = description.file() else { return false };
+    if description.flags() & DSYNC != 0 || client.find(device, ino).is_some() || process::bypasses_all() {
         return false;
     }
-    let Some((kind, (device, ino))) = description.take_kind().zip(description.file()) else { return false };
-    client.board().header().habits.expects_rename_over(kind)
-        && client.find(device, ino).is_none()
-        && !process::bypasses_all()
+    let kind = if origin == Origin::Created { description.take_kind() } else { None };
+    kind.is_some_and(|kind| client.board().header().habits.expects_rename_over(kind))
+        || client.is_crowded(device, description.noted())
+}
+
+/// The file behind `fd` was synced by the kernel, its creation included.
+pub fn note_synced(client: &Client, fd: c_int) {
+    if let Row::Described(description) = fds::look(fd)
+        && description.state() == State::Pending(Origin::Created)
+        && let Some((noted, (device, _))) = description.take_noted().zip(description.file())
+    {
+        client.note_synced(device, noted);
+    }
 }
 
 /// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the

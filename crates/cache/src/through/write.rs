@@ -111,10 +111,10 @@ impl<N: Nvm> Client<N> {
             Entry::Through => {
                 self.write_entered(&mut lane, file, place, parts, total as u64, &mut raw, &cursor)
             }
-            // Whoever is asked for its durability once is never in that state again.
+            // It was left to the kernel and taken back a moment ago.
             Entry::Unsynced => {
                 lane.leave();
-                Err(Errno::EIO)
+                return Ok(Outcome::Stale);
             }
             Entry::Kernel => return Ok(Outcome::Kernel),
             Entry::Stale => return Ok(Outcome::Stale),

@@ -9,6 +9,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
@@ -135,8 +136,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Ok(());
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        let begun = Instant::now();
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { directory.commit() };
         ledger.end(committed.is_ok());
+        ledger.rest(begun.elapsed().as_nanos() as u64);
         if let Err(error) = &committed {
             self.events.trouble(format!("a file system cannot commit: {error}"));
         }

@@ -16,9 +16,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-use super::account::Key;
-use super::ledger::Ledger;
 use super::{FenceError, FenceKind};
+use holdfast_watch::Key;
+use holdfast_watch::Ledger;
 
 /// Room for some hundred notices at once.
 const BUFFER_BYTES: usize = 8 * 1024;

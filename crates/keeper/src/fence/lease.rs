@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::ledger::Ledger;
 use super::{FenceError, FenceKind, inotify};
 use crate::disk::OsFile;
 use crate::lease;
+use holdfast_watch::Ledger;
 
 /// A file's bytes must be on the disk long before the kernel lets others in by force.
 const BREAK_TIME_MIN: Duration = Duration::from_secs(10);

@@ -162,7 +162,8 @@ fn moved_parent<D: Disk>(
     let (handle_type, handle) = (parent.handle_type, parent.handle.clone());
     let wanted = Identity { fs_uuid: identity.fs_uuid, handle_type, handle, inode: 0 };
     let (directory, path) = disk.find_by_identity(&beside, &wanted).ok()?;
-    let is_it = directory.identity().is_ok_and(|found| found.is_same(&wanted));
+    let found = directory.identity_on(wanted.fs_uuid);
+    let is_it = found.is_ok_and(|found| found.is_same(&wanted));
     let (_, name) = split(&hint.path)?;
     (is_it && path.first() == Some(&b'/')).then(|| [&path, &b"/"[..], name].concat())
 }
@@ -325,7 +326,9 @@ fn by_handle<D: Disk>(disk: &D, path: &[u8], slot: &SlotFile, identity: &Identit
             return if gone.contains(&error.kind()) { ByHandle::Gone } else { ByHandle::Unknown };
         }
     };
-    let (Ok(found), Ok(stat)) = (file.identity(), file.stat()) else { return ByHandle::Unknown };
+    let (Ok(found), Ok(stat)) = (file.identity_on(identity.fs_uuid), file.stat()) else {
+        return ByHandle::Unknown;
+    };
     // The kernel does not compare all of a handle: ext4 takes a generation of zero for any. An
     // inode without a name only waits for its last descriptor to be closed: that file is gone.
     if !found.is_same(identity) || !slot.is_born(&stat) || stat.links == 0 || !stat.is_file {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use holdfast_board::{Content, FileState, Source};
 use holdfast_cache::{Errno, Origin, Place, Reason};
@@ -14,7 +15,8 @@ use holdfast_media::Bytes;
 
 use super::behind::Random;
 use super::durable::{Bench, bench, bench_that_tells};
-use super::{NEVER_MS, contents, errno, house};
+use super::{NEVER_MS, contents, errno, house, house_with};
+use crate::config::FenceChoice;
 use crate::disk::OsFile;
 use crate::durable::{Events, ManagedFile, Writers};
 
@@ -171,4 +173,26 @@ fn a_page_row_may_point_anywhere() {
             told = told.0
         );
     }
+}
+
+/// Between the halves of a registration its descriptor was closed, or its file was removed: whoever
+/// registered the file next, or another one with its inode number, waited for five seconds.
+#[test]
+fn a_registration_that_cannot_be_ended_keeps_nobody() {
+    let house = house_with("trust-half", |config| {
+        config.exclusive = Vec::new();
+        config.fence = FenceChoice::Inotify;
+    });
+    let path = house.directory.path().join("file");
+    let mut first = Some(File::create(&path).unwrap());
+    let descriptor = first.as_ref().unwrap().as_raw_fd();
+    let half = house.client.register(descriptor, Origin::Created, None, || {
+        first = None;
+        false
+    });
+    assert_eq!(half, Ok(None));
+    let second = File::options().write(true).open(&path).unwrap();
+    let begun = Instant::now();
+    assert!(house.client.register(second.as_raw_fd(), Origin::Opened, None, || true).unwrap().is_some());
+    assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
 }

@@ -3,18 +3,20 @@
 
 use std::fs::{self, File, FileTimes};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use holdfast_board::FileState;
-use holdfast_cache::Reason;
+use holdfast_cache::{Errno, Outcome, Place, Reason};
+use holdfast_media::Bytes;
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::durable::{Bench, bench};
 use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::{Held, ManagedFile, Newcomer};
+use crate::durable::{Held, KEEPER_ID, ManagedFile, Newcomer};
 
 /// A new file with some bytes that nobody has synced.
 fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
@@ -113,4 +115,44 @@ fn a_file_that_lost_its_name_meanwhile_does_not_come_back_to_the_log() {
     // The kernel's for good, in the other mode as well.
     bench.durable.board.header().logs_on_sync.word.store(1, Ordering::Relaxed);
     assert!(!bench.durable.take_back(&file, || false));
+}
+
+/// With a fence that only notices, a file was taken for an outsider's and taken back in the midst of
+/// a write, which failed.
+#[test]
+fn no_write_fails_because_its_file_was_taken_back() {
+    let house = super::house("unsynced-taken-back", 1000);
+    let (file, place) = house.create("file");
+    super::write_at(&house.client, place, &file, 0, b"first");
+    let board = house.client.board();
+    let row = &board.files()[place.slot as usize];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As the keeper does, its writers kept out.
+            while !is_over.load(Ordering::SeqCst) {
+                for state in [FileState::Bypassed, FileState::Unsynced, FileState::Through] {
+                    assert!(board.lock_file(place.slot, KEEPER_ID));
+                    row.set_state(state);
+                    row.unlock_exclusive(KEEPER_ID);
+                }
+            }
+        });
+        let begun = Instant::now();
+        let mut made = [0; 3];
+        while begun.elapsed() < Duration::from_millis(500) {
+            let bytes = b"second";
+            let raw = || file.write_at(bytes, 0).map_err(super::errno);
+            let parts = [Bytes::from_slice(bytes)];
+            let written = house.client.write(place, Place::At(0), &parts, raw, || Err(Errno(29)));
+            is_over.store(written.is_err(), Ordering::SeqCst);
+            made[match written.unwrap() {
+                Outcome::Absorbed { .. } | Outcome::Passed { .. } => 0,
+                Outcome::Kernel => 1,
+                Outcome::Stale => 2,
+            }] += 1;
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert!(made[0] > 0, "{made:?}");
+    });
 }

@@ -15,22 +15,24 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 
-use super::account::{Gate, Key, Whose};
-use super::ledger::Ledger;
-use super::sys::Mark;
-use super::{FenceError, FenceKind, opener, sys};
+use crate::account::{Gate, Key};
+use crate::ledger::Ledger;
+use crate::sys::Mark;
+use crate::{FenceError, FenceKind, Opener, sys};
 
 /// Room for some hundred events at once.
 const BUFFER_BYTES: usize = 8 * 1024;
 
-pub(super) struct Engine {
+/// A group of permission events and who reads it.
+pub struct Engine {
     group: Arc<OwnedFd>,
     stop: Arc<OwnedFd>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Engine {
-    pub(super) fn start(ledger: &Arc<Ledger>) -> Result<Engine, FenceError> {
+    /// Starts the reader, which enters what it hears into `ledger`.
+    pub fn start(ledger: &Arc<Ledger>) -> Result<Engine, FenceError> {
         let os = |what| move |source| FenceError::Os { kind: FenceKind::Fanotify, what, source };
         let group = sys::fanotify_init().map_err(|err| match Errno::from_io_error(&err) {
             Some(Errno::PERM) => FenceError::NotPermitted,
@@ -51,19 +53,23 @@ impl Engine {
         Ok(Engine { group, stop, reader })
     }
 
-    pub(super) fn mark(&self, via: &Path) -> io::Result<()> {
+    /// Has opens of the file that `via` leads to wait for permission; it is not opened.
+    pub fn mark(&self, via: &Path) -> io::Result<()> {
         sys::fanotify_mark(self.group.as_fd(), Mark::Opens, via)
     }
 
-    pub(super) fn mark_open(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+    /// The same of an open file.
+    pub fn mark_open(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         sys::fanotify_mark_open(self.group.as_fd(), Mark::Opens, file)
     }
 
-    pub(super) fn ask_closes(&self, via: &Path) -> io::Result<()> {
+    /// Has closes of the file told, too.
+    pub fn ask_closes(&self, via: &Path) -> io::Result<()> {
         sys::fanotify_mark(self.group.as_fd(), Mark::Closes, via)
     }
 
-    pub(super) fn unmark(&self, via: &Path) {
+    /// Takes the mark away.
+    pub fn unmark(&self, via: &Path) {
         // Without the mark's file there is no mark; its events would be allowed anyway.
         let _ = sys::fanotify_mark(self.group.as_fd(), Mark::Nothing, via);
     }
@@ -133,40 +139,19 @@ fn handle(group: &Arc<OwnedFd>, ledger: &Arc<Ledger>, event: sys::Event) {
     if mask & libc::FAN_OPEN_PERM != 0 {
         // From here on, whatever happens, the open is allowed when the gate is dropped.
         let gate = Gate { group: Arc::clone(group), file };
-        let whose = ours(ledger, tid);
-        if !matches!(whose, Whose::Keepers)
-            && !matches!(whose, Whose::Clients(_) if ledger.sink().is_announced(tid))
+        let opener = ledger.sink().opener(tid);
+        if opener != Opener::Ours
             && let Ok(key) = Key::of_fd(&gate.file)
         {
-            ledger.opening(key, tid, whose, gate);
+            ledger.opening(key, tid, opener, gate);
         }
         return;
     }
     let wrote = mask & libc::FAN_CLOSE_WRITE != 0;
     if let Ok(key) = Key::of_fd(&file)
         && ledger.wants_closes(key)
-        && let Whose::Outsiders(pid) = ours(ledger, tid)
+        && let Opener::Outsider(pid) = ledger.sink().opener(tid)
     {
         ledger.closed_by(key, tid, pid, wrote);
-    }
-}
-
-/// Which process the thread belongs to, as far as known. Not remembered from one event to the next:
-/// ids are reused, and a stranger must not inherit trust.
-fn ours(ledger: &Ledger, tid: u32) -> Whose {
-    if tid == 0 {
-        return Whose::Outsiders(0);
-    }
-    if tid == std::process::id() || Path::new(&format!("/proc/self/task/{tid}")).exists() {
-        return Whose::Keepers;
-    }
-    if ledger.sink().is_ours(tid) {
-        return Whose::Clients(tid);
-    }
-    match opener::process_of(tid) {
-        Some(pid) if pid == tid => Whose::Outsiders(pid),
-        Some(pid) if ledger.sink().is_ours(pid) => Whose::Clients(pid),
-        Some(pid) => Whose::Outsiders(pid),
-        None => Whose::Outsiders(tid),
     }
 }

@@ -18,7 +18,7 @@ const METADATA_BYTES: usize = 24;
 
 /// What is asked of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(crate) enum Mark {
     /// Opens, from now on.
     Opens,
     /// Closes besides: most files are closed by nobody of whom that is to be known, and each would
@@ -41,7 +41,7 @@ impl Mark {
 /// One event. The descriptor was opened by the kernel for us; opening and closing it raises no
 /// events.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(crate) struct Event {
     pub mask: u64,
     pub file: Option<OwnedFd>,
     /// Thread id of the one who acts; 0 when it is not visible in our pid namespace.
@@ -51,7 +51,7 @@ pub(super) struct Event {
 /// A new group for permission events. The queue is unlimited because the kernel *allows* opens that
 /// do not fit into a full queue without asking anyone. Thread ids are asked for, because only the
 /// very thread that waits can tell what it is opening the file for.
-pub(super) fn fanotify_init() -> io::Result<OwnedFd> {
+pub(crate) fn fanotify_init() -> io::Result<OwnedFd> {
     let flags = libc::FAN_CLASS_CONTENT
         | libc::FAN_CLOEXEC
         | libc::FAN_NONBLOCK
@@ -70,7 +70,7 @@ pub(super) fn fanotify_init() -> io::Result<OwnedFd> {
 
 /// Changes our mark on the inode `path` leads to; links, magic ones too, are followed, and the file
 /// is not opened.
-pub(super) fn fanotify_mark(group: BorrowedFd<'_>, mark: Mark, path: &Path) -> io::Result<()> {
+pub(crate) fn fanotify_mark(group: BorrowedFd<'_>, mark: Mark, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let (flags, mask) = mark.flags_and_mask();
     // SAFETY: `path` is a NUL-terminated string that outlives the call.
@@ -79,7 +79,7 @@ pub(super) fn fanotify_mark(group: BorrowedFd<'_>, mark: Mark, path: &Path) -> i
 }
 
 /// As [`fanotify_mark`], on the inode of an open file.
-pub(super) fn fanotify_mark_open(group: BorrowedFd<'_>, mark: Mark, file: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn fanotify_mark_open(group: BorrowedFd<'_>, mark: Mark, file: BorrowedFd<'_>) -> io::Result<()> {
     let (flags, mask) = mark.flags_and_mask();
     let nowhere = std::ptr::null();
     // SAFETY: without a path the descriptor alone says which file it is.
@@ -88,7 +88,7 @@ pub(super) fn fanotify_mark_open(group: BorrowedFd<'_>, mark: Mark, file: Borrow
 }
 
 /// Takes what is queued; an error of kind `WouldBlock` when nothing is.
-pub(super) fn read_events(group: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Vec<Event>> {
+pub(crate) fn read_events(group: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Vec<Event>> {
     let len = rustix::io::read(group, &mut *buffer)?;
     let mut events = Vec::new();
     let mut rest = &buffer[..len];
@@ -111,7 +111,7 @@ pub(super) fn read_events(group: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Resul
 }
 
 /// Lets the open that waits with this event descriptor go on.
-pub(super) fn allow(group: BorrowedFd<'_>, file: BorrowedFd<'_>) {
+pub(crate) fn allow(group: BorrowedFd<'_>, file: BorrowedFd<'_>) {
     let mut answer = [0; 8];
     answer[..4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
     answer[4..].copy_from_slice(&libc::FAN_ALLOW.to_ne_bytes());

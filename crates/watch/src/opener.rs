@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// What an opening thread wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Intent {
+pub(crate) enum Intent {
     /// Its description cannot write, nor does the open itself change the file.
     Read,
     /// It can write, or we cannot tell; the description will be in its table of open files.
@@ -25,7 +25,7 @@ pub(super) enum Intent {
 
 /// Where a thread is, as far as an open that it began is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// It may still be inside the open: the description is not in the table yet.
     Opening,
     /// The open is over, one way or the other.
@@ -85,7 +85,7 @@ fn parse_call(text: &str) -> Call {
 
 /// What the thread that waits for permission wants. The numbers are those of x86_64: a 32-bit
 /// process waits under numbers that cannot open a file here, and so counts as hidden.
-pub(super) fn intent(tid: u32) -> Intent {
+pub(crate) fn intent(tid: u32) -> Intent {
     if tid == 0 {
         return Intent::Hidden;
     }
@@ -128,7 +128,7 @@ fn intent_of(call: &Call) -> Intent {
 }
 
 /// Whether a thread whose open was allowed has come out of it.
-pub(super) fn progress(tid: u32) -> Progress {
+pub(crate) fn progress(tid: u32) -> Progress {
     match current_call(tid) {
         Ok(Call::Blocked {
             number:
@@ -143,12 +143,12 @@ pub(super) fn progress(tid: u32) -> Progress {
 }
 
 /// Whether a thread or process of this id exists.
-pub(super) fn alive(tid: u32) -> bool {
+pub(crate) fn alive(tid: u32) -> bool {
     Path::new(&format!("/proc/{tid}")).exists()
 }
 
 /// The process a thread belongs to.
-pub(super) fn process_of(tid: u32) -> Option<u32> {
+pub(crate) fn process_of(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()

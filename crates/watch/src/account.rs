@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
-use super::opener::{self, Progress};
-use super::outsiders::Scan;
-use super::sys;
+use crate::holders::Scan;
+use crate::opener::{self, Progress};
+use crate::sys;
 
 /// First pause between two looks at a file that an outsider opened; it doubles up to the longest.
 const LOOK_MS_FIRST: u64 = 1;
@@ -21,7 +21,7 @@ const LOOK_SHARE: u32 = 4;
 /// An unexplained open (inotify) may still be explained by a client's announcement for this long.
 const EXPLAIN_MS: u64 = 5;
 /// Until an open that was noticed afterwards shows up in its process's table of open files.
-pub(super) const INSTALL_MS: u64 = 20;
+pub(crate) const INSTALL_MS: u64 = 20;
 /// An open of which nothing was ever seen, by a process that is gone, has failed after this long.
 const VANISHED_MS: u64 = 2_000;
 /// Until an open whose notice was lost is over, for all we can know.
@@ -31,34 +31,36 @@ const CREDIT_MS: u64 = 1_000;
 
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Key {
+pub struct Key {
+    /// Device.
     pub dev: u64,
+    /// Its number there.
     pub ino: u64,
 }
 
 impl Key {
     /// The inode a path leads to, links followed.
-    pub(super) fn of(path: &Path) -> io::Result<Key> {
+    pub fn of(path: &Path) -> io::Result<Key> {
         let stat = statx(CWD, path, AtFlags::empty(), StatxFlags::INO)?;
         Ok(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
     }
 
     /// The inode of an open file.
-    pub(super) fn of_fd(fd: impl AsFd) -> io::Result<Key> {
+    pub fn of_fd(fd: impl AsFd) -> io::Result<Key> {
         let stat = rustix::fs::fstat(fd)?;
         Ok(Key { dev: stat.st_dev, ino: stat.st_ino })
     }
 }
 
 /// An open that waits for permission. Dropping it gives the permission.
-pub(super) struct Gate {
+pub(crate) struct Gate {
     pub group: Arc<OwnedFd>,
     pub file: OwnedFd,
 }
 
 impl Gate {
     /// Has closes of the file told from now on.
-    pub(super) fn ask_closes(&self) -> io::Result<()> {
+    pub(crate) fn ask_closes(&self) -> io::Result<()> {
         sys::fanotify_mark_open(self.group.as_fd(), sys::Mark::Closes, self.file.as_fd())
     }
 }
@@ -69,20 +71,9 @@ impl Drop for Gate {
     }
 }
 
-/// Whose process opens or closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// The keeper itself.
-    Keepers,
-    /// One of ours; its number.
-    Clients(u32),
-    /// None of ours; its number, if that could be told, else its thread's.
-    Outsiders(u32),
-}
-
 /// Who opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(crate) enum Who {
     /// A thread and its process (the same, if that could not be told); with `hidden` only a close
     /// event can tell that the description is gone.
     Thread { tid: u32, pid: u32, hidden: bool },
@@ -96,7 +87,7 @@ pub(super) enum Who {
 
 /// An outsider's open that was let in and not yet accounted for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(crate) struct Open {
     pub who: Who,
     pub since: Instant,
     /// It is over: if it succeeded, the description is where it will be.
@@ -105,7 +96,7 @@ pub(super) struct Open {
     pub seen: bool,
 }
 
-pub(super) struct File {
+pub(crate) struct File {
     /// Distinguishes this watch from earlier and later ones of the same inode.
     pub id: u64,
     pub slot: u32,
@@ -140,7 +131,7 @@ pub(super) struct File {
 }
 
 /// What one look at a file came to.
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Outsiders may still write, or it cannot be told: look again when `look_at` says.
     Stay,
     /// None is left.
@@ -153,7 +144,7 @@ pub(super) enum Verdict {
 }
 
 impl File {
-    pub(super) fn new(id: u64, slot: u32, generation: u64, announced: u64) -> File {
+    pub(crate) fn new(id: u64, slot: u32, generation: u64, announced: u64) -> File {
         File {
             id,
             slot,
@@ -179,13 +170,13 @@ impl File {
     }
 
     /// Queues an opener behind `arrived`.
-    pub(super) fn wait(&mut self, who: Who, gate: Option<Gate>) {
+    pub(crate) fn wait(&mut self, who: Who, gate: Option<Gate>) {
         self.waiting.push((who, gate));
         self.epoch += 1;
     }
 
     /// Enters those who are let in now.
-    pub(super) fn let_in(&mut self, waiting: &[(Who, Option<Gate>)], now: Instant) {
+    pub(crate) fn let_in(&mut self, waiting: &[(Who, Option<Gate>)], now: Instant) {
         self.opens.extend(waiting.iter().map(|(who, _)| Open {
             who: *who,
             since: now,
@@ -204,13 +195,13 @@ impl File {
     }
 
     /// Whether closes of the file matter now.
-    pub(super) fn wants_closes(&self) -> bool {
+    pub(crate) fn wants_closes(&self) -> bool {
         self.arrived || self.present || !self.waiting.is_empty()
     }
 
     /// A description was closed for good; `mark` enters that into the opens it may concern and says
     /// whether it did. Whether a look is due.
-    pub(super) fn closed(
+    pub(crate) fn closed(
         &mut self,
         wrote: bool,
         mut mark: impl FnMut(&mut Open) -> bool,
@@ -232,7 +223,7 @@ impl File {
 
     /// Notices were lost. What the account was waiting for may be among them: only looks count from
     /// here on.
-    pub(super) fn lost_events(&mut self) {
+    pub(crate) fn lost_events(&mut self) {
         self.opens.clear();
         self.writer_owed = false;
         self.wrote = true;
@@ -241,7 +232,7 @@ impl File {
 
     /// Draws the conclusion from a look that was begun at `before`. `opens` are those of that time,
     /// with what has been found out about them; `scan` is missing if some were not over yet.
-    pub(super) fn conclude(
+    pub(crate) fn conclude(
         &mut self,
         before: &Before,
         mut opens: Vec<Open>,
@@ -315,7 +306,7 @@ impl File {
 
 /// inotify: opens noticed against opens announced.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     noticed: u64,
     announced_base: u64,
     /// How many were announced at a moment that is at least [`CREDIT_MS`] past when it is used.
@@ -324,7 +315,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Counts one open; whether clients' announcements explain it.
-    pub(super) fn notice(&mut self, announced_in_all: u64, now: Instant) -> bool {
+    pub(crate) fn notice(&mut self, announced_in_all: u64, now: Instant) -> bool {
         let announced = announced_in_all.saturating_sub(self.announced_base);
         // The kernel merges equal notices, and announced opens fail: what was announced long ago
         // must not hide an outsider. What was announced since may still be on its way, however many
@@ -352,7 +343,7 @@ impl Tally {
 }
 
 /// What the account was when a look began.
-pub(super) struct Before {
+pub(crate) struct Before {
     pub epoch: u64,
     pub write_closes: u64,
     pub at: Instant,
@@ -360,7 +351,7 @@ pub(super) struct Before {
 
 impl Open {
     /// Whether it is over, so that a scan meets its description.
-    pub(super) fn is_past(&self, now: Instant) -> bool {
+    pub(crate) fn is_past(&self, now: Instant) -> bool {
         match self.who {
             _ if self.past => true,
             Who::Thread { tid, .. } => opener::progress(tid) != Progress::Opening,
@@ -393,8 +384,8 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outsiders::Holder;
     use super::*;
+    use crate::holders::Holder;
 
     #[test]
     fn clients_opens_are_explained_and_others_are_not() {

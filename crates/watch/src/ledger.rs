@@ -9,10 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Outsiders;
-use super::account::{Before, File, Gate, INSTALL_MS, Key, Open, Verdict, Who, Whose};
-use super::opener::{self, Intent};
-use super::outsiders::{Scan, scan_holders};
+use crate::account::{Before, File, Gate, INSTALL_MS, Key, Open, Verdict, Who};
+use crate::holders::{Scan, scan_holders};
+use crate::opener::{self, Intent};
+use crate::{Opener, Outsiders};
 
 /// Workers at most. Each may wait for a disk while it settles a file.
 const WORKERS_MAX: usize = 32;
@@ -21,7 +21,7 @@ const SWEEP_SHARE: u32 = 50;
 
 enum Job {
     /// Find out what an opener wants.
-    Judge { key: Key, tid: u32, whose: Whose, gate: Gate },
+    Judge { key: Key, tid: u32, opener: Opener, gate: Gate },
     /// Act on a file's account.
     Turn(Key),
     /// Look for writers among the suspects.
@@ -43,18 +43,20 @@ struct Inner {
 }
 
 /// All accounts.
-pub(super) struct Ledger {
+pub struct Ledger {
     sink: Arc<dyn Outsiders>,
     inner: Mutex<Inner>,
     wake: Condvar,
 }
 
 impl Ledger {
-    pub(super) fn new(sink: Arc<dyn Outsiders>) -> Arc<Ledger> {
+    /// No accounts yet; `sink` is told of what happens.
+    pub fn new(sink: Arc<dyn Outsiders>) -> Arc<Ledger> {
         Arc::new(Ledger { sink, inner: Mutex::default(), wake: Condvar::new() })
     }
 
-    pub(super) fn sink(&self) -> &dyn Outsiders {
+    /// Who is told.
+    pub fn sink(&self) -> &dyn Outsiders {
         &*self.sink
     }
 
@@ -64,7 +66,7 @@ impl Ledger {
     }
 
     /// Opens an account, replacing an older one of the same slot or inode.
-    pub(super) fn add(&self, key: Key, slot: u32, generation: u64) {
+    pub fn add(&self, key: Key, slot: u32, generation: u64) {
         let announced = self.sink.client_opens_over(slot, key.ino);
         let mut inner = self.lock();
         let old = inner.slots.insert(slot, key).and_then(|old| inner.files.remove(&old));
@@ -78,14 +80,15 @@ impl Ledger {
         drop((old, replaced));
     }
 
-    pub(super) fn find(&self, slot: u32, generation: u64) -> Option<Key> {
+    /// The inode that a slot is watched for.
+    pub fn find(&self, slot: u32, generation: u64) -> Option<Key> {
         let inner = self.lock();
         let key = *inner.slots.get(&slot)?;
         inner.files.get(&key).filter(|file| file.generation == generation).map(|_| key)
     }
 
     /// Closes an account; the opens that wait on it are allowed. Whether it was there.
-    pub(super) fn remove(&self, key: Key, slot: u32, generation: u64) -> bool {
+    pub fn remove(&self, key: Key, slot: u32, generation: u64) -> bool {
         let mut inner = self.lock();
         if !inner.files.get(&key).is_some_and(|file| file.slot == slot && file.generation == generation) {
             return false;
@@ -98,20 +101,20 @@ impl Ledger {
 
     /// A process that is none of ours, or goes past its library, waits for permission to open the
     /// file.
-    pub(super) fn opening(self: &Arc<Self>, key: Key, tid: u32, whose: Whose, gate: Gate) {
+    pub(crate) fn opening(self: &Arc<Self>, key: Key, tid: u32, opener: Opener, gate: Gate) {
         let mut inner = self.lock();
         if inner.files.contains_key(&key) {
-            self.push(&mut inner, Job::Judge { key, tid, whose, gate });
+            self.push(&mut inner, Job::Judge { key, tid, opener, gate });
         }
     }
 
     /// Whether closes of this file matter now.
-    pub(super) fn wants_closes(&self, key: Key) -> bool {
+    pub(crate) fn wants_closes(&self, key: Key) -> bool {
         self.lock().files.get(&key).is_some_and(File::wants_closes)
     }
 
     /// An outsider's description (fanotify) was closed for good.
-    pub(super) fn closed_by(self: &Arc<Self>, key: Key, tid: u32, pid: u32, wrote: bool) {
+    pub(crate) fn closed_by(self: &Arc<Self>, key: Key, tid: u32, pid: u32, wrote: bool) {
         // Which of several hidden descriptions it was, nothing tells: it stands for one.
         let mut hidden_left = 1;
         self.closed(key, wrote, |open| {
@@ -128,7 +131,7 @@ impl Ledger {
     }
 
     /// Somebody's description (inotify) was closed for good.
-    pub(super) fn closed_by_somebody(self: &Arc<Self>, key: Key, wrote: bool) {
+    pub fn closed_by_somebody(self: &Arc<Self>, key: Key, wrote: bool) {
         self.closed(key, wrote, |open| !std::mem::replace(&mut open.seen, true));
     }
 
@@ -141,7 +144,7 @@ impl Ledger {
     }
 
     /// inotify: somebody opened the file. If clients have announced as many opens, one of theirs.
-    pub(super) fn opened_by_somebody(self: &Arc<Self>, key: Key) {
+    pub fn opened_by_somebody(self: &Arc<Self>, key: Key) {
         let Some(slot) = self.lock().files.get(&key).map(|file| file.slot) else { return };
         let announced = self.sink.client_opens(slot, key.ino);
         let now = Instant::now();
@@ -156,7 +159,7 @@ impl Ledger {
     }
 
     /// An outsider is there already.
-    pub(super) fn present(self: &Arc<Self>, key: Key) {
+    pub fn present(self: &Arc<Self>, key: Key) {
         let mut inner = self.lock();
         if let Some(file) = inner.files.get_mut(&key) {
             file.present = true;
@@ -167,7 +170,7 @@ impl Ledger {
     }
 
     /// Events were lost: everything may have happened to every file.
-    pub(super) fn lost_events(self: &Arc<Self>) {
+    pub fn lost_events(self: &Arc<Self>) {
         let mut inner = self.lock();
         let keys: Vec<Key> = inner.files.keys().copied().collect();
         for key in keys {
@@ -179,7 +182,7 @@ impl Ledger {
     }
 
     /// Ends the workers (each after what it is doing) and allows all opens that still wait.
-    pub(super) fn stop(&self) {
+    pub fn stop(&self) {
         let mut inner = self.lock();
         inner.stopped = true;
         let left_over = (
@@ -224,7 +227,7 @@ impl Ledger {
     fn work(self: Arc<Self>) {
         while let Some(job) = self.next_job() {
             match job {
-                Job::Judge { key, tid, whose, gate } => self.judge(key, tid, whose, gate),
+                Job::Judge { key, tid, opener, gate } => self.judge(key, tid, opener, gate),
                 Job::Turn(key) => self.turn(key),
                 Job::Sweep => self.sweep(),
             }
@@ -263,7 +266,7 @@ impl Ledger {
     }
 
     /// Lets readers in once they see everything; queues everybody else behind `arrived`.
-    fn judge(self: &Arc<Self>, key: Key, tid: u32, whose: Whose, gate: Gate) {
+    fn judge(self: &Arc<Self>, key: Key, tid: u32, opener: Opener, gate: Gate) {
         let intent = opener::intent(tid);
         if intent == Intent::Read {
             let file = self.lock().files.get(&key).map(|file| (file.slot, file.generation));
@@ -272,13 +275,13 @@ impl Ledger {
             }
             return;
         }
-        let pid = match whose {
-            Whose::Clients(pid) => {
+        let pid = match opener {
+            Opener::Client(pid) => {
                 self.sink.goes_past(pid);
                 pid
             }
-            Whose::Outsiders(pid) => pid,
-            Whose::Keepers => return,
+            Opener::Outsider(pid) => pid,
+            Opener::Ours => return,
         };
         let mut inner = self.lock();
         if let Some(file) = inner.files.get_mut(&key) {

@@ -1,0 +1,268 @@
+//! Root's watch (docs/trust.md): what it does for another user's keeper, what it may do, and what
+//! becomes of both without each other.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use holdfast_e2e::cmd::Cmd;
+use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::proc::{self, wait_until};
+use holdfast_e2e::running::Running;
+use holdfast_e2e::{need, report};
+
+/// Who the keeper is.
+const USER: &str = "postgres";
+/// A user that nothing else on the machine has.
+const ATTACKER: u32 = 61_002;
+/// `SYS_ADMIN`, `SYS_PTRACE` and `DAC_READ_SEARCH`.
+const CAPABILITIES: &str = "0000000000280004";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths are text")
+}
+
+fn number_of(which: &str) -> u32 {
+    Cmd::new("id").args([which, USER]).ok().stdout.trim().parse().expect("a number")
+}
+
+/// One whose root everybody may write to.
+fn open_disk(kind: Kind) -> Disk {
+    need::root();
+    let disk = Disk::new(kind);
+    Cmd::new("chmod").args(["0777", text(&disk.root)]).ok();
+    disk
+}
+
+/// Watches among a process and its descendants.
+fn watches(pid: u32) -> Vec<u32> {
+    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    proc::families(&[pid]).into_iter().filter(|pid| name(pid).trim() == "holdfast-watch").collect()
+}
+
+fn status_of(pid: u32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Appends records and syncs them, until it is told to go on and end.
+const WRITER: &str = "
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o666)
+for number in range(200):
+    os.pwrite(fd, b'%06d\\n' % number, 7 * number)
+    os.fsync(fd)
+print('written', flush=True)
+sys.stdin.readline()
+os.lseek(fd, 0, 2)
+os.write(fd, b'again\\n')
+os.fsync(fd)
+print('again', flush=True)
+sys.stdin.readline()
+";
+
+fn lines(count: u32) -> String {
+    (0..count).map(|number| format!("{number:06}\n")).collect()
+}
+
+#[test]
+fn a_users_program_has_its_outsiders_wait() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        for behind in ["--write-behind=off", "--write-behind=at-once"] {
+            let (disk, pool) = (open_disk(kind), Pool::new());
+            let (file, summary) = (disk.root.join("file"), disk.root.join("summary"));
+            let option = format!("--summary={}", text(&summary));
+            let options = ["--user", USER, behind, &option, "--age-max=3600000"];
+            let mut run = Running::python(&pool, &options, WRITER, &file);
+            run.until("written");
+            // Root reads the newest, wherever it is.
+            assert_eq!(std::fs::read_to_string(&file).expect("file"), lines(200), "{kind:?} {behind}");
+            let mut outsider = std::fs::File::options().append(true).open(&file).expect("outsider");
+            outsider.write_all(b"outside\n").expect("write");
+            drop(outsider);
+            run.go_on();
+            run.until("again");
+            run.go_on();
+            assert!(run.child.wait().expect("run").success());
+            let expected = lines(200) + "outside\nagain\n";
+            assert_eq!(std::fs::read_to_string(&file).expect("file"), expected, "{kind:?} {behind}");
+            let summary = report::parse(&std::fs::read_to_string(&summary).expect("summary"));
+            assert_eq!(summary["fence"], "fanotify", "{summary:#}");
+            assert!(report::number(&summary, "writes_absorbed") >= 190, "{summary:#}");
+        }
+    }
+}
+
+/// A watch that was started by hand.
+struct Watch {
+    child: Child,
+    name: String,
+}
+
+impl Watch {
+    fn start() -> Self {
+        need::root();
+        let program = need::holdfast().with_file_name("holdfast-watch");
+        let mut child = Command::new(&program)
+            .args(["--user", &number_of("-u").to_string(), "--group", &number_of("-g").to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}: cargo build --release", program.display()));
+        let mut name = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut name).expect("its name");
+        Self { child, name: name.trim().to_owned() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Speaks to a watch as a keeper does, and tells what it answers to each descriptor.
+const KEEPER: &str = "
+import os, socket, struct, sys, time
+name, root = sys.argv[1:3]
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect('\\0' + name)
+hello = line.recv(100)
+if not hello:
+    print('refused')
+    sys.exit()
+assert struct.unpack('<5Q', hello) == (0, 10, 0, 0, 0)
+number = 0
+def watch(what, fd):
+    global number
+    number += 1
+    socket.send_fds(line, [struct.pack('<5Q', number, 1, number, 7, 0)], [fd])
+    told = struct.unpack('<5Q', line.recv(100))
+    assert told[:2] == (number, 10), told
+    print(what, os.strerror(told[4]), flush=True)
+own = root + '/own'
+watch('read only', os.open(root + '/roots', os.O_RDONLY))
+watch('by path', os.open(own, os.O_PATH))
+watch('directory', os.open(root, os.O_RDONLY))
+watch('device', os.open('/dev/null', os.O_RDWR))
+watch('pipe', os.pipe()[1])
+watch('in memory', os.memfd_create('file'))
+watch('own', os.open(own, os.O_WRONLY))
+print('ready', flush=True)
+time.sleep(60)
+";
+
+fn keeper_of(uid: u32, watch: &Watch, disk: &Disk) -> Child {
+    let mut command = Command::new("python3");
+    command.args(["-c", KEEPER, &watch.name, text(&disk.root)]).stdout(Stdio::piped());
+    command.uid(uid).gid(uid).spawn().expect("python3")
+}
+
+/// Files for a keeper to show: its own, and one of root's.
+fn files(disk: &Disk) {
+    std::fs::write(disk.root.join("roots"), "roots").expect("file");
+    std::fs::write(disk.root.join("own"), "own").expect("file");
+    std::os::unix::fs::chown(disk.root.join("own"), Some(number_of("-u")), None).expect("chown");
+}
+
+#[test]
+fn the_watch_has_few_rights_and_hears_its_user_alone() {
+    let (disk, watch) = (open_disk(Kind::Ext4), Watch::start());
+    files(&disk);
+    let user = number_of("-u");
+    for field in ["Uid:", "CapPrm:", "CapEff:", "CapInh:", "CapAmb:", "NoNewPrivs:", "Groups:"] {
+        let expected = match field {
+            "Uid:" => [user.to_string().as_str(); 4].join(" "),
+            "CapPrm:" | "CapEff:" => CAPABILITIES.to_owned(),
+            "CapInh:" | "CapAmb:" => "0000000000000000".to_owned(),
+            "NoNewPrivs:" => "1".to_owned(),
+            _ => String::new(),
+        };
+        assert_eq!(status_of(watch.child.id(), field), expected, "{field}");
+    }
+    for stranger in [ATTACKER, 0] {
+        let told = keeper_of(stranger, &watch, &disk).wait_with_output().expect("keeper").stdout;
+        assert_eq!(String::from_utf8_lossy(&told), "refused\n", "user {stranger}");
+    }
+}
+
+#[test]
+fn nobody_has_others_wait_for_a_file_that_is_not_theirs() {
+    let (disk, watch) = (open_disk(Kind::Xfs), Watch::start());
+    files(&disk);
+    let mut keeper = keeper_of(number_of("-u"), &watch, &disk);
+    let mut told = Vec::new();
+    for line in BufReader::new(keeper.stdout.take().expect("piped")).lines() {
+        let line = line.expect("text");
+        if line == "ready" {
+            break;
+        }
+        told.push(line);
+    }
+    keeper.kill().expect("kill");
+    drop(keeper.wait());
+    let expected = [
+        "read only Bad file descriptor",
+        "by path Bad file descriptor",
+        "directory Bad file descriptor",
+        "device Operation not supported",
+        "pipe Operation not supported",
+        "in memory Operation not supported",
+        "own Success",
+    ];
+    assert_eq!(told, expected);
+}
+
+/// Ten seconds for the first open, and nothing for whoever comes then.
+#[test]
+fn a_keeper_that_does_not_answer_loses_its_watch() {
+    let (disk, watch) = (open_disk(Kind::Ext4), Watch::start());
+    files(&disk);
+    let mut keeper = keeper_of(number_of("-u"), &watch, &disk);
+    let mut told = BufReader::new(keeper.stdout.take().expect("piped")).lines();
+    assert!(told.any(|line| line.is_ok_and(|line| line == "ready")));
+    let open = || {
+        let begun = Instant::now();
+        std::fs::File::options().write(true).open(disk.root.join("own")).expect("own");
+        begun.elapsed()
+    };
+    let (first, second) = (open(), open());
+    assert!(first > Duration::from_secs(5) && first < Duration::from_secs(30), "{first:?}");
+    assert!(second < Duration::from_secs(2), "{second:?}");
+    keeper.kill().expect("kill");
+    drop(keeper.wait());
+}
+
+/// What an outsider and the program write from then on is there, after a kill as well.
+#[test]
+fn without_its_watch_a_keeper_leaves_its_files_to_the_kernel() {
+    for behind in ["--write-behind=off", "--write-behind=at-once"] {
+        let (disk, pool) = (open_disk(Kind::Ext4), Pool::new());
+        let file = disk.root.join("file");
+        let options = ["--user", USER, behind, "--age-max=3600000"];
+        let mut run = Running::python(&pool, &options, WRITER, &file);
+        run.until("written");
+        let found = watches(run.child.id());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.iter().for_each(|&pid| proc::kill_hard(pid));
+        wait_until(Duration::from_secs(20), "everything in the page cache", || {
+            std::fs::read_to_string(&file).is_ok_and(|found| found == lines(200))
+        });
+        let status = || pool.command("status").arg("--json").user(USER, "").ok().stdout;
+        wait_until(Duration::from_secs(20), "word of it", || status().contains("root's watch has ended"));
+        let mut outsider = std::fs::File::options().append(true).open(&file).expect("outsider");
+        outsider.write_all(b"outside\n").expect("write");
+        outsider.sync_all().expect("sync");
+        drop(outsider);
+        run.go_on();
+        run.until("again");
+        run.kill_all(&pool);
+        pool.command("recover").user(USER, "").ok();
+        let expected = lines(200) + "outside\nagain\n";
+        assert_eq!(std::fs::read_to_string(&file).expect("file"), expected, "{behind}");
+    }
+}

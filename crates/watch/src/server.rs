@@ -1,0 +1,249 @@
+//! The watch as a program of its own: what root does for a keeper that is not root's.
+//!
+//! It believes nothing that a keeper says but who its clients are, and that concerns only files
+//! which the keeper's user may write to: a file is watched if the keeper has a descriptor of it that
+//! can be written to. Who waits to open such a file waits for this keeper within a deadline; a
+//! keeper that misses it loses its watch, and everybody is let in. Nothing is ever opened here.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::protocol::{HELLO, Line, Place, Said, opener_in};
+use crate::{FenceError, Key, Ledger, Opener, Outsiders, fanotify, peer};
+
+/// How long an open may wait for the keeper. A keeper lets a process that stands still in a write
+/// delay it by five seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Keepers at a time.
+const KEEPERS_MAX: usize = 64;
+/// ext4, xfs, btrfs.
+const FILE_SYSTEMS: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+
+/// Whether files on a file system of this kind are watched.
+fn is_watched(kind: i64) -> bool {
+    FILE_SYSTEMS.contains(&(kind as u32))
+}
+
+/// A socket of a name that the kernel makes up, and that name.
+pub fn listen() -> io::Result<(OwnedFd, Vec<u8>)> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
+    rustix::net::listen(&socket, KEEPERS_MAX as i32)?;
+    let bound = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)?;
+    let name = bound.abstract_name().ok_or(io::ErrorKind::AddrNotAvailable)?.to_vec();
+    Ok((socket, name))
+}
+
+/// Connects to a watch, which must be root's.
+pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    // As it was when it began to listen.
+    let (_, user) = peer(&socket)?;
+    if user != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "who listens there is not root"));
+    }
+    Ok(socket)
+}
+
+/// Serves keepers of `user` until `starter` (a pidfd) has ended and none of them is left.
+pub fn serve(listener: &OwnedFd, user: u32, starter: BorrowedFd<'_>) -> io::Result<()> {
+    let keepers = Arc::new(AtomicUsize::new(0));
+    let mut has_starter = true;
+    while has_starter || keepers.load(Ordering::SeqCst) != 0 {
+        let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+        if has_starter {
+            fds.push(PollFd::from_borrowed_fd(starter, PollFlags::IN));
+        }
+        // Whether the last keeper has gone is looked at now and then.
+        let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+        if let Err(error) = poll(&mut fds, Some(&pause))
+            && error != Errno::INTR
+        {
+            return Err(error.into());
+        }
+        has_starter &= fds.get(1).is_none_or(|starter| starter.revents().is_empty());
+        if fds[0].revents().is_empty() {
+            continue;
+        }
+        let Ok(connection) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { continue };
+        let is_welcome = peer(&connection).is_ok_and(|(_, who)| who == user);
+        if !is_welcome || keepers.fetch_add(1, Ordering::SeqCst) >= KEEPERS_MAX {
+            if is_welcome {
+                keepers.fetch_sub(1, Ordering::SeqCst);
+            }
+            continue;
+        }
+        let left = Arc::clone(&keepers);
+        let served = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
+            serve_keeper(connection);
+            left.fetch_sub(1, Ordering::SeqCst);
+        });
+        if served.is_err() {
+            keepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    Ok(())
+}
+
+/// Until it ends, or loses its watch.
+fn serve_keeper(connection: OwnedFd) {
+    let line = Arc::new(Line::new(connection));
+    let ledger = Ledger::new(Arc::new(Keeper { line: Arc::clone(&line) }));
+    let engine = match fanotify::Engine::start(&ledger) {
+        Ok(engine) => engine,
+        Err(error) => {
+            let errno = match error {
+                FenceError::NotPermitted => Errno::PERM,
+                FenceError::Unsupported => Errno::NOSYS,
+                FenceError::Os { .. } => Errno::IO,
+            };
+            let _ = line.answer(HELLO, errno.raw_os_error() as u64);
+            return;
+        }
+    };
+    let mut heard = line.answer(HELLO, 0).ok().and_then(|()| line.hear());
+    while let Some((number, said, file)) = heard {
+        let done = match said {
+            Said::Watch(place) => watch(&engine, &ledger, place, file),
+            Said::Unwatch(place) => {
+                unwatch(&engine, &ledger, place, file);
+                Ok(())
+            }
+            Said::Present(place) => {
+                present(&engine, &ledger, place, file);
+                Ok(())
+            }
+            // Nothing that a keeper says.
+            _ => break,
+        };
+        let errno = done.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+        if line.answer(number, errno as u64).is_err() {
+            break;
+        }
+        heard = line.hear();
+    }
+    // First nobody waits for the keeper any more, then the readers end and everybody is let in.
+    line.close();
+    drop(engine);
+    ledger.stop();
+}
+
+fn watch(engine: &fanotify::Engine, ledger: &Ledger, place: Place, file: Option<OwnedFd>) -> io::Result<()> {
+    let file = file.ok_or(Errno::BADF)?;
+    may_be_watched(file.as_fd())?;
+    let key = Key::of_fd(&file)?;
+    ledger.add(key, place.slot, place.generation);
+    let marked = engine.mark_open(file.as_fd());
+    if marked.is_err() {
+        ledger.remove(key, place.slot, place.generation);
+    }
+    marked
+}
+
+/// Whoever can write to a file may have others wait for it; that its user may write to it, the
+/// descriptor shows.
+fn may_be_watched(file: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = fcntl_getfl(file)?;
+    let mode = flags & OFlags::RWMODE;
+    if flags.contains(OFlags::PATH) || mode != OFlags::WRONLY && mode != OFlags::RDWR {
+        return Err(Errno::BADF.into());
+    }
+    // Others may be slow to answer who asks them.
+    if !is_watched(fstatfs(file)?.f_type as i64) {
+        return Err(Errno::NOTSUP.into());
+    }
+    let is_file = FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::RegularFile;
+    if is_file { Ok(()) } else { Err(Errno::INVAL.into()) }
+}
+
+/// Where a descriptor of ours leads.
+fn magic_path(file: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The descriptor's path, if the file is the one that is watched under that key.
+fn leads_to(key: Key, file: Option<&OwnedFd>) -> Option<PathBuf> {
+    let via = magic_path(file?);
+    // Of a file that was marked, so that nobody is slow here.
+    Key::of(&via).is_ok_and(|found| found == key).then_some(via)
+}
+
+fn unwatch(engine: &fanotify::Engine, ledger: &Ledger, place: Place, file: Option<OwnedFd>) {
+    let Some(key) = ledger.find(place.slot, place.generation) else { return };
+    if ledger.remove(key, place.slot, place.generation)
+        && let Some(via) = leads_to(key, file.as_ref())
+    {
+        engine.unmark(&via);
+    }
+}
+
+fn present(engine: &fanotify::Engine, ledger: &Arc<Ledger>, place: Place, file: Option<OwnedFd>) {
+    let Some(key) = ledger.find(place.slot, place.generation) else { return };
+    if let Some(via) = leads_to(key, file.as_ref()) {
+        // Without it who was there is never seen to have left, and the file stays the kernel's.
+        let _ = engine.ask_closes(&via);
+    }
+    ledger.present(key);
+}
+
+/// The keeper at the other end of a line.
+struct Keeper {
+    line: Arc<Line>,
+}
+
+impl Keeper {
+    /// `None`: it lost its watch by now.
+    fn ask(&self, what: Said) -> Option<u64> {
+        let answer = self.line.ask(what, None, PATIENCE);
+        if answer.is_err() {
+            self.line.close();
+        }
+        answer.ok()
+    }
+}
+
+impl Outsiders for Keeper {
+    fn is_ours(&self, pid: u32) -> bool {
+        self.ask(Said::IsOurs(pid)) == Some(1)
+    }
+
+    fn opener(&self, tid: u32) -> Opener {
+        self.ask(Said::Opener(tid)).map_or(Opener::Outsider(tid), opener_in)
+    }
+
+    fn goes_past(&self, pid: u32) {
+        self.ask(Said::Past(pid));
+    }
+
+    fn arrived(&self, slot: u32, generation: u64) {
+        self.ask(Said::Arrived(Place { slot, generation }));
+    }
+
+    fn reads(&self, slot: u32, generation: u64) {
+        self.ask(Said::Reads(Place { slot, generation }));
+    }
+
+    fn left(&self, slot: u32, generation: u64, wrote: bool) {
+        self.ask(Said::Left(Place { slot, generation }, wrote));
+    }
+
+    fn client_opens(&self, _slot: u32, _ino: u64) -> u64 {
+        0
+    }
+}
