@@ -176,7 +176,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE/s", value_parser = sizes::parse_bytes_per_s)]
     pub nvm_bandwidth: Option<u64>,
     /// Become this user first, with all of its groups: keeper and program run as it does. Needs
-    /// root. The environment stays as it is
+    /// root, whose watch (holdfast-watch) stays behind for the fanotify fence. The environment
+    /// stays as it is
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// At the end, print what was absorbed to standard error, or write it as JSON to FILE

@@ -80,6 +80,16 @@ pub fn at_rest(pid: u32) -> bool {
     threads(pid).iter().all(|thread| thread.dead || thread.stopped)
 }
 
+/// Where the threads of a process are in the kernel, for messages.
+pub fn place(pid: u32) -> String {
+    let read = |path: &str| std::fs::read_to_string(format!("/proc/{pid}/{path}")).unwrap_or_default();
+    let told = |row: &Row| {
+        let thread = |what: &str| read(&format!("task/{}/{what}", row.pid));
+        format!("{} in {}, call {}, {:?}", row.pid, thread("wchan"), thread("syscall").trim(), thread("stat"))
+    };
+    threads(pid).iter().map(told).collect::<Vec<_>>().join("; ")
+}
+
 fn threads(pid: u32) -> Vec<Row> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let ids = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());

@@ -40,7 +40,7 @@ impl Running {
 
     /// Reads up to the line that begins so.
     pub fn until(&mut self, start: &str) -> String {
-        let until = Instant::now() + 12 * SOON;
+        let until = Instant::now() + 6 * SOON;
         let mut told = String::new();
         while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             if line.starts_with(start) {
@@ -64,7 +64,11 @@ impl Running {
         programs.retain(|pid| !keepers.contains(pid));
         for turn in [&programs, &keepers] {
             turn.iter().for_each(|pid| proc::signal(*pid, Signal::STOP));
-            wait_until(SOON, "their standstill", || turn.iter().all(|pid| proc::at_rest(*pid)));
+            let begun = Instant::now();
+            while let Some(&moving) = turn.iter().find(|pid| !proc::at_rest(**pid)) {
+                assert!(begun.elapsed() < SOON, "{moving} does not stand still: {}", proc::place(moving));
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 

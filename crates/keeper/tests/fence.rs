@@ -159,12 +159,15 @@ fn a_watch_in_between_changes_nothing() {
     if std::env::var_os(BY_WATCH).is_some() {
         return;
     }
-    let output = Command::new(std::env::current_exe().unwrap()).env(BY_WATCH, "1").output().unwrap();
+    // Not those of other fences, and none that needs the machine to itself.
+    let others = ["--skip", "inotify", "--skip", "lost_notices", "--skip", "no_fence"];
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let output = again.args(others).env(BY_WATCH, "1").output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}");
     let passed = told.lines().find_map(|line| line.strip_prefix("test result: ok. ")).unwrap_or_default();
     let count: u32 = passed.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0);
-    assert!(count > 15, "{told}");
+    assert!(count > 12, "{told}");
 }
 
 /// A fanotify fence that watches the place's file as slot 1, generation 10; `None` without the

@@ -42,6 +42,10 @@ pub fn leaves_sync(client: &Client, fd: c_int) -> bool {
     if description.flags() & DSYNC != 0 || client.find(device, ino).is_some() || process::bypasses_all() {
         return false;
     }
+    // Without a keeper nothing is acknowledged.
+    if !client.keeper_alive() {
+        return false;
+    }
     let kind = if origin == Origin::Created { description.take_kind() } else { None };
     kind.is_some_and(|kind| client.board().header().habits.expects_rename_over(kind))
         || client.is_crowded(device, description.noted())
