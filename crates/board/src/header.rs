@@ -169,6 +169,15 @@ impl Header {
         self.ledgers.iter().find(|row| row.is_about(device))
     }
 
+    /// Asks the keeper to have a file system commit as soon as it is time for that.
+    pub fn want_commit(&self, ledger: &LedgerRow) {
+        if ledger.want() {
+            self.ring_expirer();
+        } else {
+            self.wake_idle_expirer();
+        }
+    }
+
     /// Notes that a file on `device` is managed from now on. The keeper alone does that, one at a
     /// time.
     pub fn enter_ledger(&self, device: u64) {

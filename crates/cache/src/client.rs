@@ -455,8 +455,7 @@ impl<N: Nvm> Client<N> {
     #[cold]
     fn commit(&self, file: FileRef, ledger: Option<&LedgerRow>) -> Result<bool, Errno> {
         if let Some(ledger) = ledger.filter(|ledger| ledger.commits() == Commits::ByFile) {
-            ledger.want();
-            self.board.header().wake_idle_expirer();
+            self.board.header().want_commit(ledger);
             return Ok(false);
         }
         match ask(&self.board, self.id, Ask::Commit, [u64::from(file.slot), file.generation, 0, 0], None) {

@@ -86,8 +86,7 @@ impl<N: Nvm> Client<N> {
             return false;
         }
         if ledger.commits() == Commits::ByFile {
-            ledger.want();
-            header.wake_idle_expirer();
+            header.want_commit(ledger);
             return true;
         }
         ledger.rests()

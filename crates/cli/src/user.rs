@@ -31,7 +31,7 @@ pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
     let gid = Gid::from_raw(numbers(name, "-g")?.first().copied().context("it has no group")?);
     let groups: Vec<Gid> = numbers(name, "-G")?.into_iter().map(Gid::from_raw).collect();
     let watch = if watched {
-        start_watch(uid, gid)
+        start_watch(uid)
             .inspect_err(|error| {
                 report::say(&format!("root's watch is missing, so outsiders are only noticed: {error:#}"));
             })
@@ -60,10 +60,10 @@ pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
 
 /// Starts the watch for a user's keepers; the name under which it listens. It ends after this
 /// process, whatever that will be by then, and after the last keeper.
-fn start_watch(user: Uid, group: Gid) -> anyhow::Result<String> {
+fn start_watch(user: Uid) -> anyhow::Result<String> {
     let program = locate::executable()?.with_file_name(WATCH);
     let mut command = Command::new(&program);
-    command.args(["--user", &user.as_raw().to_string(), "--group", &group.as_raw().to_string()]);
+    command.args(["--user", &user.as_raw().to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     // In a run inside a run it must not become a client of the outer keeper.
     command.env_remove("HOLDFAST_SOCKET");

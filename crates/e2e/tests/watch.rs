@@ -108,7 +108,7 @@ impl Watch {
         need::root();
         let program = need::holdfast().with_file_name("holdfast-watch");
         let mut child = Command::new(&program)
-            .args(["--user", &number_of("-u").to_string(), "--group", &number_of("-g").to_string()])
+            .args(["--user", &number_of("-u").to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}: cargo build --release", program.display()));
@@ -173,10 +173,9 @@ fn files(disk: &Disk) {
 fn the_watch_has_few_rights_and_hears_its_user_alone() {
     let (disk, watch) = (open_disk(Kind::Ext4), Watch::start());
     files(&disk);
-    let user = number_of("-u");
     for field in ["Uid:", "CapPrm:", "CapEff:", "CapInh:", "CapAmb:", "NoNewPrivs:", "Groups:"] {
         let expected = match field {
-            "Uid:" => [user.to_string().as_str(); 4].join(" "),
+            "Uid:" => ["2147480000"; 4].join(" "),
             "CapPrm:" | "CapEff:" => CAPABILITIES.to_owned(),
             "CapInh:" | "CapAmb:" => "0000000000000000".to_owned(),
             "NoNewPrivs:" => "1".to_owned(),
@@ -184,6 +183,13 @@ fn the_watch_has_few_rights_and_hears_its_user_alone() {
         };
         assert_eq!(status_of(watch.child.id(), field), expected, "{field}");
     }
+    // Who could stop it, or take its descriptors away, would stop all who wait for it.
+    let (pid, mut as_user) = (watch.child.id().to_string(), Command::new("sh"));
+    as_user.args(["-c", "kill -STOP $0; prlimit --pid $0 --nofile=3:3; kill -KILL $0", &pid]);
+    as_user.uid(number_of("-u")).gid(number_of("-g")).stderr(Stdio::null()).status().expect("sh");
+    assert_eq!(status_of(watch.child.id(), "State:"), "S (sleeping)");
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("limits");
+    assert!(!limits.lines().any(|line| line.starts_with("Max open files            3 ")), "{limits}");
     for stranger in [ATTACKER, 0] {
         let told = keeper_of(stranger, &watch, &disk).wait_with_output().expect("keeper").stdout;
         assert_eq!(String::from_utf8_lossy(&told), "refused\n", "user {stranger}");

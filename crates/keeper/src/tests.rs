@@ -125,7 +125,7 @@ impl House {
         let asked = Instant::now();
         while !is_clean() {
             assert!(asked.elapsed() < Duration::from_secs(10), "nothing is committed");
-            header.ledgers_in_use().for_each(|(_, ledger)| ledger.want());
+            header.ledgers_in_use().for_each(|(_, ledger)| header.want_commit(ledger));
             header.ring_expirer();
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,8 +1,9 @@
-//! The program: `holdfast-watch --user NUMBER --group NUMBER`, started by `holdfast run --user` as root. It says
+//! The program: `holdfast-watch --user NUMBER`, started by `holdfast run --user` as root. It says
 //! where it listens on its standard output, and ends after its starter and the last keeper.
 //!
-//! Root's rights are given up before anybody is listened to: what is left is the keeper's own user
-//! and three capabilities, without which nobody can be asked to wait or be looked at.
+//! Root's rights are given up before anybody is listened to: what is left are three capabilities,
+//! without which nobody can be asked to wait or be looked at, and a user that nobody else is. Were it
+//! the keeper's, that user could stop it, and all whom it has wait with it.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,20 +19,22 @@ use rustix::thread::{
 const NEEDED: CapabilitySet =
     CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE).union(CapabilitySet::DAC_READ_SEARCH);
 
+/// A number that no user has: it lies behind all that are given to users and containers.
+const NOBODY_ELSE: u32 = 2_147_480_000;
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (user, group) = match words[..] {
-        ["--user", user, "--group", group] => (user.parse().ok(), group.parse().ok()),
-        _ => (None, None),
+    let user = match &words[..] {
+        [option, user] if option == "--user" => user.parse().ok(),
+        _ => None,
     };
-    let (Some(user), Some(group)) = (user, group) else {
+    let Some(user) = user else {
         eprintln!(
-            "holdfast-watch: usage: holdfast-watch --user NUMBER --group NUMBER (`holdfast run --user` starts it)"
+            "holdfast-watch: usage: holdfast-watch --user NUMBER (`holdfast run --user` starts it, as root)"
         );
         return ExitCode::from(2);
     };
-    match watch(user, group) {
+    match watch(user) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("holdfast-watch: {error}");
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn watch(user: u32, group: u32) -> std::io::Result<()> {
+fn watch(user: u32) -> std::io::Result<()> {
     // What is typed at the starter's terminal is not meant for it.
     let _ = setsid();
     let starter = getppid().map_or_else(|| Err(std::io::ErrorKind::NotFound.into()), pidfd_of)?;
@@ -48,7 +51,7 @@ fn watch(user: u32, group: u32) -> std::io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     // Each open that waits has a descriptor here.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    give_up_rights(Uid::from_raw(user), Gid::from_raw(group))?;
+    give_up_rights()?;
     let mut out = std::io::stdout();
     out.write_all(&name)?;
     out.write_all(b"\n")?;
@@ -61,7 +64,8 @@ fn pidfd_of(pid: Pid) -> std::io::Result<std::os::fd::OwnedFd> {
 }
 
 /// These change one thread alone, and there is no other.
-fn give_up_rights(user: Uid, group: Gid) -> std::io::Result<()> {
+fn give_up_rights() -> std::io::Result<()> {
+    let (user, group) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
     set_keep_capabilities(true)?;
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;

@@ -101,8 +101,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         if !self.learns_order(device, &open) {
             if let Some(ledger) = self.ledger(device) {
-                ledger.want();
-                self.board.header().wake_idle_expirer();
+                self.board.header().want_commit(ledger);
             }
             return Ok(Order::Pending);
         }
