@@ -153,12 +153,19 @@ watch('pipe', os.pipe()[1])
 watch('in memory', os.memfd_create('file'))
 watch('own', os.open(own, os.O_WRONLY))
 print('ready', flush=True)
-time.sleep(60)
+late = float(sys.argv[3])
+while late == 0: time.sleep(60)
+while True:
+    number, kind = struct.unpack('<5Q', line.recv(100))[:2]
+    time.sleep(late)
+    # Whoever it is, an outsider opens.
+    line.send(struct.pack('<5Q', number, 10, 0, 0, 2 << 32 | 1 if kind == 4 else 0))
 ";
 
-fn keeper_of(uid: u32, watch: &Watch, disk: &Disk) -> Child {
+/// One that answers so many seconds late, or never (0).
+fn keeper_of(uid: u32, watch: &Watch, disk: &Disk, late: &str) -> Child {
     let mut command = Command::new("python3");
-    command.args(["-c", KEEPER, &watch.name, text(&disk.root)]).stdout(Stdio::piped());
+    command.args(["-c", KEEPER, &watch.name, text(&disk.root), late]).stdout(Stdio::piped());
     command.uid(uid).gid(uid).spawn().expect("python3")
 }
 
@@ -191,7 +198,7 @@ fn the_watch_has_few_rights_and_hears_its_user_alone() {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("limits");
     assert!(!limits.lines().any(|line| line.starts_with("Max open files            3 ")), "{limits}");
     for stranger in [ATTACKER, 0] {
-        let told = keeper_of(stranger, &watch, &disk).wait_with_output().expect("keeper").stdout;
+        let told = keeper_of(stranger, &watch, &disk, "0").wait_with_output().expect("keeper").stdout;
         assert_eq!(String::from_utf8_lossy(&told), "refused\n", "user {stranger}");
     }
 }
@@ -200,7 +207,7 @@ fn the_watch_has_few_rights_and_hears_its_user_alone() {
 fn nobody_has_others_wait_for_a_file_that_is_not_theirs() {
     let (disk, watch) = (open_disk(Kind::Xfs), Watch::start());
     files(&disk);
-    let mut keeper = keeper_of(number_of("-u"), &watch, &disk);
+    let mut keeper = keeper_of(number_of("-u"), &watch, &disk, "0");
     let mut told = Vec::new();
     for line in BufReader::new(keeper.stdout.take().expect("piped")).lines() {
         let line = line.expect("text");
@@ -223,24 +230,33 @@ fn nobody_has_others_wait_for_a_file_that_is_not_theirs() {
     assert_eq!(told, expected);
 }
 
-/// Ten seconds for the first open, and nothing for whoever comes then.
+/// Nobody waits for it then for more than ten seconds, nor again and again, and no other takes its
+/// place.
 #[test]
 fn a_keeper_that_does_not_answer_loses_its_watch() {
-    let (disk, watch) = (open_disk(Kind::Ext4), Watch::start());
-    files(&disk);
-    let mut keeper = keeper_of(number_of("-u"), &watch, &disk);
-    let mut told = BufReader::new(keeper.stdout.take().expect("piped")).lines();
-    assert!(told.any(|line| line.is_ok_and(|line| line == "ready")));
-    let open = || {
-        let begun = Instant::now();
-        std::fs::File::options().write(true).open(disk.root.join("own")).expect("own");
-        begun.elapsed()
-    };
-    let (first, second) = (open(), open());
-    assert!(first > Duration::from_secs(5) && first < Duration::from_secs(30), "{first:?}");
-    assert!(second < Duration::from_secs(2), "{second:?}");
-    keeper.kill().expect("kill");
-    drop(keeper.wait());
+    for late in ["0", "1.5"] {
+        let (disk, mut watch) = (open_disk(Kind::Ext4), Watch::start());
+        files(&disk);
+        let mut keeper = keeper_of(number_of("-u"), &watch, &disk, late);
+        let mut told = BufReader::new(keeper.stdout.take().expect("piped")).lines();
+        assert!(told.any(|line| line.is_ok_and(|line| line == "ready")));
+        let second = keeper_of(number_of("-u"), &watch, &disk, late).wait_with_output().expect("keeper");
+        assert_eq!(String::from_utf8_lossy(&second.stdout), "refused\n", "one at a time");
+        let mut waited = Vec::new();
+        for _ in 0..8 {
+            let begun = Instant::now();
+            std::fs::File::options().write(true).open(disk.root.join("own")).expect("own");
+            waited.push(begun.elapsed());
+        }
+        assert!(waited[0] > Duration::from_secs(1), "{late}: {waited:?}");
+        assert!(waited.iter().all(|waited| *waited < Duration::from_secs(12)), "{late}: {waited:?}");
+        assert!(waited.last().is_some_and(|last| *last < Duration::from_secs(1)), "{late}: {waited:?}");
+        wait_until(Duration::from_secs(10), "the end of the watch", || {
+            watch.child.try_wait().expect("watch").is_some()
+        });
+        keeper.kill().expect("kill");
+        drop(keeper.wait());
+    }
 }
 
 /// What an outsider and the program write from then on is there, after a kill as well.

@@ -62,7 +62,11 @@ impl Fence {
     ) -> Result<Fence, FenceError> {
         let ledger = Ledger::new(Arc::clone(&sink));
         if let (FenceChoice::Auto | FenceChoice::Fanotify, Some(name)) = (choice, watch) {
-            return Ok(Fence { engine: Engine::Remote(remote::Engine::start(name, sink)?), ledger });
+            match remote::Engine::start(name, sink) {
+                Ok(engine) => return Ok(Fence { engine: Engine::Remote(engine), ledger }),
+                Err(error) if choice == FenceChoice::Fanotify => return Err(error),
+                Err(_) => {}
+            }
         }
         let engine = match choice {
             FenceChoice::None => Engine::None,

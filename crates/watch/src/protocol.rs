@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ impl Line {
         self.waiting().as_mut().ok_or(io::ErrorKind::BrokenPipe)?.insert(number, answered);
         let answer = self
             .send(number, what, file)
-            .and_then(|()| answer.recv_timeout(patience).map_err(|_| io::ErrorKind::TimedOut.into()));
+            .and_then(|()| answer.recv_timeout(patience).map_err(|error| error_kind(error).into()));
         if let Some(waiting) = self.waiting().as_mut() {
             waiting.remove(&number);
         }
@@ -225,6 +225,13 @@ impl Line {
         *self.waiting() = None;
         // The other end may have gone first.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+fn error_kind(error: RecvTimeoutError) -> io::ErrorKind {
+    match error {
+        RecvTimeoutError::Timeout => io::ErrorKind::TimedOut,
+        RecvTimeoutError::Disconnected => io::ErrorKind::BrokenPipe,
     }
 }
 

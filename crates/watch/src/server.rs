@@ -3,14 +3,16 @@
 //! It believes nothing that a keeper says but who its clients are, and that concerns only files
 //! which the keeper's user may write to: a file is watched if the keeper has a descriptor of it that
 //! can be written to. Who waits to open such a file waits for this keeper within a deadline; a
-//! keeper that misses it loses its watch, and everybody is let in. Nothing is ever opened here.
+//! keeper that misses it loses its watch, and everybody is let in. So there is one keeper at a time,
+//! since the kernel asks them one after the other, and none after one that was lost. Nothing is
+//! ever opened here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
@@ -20,11 +22,18 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use crate::protocol::{HELLO, Line, Place, Said, opener_in};
 use crate::{FenceError, Key, Ledger, Opener, Outsiders, fanotify, peer};
 
-/// How long an open may wait for the keeper. A keeper lets a process that stands still in a write
-/// delay it by five seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Keepers at a time.
-const KEEPERS_MAX: usize = 64;
+/// How long an open may wait for what the keeper has to do. A keeper lets a process that stands still
+/// in a write delay it by five seconds.
+const ACT_MAX: Duration = Duration::from_secs(7);
+/// How long all opens may wait for the keeper to say whose they are, which takes it a moment: who
+/// is slower each time has used it up.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// An answer in that time is no slow one.
+const PROMPT: Duration = Duration::from_millis(10);
+/// Of so much time a keeper may be slow for one part.
+const SLOW_SHARE: u32 = 4;
+/// Connections that wait to be taken or closed.
+const BACKLOG: i32 = 8;
 /// ext4, xfs, btrfs.
 const FILE_SYSTEMS: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
@@ -42,7 +51,7 @@ pub fn listen() -> io::Result<(OwnedFd, Vec<u8>)> {
         None,
     )?;
     rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
-    rustix::net::listen(&socket, KEEPERS_MAX as i32)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     let bound = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)?;
     let name = bound.abstract_name().ok_or(io::ErrorKind::AddrNotAvailable)?.to_vec();
     Ok((socket, name))
@@ -61,16 +70,22 @@ pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Serves keepers of `user` until `starter` (a pidfd) has ended and none of them is left.
+/// Serves a keeper of `user` at a time, until `starter` (a pidfd) has ended and there is none, or one
+/// was lost.
 pub fn serve(listener: &OwnedFd, user: u32, starter: BorrowedFd<'_>) -> io::Result<()> {
-    let keepers = Arc::new(AtomicUsize::new(0));
+    let seat = Arc::new(AtomicU32::new(FREE));
     let mut has_starter = true;
-    while has_starter || keepers.load(Ordering::SeqCst) != 0 {
+    loop {
+        match seat.load(Ordering::SeqCst) {
+            LOST => return Ok(()),
+            FREE if !has_starter => return Ok(()),
+            _ => {}
+        }
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         if has_starter {
             fds.push(PollFd::from_borrowed_fd(starter, PollFlags::IN));
         }
-        // Whether the last keeper has gone is looked at now and then.
+        // Whether the keeper has gone is looked at now and then.
         let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
         if let Err(error) = poll(&mut fds, Some(&pause))
             && error != Errno::INTR
@@ -83,28 +98,26 @@ pub fn serve(listener: &OwnedFd, user: u32, starter: BorrowedFd<'_>) -> io::Resu
         }
         let Ok(connection) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { continue };
         let is_welcome = peer(&connection).is_ok_and(|(_, who)| who == user);
-        if !is_welcome || keepers.fetch_add(1, Ordering::SeqCst) >= KEEPERS_MAX {
-            if is_welcome {
-                keepers.fetch_sub(1, Ordering::SeqCst);
-            }
+        let takes = || seat.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !is_welcome || !takes() {
             continue;
         }
-        let left = Arc::clone(&keepers);
+        let taken = Arc::clone(&seat);
         let served = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
-            serve_keeper(connection);
-            left.fetch_sub(1, Ordering::SeqCst);
+            let left = if serve_keeper(connection) { FREE } else { LOST };
+            taken.store(left, Ordering::SeqCst);
         });
         if served.is_err() {
-            keepers.fetch_sub(1, Ordering::SeqCst);
+            seat.store(FREE, Ordering::SeqCst);
         }
     }
-    Ok(())
 }
 
-/// Until it ends, or loses its watch.
-fn serve_keeper(connection: OwnedFd) {
+/// Until it ends, or loses its watch: then the result is false.
+fn serve_keeper(connection: OwnedFd) -> bool {
     let line = Arc::new(Line::new(connection));
-    let ledger = Ledger::new(Arc::new(Keeper { line: Arc::clone(&line) }));
+    let keeper = Arc::new(Keeper::new(Arc::clone(&line)));
+    let ledger = Ledger::new(keeper.clone());
     let engine = match fanotify::Engine::start(&ledger) {
         Ok(engine) => engine,
         Err(error) => {
@@ -114,7 +127,7 @@ fn serve_keeper(connection: OwnedFd) {
                 FenceError::Os { .. } => Errno::IO,
             };
             let _ = line.answer(HELLO, errno.raw_os_error() as u64);
-            return;
+            return true;
         }
     };
     let mut heard = line.answer(HELLO, 0).ok().and_then(|()| line.hear());
@@ -142,6 +155,7 @@ fn serve_keeper(connection: OwnedFd) {
     line.close();
     drop(engine);
     ledger.stop();
+    !keeper.is_lost.load(Ordering::SeqCst)
 }
 
 fn watch(engine: &fanotify::Engine, ledger: &Ledger, place: Place, file: Option<OwnedFd>) -> io::Result<()> {
@@ -202,45 +216,72 @@ fn present(engine: &fanotify::Engine, ledger: &Arc<Ledger>, place: Place, file: 
     ledger.present(key);
 }
 
+/// Whether a keeper is served.
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const LOST: u32 = 2;
+
 /// The keeper at the other end of a line.
 struct Keeper {
     line: Arc<Line>,
+    /// For how long it was slow to say whose opens were, as of when.
+    slow: Mutex<(Duration, Instant)>,
+    is_lost: AtomicBool,
 }
 
 impl Keeper {
+    fn new(line: Arc<Line>) -> Self {
+        Self { line, slow: Mutex::new((Duration::ZERO, Instant::now())), is_lost: AtomicBool::new(false) }
+    }
+
     /// `None`: it lost its watch by now.
-    fn ask(&self, what: Said) -> Option<u64> {
-        let answer = self.line.ask(what, None, PATIENCE);
-        if answer.is_err() {
+    fn ask(&self, what: Said, patience: Duration) -> Option<u64> {
+        let answer = self.line.ask(what, None, patience);
+        if let Err(error) = &answer {
+            // That it has ended is no fault of the keeper's; not to answer is, and not to listen.
+            if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
+                self.is_lost.store(true, Ordering::SeqCst);
+            }
             self.line.close();
         }
         answer.ok()
+    }
+
+    /// For the thread that answers all opens.
+    fn ask_at_once(&self, what: Said) -> Option<u64> {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        let debt = slow.0.saturating_sub((begun - slow.1) / SLOW_SHARE);
+        let answer = self.ask(what, ANSWER_MAX.saturating_sub(debt));
+        let now = Instant::now();
+        *slow = (debt + (now - begun).saturating_sub(PROMPT), now);
+        answer
     }
 }
 
 impl Outsiders for Keeper {
     fn is_ours(&self, pid: u32) -> bool {
-        self.ask(Said::IsOurs(pid)) == Some(1)
+        self.ask(Said::IsOurs(pid), ANSWER_MAX) == Some(1)
     }
 
     fn opener(&self, tid: u32) -> Opener {
-        self.ask(Said::Opener(tid)).map_or(Opener::Outsider(tid), opener_in)
+        self.ask_at_once(Said::Opener(tid)).map_or(Opener::Outsider(tid), opener_in)
     }
 
     fn goes_past(&self, pid: u32) {
-        self.ask(Said::Past(pid));
+        self.ask(Said::Past(pid), ACT_MAX);
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
-        self.ask(Said::Arrived(Place { slot, generation }));
+        self.ask(Said::Arrived(Place { slot, generation }), ACT_MAX);
     }
 
     fn reads(&self, slot: u32, generation: u64) {
-        self.ask(Said::Reads(Place { slot, generation }));
+        self.ask(Said::Reads(Place { slot, generation }), ACT_MAX);
     }
 
     fn left(&self, slot: u32, generation: u64, wrote: bool) {
-        self.ask(Said::Left(Place { slot, generation }, wrote));
+        self.ask(Said::Left(Place { slot, generation }, wrote), ACT_MAX);
     }
 
     fn client_opens(&self, _slot: u32, _ino: u64) -> u64 {
