@@ -4,10 +4,9 @@
 //! A journal commits a prefix: with one change it makes durable all that were made before it, and
 //! programs rely on that. What Holdfast makes durable by itself must therefore extend what the file
 //! system has committed, and a sync is absorbed only while nothing is pending (invariants 9 and
-//! 10). A row counts what is pending and knows one way to make all of it nothing: a commit of the
-//! file system that began after the changes (invariant 11). One change by itself is done with when a
-//! slot holds it, or, if it is a file's creation, when the program's own sync of that file made it
-//! durable. It never guesses: what nobody told it of is not in it.
+//! 10). A row counts what is pending and knows one way to make it nothing: a commit of the file
+//! system that began after the changes (invariant 11). It never guesses: what nobody told it of is
+//! not in it.
 //!
 //! ```text
 //!              note                    begin                  end(true)
@@ -118,7 +117,7 @@ impl LedgerRow {
         Epoch((before / EPOCH) as u32)
     }
 
-    /// A change that was noted once, in `epoch`, is held by a slot now, or durable. One that a commit has taken
+    /// A change that was noted once, in `epoch`, is held by a slot now. One that a commit has taken
     /// up since is no longer counted by itself: nothing happens then.
     pub fn hold(&self, epoch: Epoch) {
         self.update(|word| {

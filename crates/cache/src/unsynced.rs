@@ -92,14 +92,6 @@ impl<N: Nvm> Client<N> {
         ledger.rests()
     }
 
-    /// A file without a row was synced, so its creation is on the disk, which was noted in `noted`.
-    pub fn note_synced(&self, device: u64, noted: Epoch) {
-        let ledger = self.board.header().ledger(device);
-        if let Some(ledger) = ledger.filter(|ledger| ledger.commits() == Commits::InOrder) {
-            ledger.hold(noted);
-        }
-    }
-
     /// Whether the file is left to the kernel now.
     pub fn is_bypassed(&self, file: FileRef) -> bool {
         is_kernels(self.row(file).state()) && self.is_current(file)

@@ -155,6 +155,9 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
     }
 }
 
+/// No file system that is managed has longer names.
+const NAME_BYTES_MAX: usize = 255;
+
 /// How long the thread may take that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Haste {
@@ -279,8 +282,11 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
     let absolute = std::fs::read_link(base).ok()?.join(path.strip_prefix("/").unwrap_or(path));
     // Symbolic links and `..` on the way are resolved now: recovery follows none.
     let parent = absolute.parent()?.canonicalize().ok()?;
-    let resolved = parent.join(absolute.file_name()?);
-    (resolved.as_os_str().len() <= PATH_BYTES_MAX).then_some(resolved)
+    let name = absolute.file_name()?;
+    let resolved = parent.join(name);
+    // The kernel refuses the others.
+    let can_be = name.len() <= NAME_BYTES_MAX && resolved.as_os_str().len() <= PATH_BYTES_MAX;
+    can_be.then_some(resolved)
 }
 
 impl Keeper {

@@ -51,16 +51,6 @@ pub fn leaves_sync(client: &Client, fd: c_int) -> bool {
         || client.is_crowded(device, description.noted())
 }
 
-/// The file behind `fd` was synced by the kernel, its creation included.
-pub fn note_synced(client: &Client, fd: c_int) {
-    if let Row::Described(description) = fds::look(fd)
-        && description.state() == State::Pending(Origin::Created)
-        && let Some((noted, (device, _))) = description.take_noted().zip(description.file())
-    {
-        client.note_synced(device, noted);
-    }
-}
-
 /// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the
 /// file's durability yet and it has no row. `None`: it must be made otherwise.
 #[inline]

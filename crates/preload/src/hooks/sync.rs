@@ -5,7 +5,6 @@
 
 use core::ffi::{c_int, c_uint};
 
-use holdfast_cache::Client;
 use libc::off_t;
 
 use crate::fds::{self, Row};
@@ -50,7 +49,7 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
     let logging = process::client().filter(|client| client.logs_on_sync());
     let writes = || !matches!(fds::look(fd), Row::Readable);
     let target = match logging {
-        Some(client) if unsynced::leaves_sync(client, fd) => return sync_by_kernel(client, fd, number),
+        Some(client) if unsynced::leaves_sync(client, fd) => Target::Kernel,
         Some(_) if writes() => target::of_change(fd),
         _ => of_sync(fd),
     };
@@ -85,19 +84,6 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
             give_int(raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) }))
         }
     }
-}
-
-/// Syncs a file that has no row.
-fn sync_by_kernel(client: &Client, fd: c_int, number: i64) -> c_int {
-    client.note_kernels_sync();
-    hear_all_files();
-    // SAFETY: touches no memory.
-    let result = raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) });
-    // Content alone was asked for, else.
-    if result >= 0 && number == libc::SYS_fsync {
-        unsynced::note_synced(client, fd);
-    }
-    give_int(result)
 }
 
 /// `fsync`.
