@@ -3,7 +3,7 @@
 //! that, stays behind as a program of its own: the watch.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -17,6 +17,8 @@ use crate::{locate, preload, report};
 pub const WATCH_VARIABLE: &str = "HOLDFAST_WATCH";
 /// The watch lies beside this executable.
 const WATCH: &str = "holdfast-watch";
+/// It says no more than the name of a socket.
+const NAME_BYTES_MAX: u64 = 128;
 
 /// Starts this very command anew as `name`, so that nothing of root is left in the process; returns
 /// when that is who runs it. With `watched` root's watch is started before.
@@ -70,7 +72,8 @@ fn start_watch(user: Uid) -> anyhow::Result<String> {
     command.env("LD_PRELOAD", preload::without_library(&std::env::var_os("LD_PRELOAD").unwrap_or_default()));
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     let mut name = String::new();
-    BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut name)?;
+    let output = child.stdout.take().expect("it was asked for").take(NAME_BYTES_MAX);
+    BufReader::new(output).read_line(&mut name)?;
     ensure!(!name.is_empty(), "{} ended at once", program.display());
     Ok(name.trim_end().to_owned())
 }
