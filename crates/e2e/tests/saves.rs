@@ -156,6 +156,47 @@ fn what_is_written_after_a_change_of_names_is_durable() {
     }
 }
 
+/// Renames files all the time to a name that no file can have, while they are made, synced and
+/// removed.
+const IMPOSSIBLE: &str = "
+import os, random, sys, time
+os.chdir(sys.argv[1])
+def one(draw):
+    name, what = 'file-%d' % draw.randrange(6), draw.random()
+    if what < 0.35:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(fd, b'x' * 8)
+        if draw.random() < 0.5: os.fsync(fd)
+        if draw.random() < 0.5: os.write(fd, b'x' * 8)
+        os.close(fd)
+    elif what < 0.45: os.unlink(name)
+    else: os.rename(name, 'y' * 300)
+for process in range(6):
+    if os.fork() == 0:
+        draw = random.Random(process)
+        while True:
+            try: one(draw)
+            except OSError: pass
+time.sleep(0.5)
+os.write(1, b'ready\\n')
+time.sleep(60)
+";
+
+/// The slot had the name that never was when the power went: recovery could not look there, and put
+/// the file off for ever, with what had been synced.
+#[test]
+fn a_rename_that_cannot_be_made_keeps_no_file_away() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        for _ in 0..4 {
+            let (disk, pool) = (disk(kind), Pool::new().logs_from_sync());
+            let program = ["--", "python3", "-c", IMPOSSIBLE, text(&disk.root)];
+            let mut run = Running::start(&pool.run(&[]).args(program));
+            run.until("ready");
+            cut(&disk, &pool, run);
+        }
+    }
+}
+
 /// Uses files after their removal: some were synced before, some were not.
 const REMOVED: &str = "
 import os, random, sys
