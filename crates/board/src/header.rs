@@ -169,13 +169,10 @@ impl Header {
         self.ledgers.iter().find(|row| row.is_about(device))
     }
 
-    /// Asks the keeper to have a file system commit as soon as it is time for that.
+    /// Asks the keeper to have a file system commit when it has time.
     pub fn want_commit(&self, ledger: &LedgerRow) {
-        if ledger.want() {
-            self.ring_expirer();
-        } else {
-            self.wake_idle_expirer();
-        }
+        ledger.want();
+        self.wake_idle_expirer();
     }
 
     /// Notes that a file on `device` is managed from now on. The keeper alone does that, one at a

@@ -198,9 +198,9 @@ impl LedgerRow {
         now_ns < self.quiet_until_ns.load(Ordering::Relaxed)
     }
 
-    /// Asks the keeper for a commit when it has time. Whether nobody had asked since the last one.
-    pub(crate) fn want(&self) -> bool {
-        self.is_wanted.swap(1, Ordering::SeqCst) == 0
+    /// Asks the keeper for a commit when it has time.
+    pub(crate) fn want(&self) {
+        self.is_wanted.store(1, Ordering::SeqCst);
     }
 
     /// Whether somebody asked for one.

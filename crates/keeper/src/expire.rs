@@ -23,11 +23,10 @@ const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
 /// How often it is seen whether files may be in state Behind, while something is dirty.
 const REVIEW: Duration = Duration::from_secs(1);
-/// A file system that makes changes durable file by file is had commit once in so many times what
-/// that takes: longer than a sync. Until then every sync is real.
-const COMMIT_SHARE: u32 = 64;
-const COMMIT_PAUSE_MIN: Duration = Duration::from_millis(10);
-const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A file system that makes changes durable file by file is had commit at most this often: it takes
+/// longer there than a sync, and what btrfs has committed between a file's sync and its rename it
+/// does not make durable with the next sync any more.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
@@ -49,7 +48,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         sealed_left: 0,
         ages: Ages::new(limit),
         reviewed: Instant::now(),
-        commit_at: None,
+        committed: None,
         removed_look: (Instant::now(), REMOVED_LOOK),
         graves_since: None,
     };
@@ -79,7 +78,7 @@ struct Expirer<'a> {
     /// When it was last seen whether files may be in state Behind.
     reviewed: Instant,
     /// When a file system was last had commit what programs' syncs had to go around.
-    commit_at: Option<Instant>,
+    committed: Option<Instant>,
     /// When to look for removed files next, and how long to wait then.
     removed_look: (Instant, Duration),
     /// Slots of removed files have waited for their directories since then.
@@ -113,11 +112,9 @@ impl Expirer<'_> {
                 keeper.durable.release_removed();
                 continue;
             }
-            if keeper.durable.wants_commit() && self.commit_at.is_none_or(|at| at <= Instant::now()) {
-                let begun = Instant::now();
+            if keeper.durable.wants_commit() && self.committed.is_none_or(|at| at.elapsed() >= COMMIT_EVERY) {
                 keeper.durable.commit_wanted();
-                let pause = (begun.elapsed() * COMMIT_SHARE).clamp(COMMIT_PAUSE_MIN, COMMIT_PAUSE_MAX);
-                self.commit_at = Some(Instant::now() + pause);
+                self.committed = Some(Instant::now());
             }
             let removals = self.let_go_removed();
             if !self.anything_dirty() {
@@ -140,9 +137,7 @@ impl Expirer<'_> {
             if !due.is_empty() || graves_at.is_some_and(|at| at <= now) {
                 return Round::Some(due);
             }
-            let commit_at = self.commit_at.filter(|_| self.keeper.durable.wants_commit());
-            let next =
-                [Some(next), removals, graves_at, commit_at].into_iter().flatten().min().unwrap_or(next);
+            let next = [Some(next), removals, graves_at].into_iter().flatten().min().unwrap_or(next);
             if now >= self.reviewed + REVIEW {
                 self.reviewed = now;
                 keeper.durable.review_behind();
