@@ -76,9 +76,9 @@ impl<N: Nvm> Client<N> {
         if self.is_current(file) { self.pass(dev, ino, raw) } else { None }
     }
 
-    /// Whether a file that has no row, of which only the creation may be noted (`noted`), had better
-    /// not be logged from a sync of it on: something else is pending on its file system, which would
-    /// have to be committed for that file alone, and once more for the next one.
+    /// Whether a file that has no row, of which only the creation may be noted (`noted`), had
+    /// better not be logged from a sync of it on: something else is pending on its file system,
+    /// which would have to be committed for that file alone, and once more for the next one.
     pub fn is_crowded(&self, device: u64, noted: Option<Epoch>) -> bool {
         let header = self.board.header();
         let Some(ledger) = header.ledger(device).filter(|ledger| ledger.is_in_use()) else { return false };

@@ -89,9 +89,7 @@ pub enum Started {
 pub fn start(config: &KeeperConfig) -> anyhow::Result<Started> {
     let mut command = Command::new(locate::executable()?);
     command.arg("keeper").stdin(Stdio::piped()).stdout(Stdio::piped());
-    // In a run inside a run the keeper must not become a client of the outer keeper.
-    command.env_remove("HOLDFAST_SOCKET").env_remove(user::WATCH_VARIABLE);
-    command.env("LD_PRELOAD", preload::without_library(&std::env::var_os("LD_PRELOAD").unwrap_or_default()));
+    preload::keep_out(command.env_remove(user::WATCH_VARIABLE));
     let mut child = command.spawn().context("cannot start the keeper")?;
     let mut input = child.stdin.take().expect("it was asked for");
     let sent = serde_json::to_vec(config).context("cannot write the configuration")?;

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::bail;
 
@@ -48,8 +49,15 @@ pub fn with_library(inherited: &OsStr, library: &Path) -> OsString {
     value
 }
 
+/// Keeps a process of Holdfast's own out of the run that it may be started in: it must not become a
+/// client of the outer keeper.
+pub fn keep_out(command: &mut Command) {
+    command.env_remove("HOLDFAST_SOCKET");
+    command.env("LD_PRELOAD", without_library(&std::env::var_os("LD_PRELOAD").unwrap_or_default()));
+}
+
 /// LD_PRELOAD without the library, wherever it lies.
-pub fn without_library(inherited: &OsStr) -> OsString {
+fn without_library(inherited: &OsStr) -> OsString {
     let parts = inherited.as_bytes().split(|byte| SEPARATORS.contains(&char::from(*byte)));
     let foreign = |part: &&[u8]| {
         !part.is_empty() && Path::new(OsStr::from_bytes(part)).file_name() != Some(LIBRARY.as_ref())

@@ -1,6 +1,6 @@
 //! Becoming another user before anything is made or opened: what Holdfast does for a program it
-//! does as the user that the program runs as, because a keeper serves one. What needs root, and only
-//! that, stays behind as a program of its own: the watch.
+//! does as the user that the program runs as, because a keeper serves one. What needs root, and
+//! only that, stays behind as a program of its own: the watch.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -67,9 +67,7 @@ fn start_watch(user: Uid) -> anyhow::Result<String> {
     let mut command = Command::new(&program);
     command.args(["--user", &user.as_raw().to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // In a run inside a run it must not become a client of the outer keeper.
-    command.env_remove("HOLDFAST_SOCKET");
-    command.env("LD_PRELOAD", preload::without_library(&std::env::var_os("LD_PRELOAD").unwrap_or_default()));
+    preload::keep_out(&mut command);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     let mut name = String::new();
     let output = child.stdout.take().expect("it was asked for").take(NAME_BYTES_MAX);

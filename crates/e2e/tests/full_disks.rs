@@ -146,10 +146,13 @@ fn recovered(free_mib: u64, work: &str) -> Disk {
     let ballast = (free_bytes(&disk.root) - free_mib * MIB as u64).to_string();
     Cmd::new("fallocate").args(["-l", &ballast]).arg(disk.root.join("ballast")).ok();
     disk.settle();
-    let program = format!("{ROOM}{work}\nprint('ready', flush=True)\ntime.sleep(60)\n");
+    let program = format!("{ROOM}{work}\ntime.sleep(0.3)\nprint('ready', flush=True)\ntime.sleep(60)\n");
     let argv = ["--", "python3", "-c", &program, text(&disk.root)];
     let mut run = Running::start(&pool.run(&["--age-max=3600000"]).args(argv));
     run.until("ready");
+    let age = |name: &str| std::fs::metadata(disk.root.join(name)).and_then(|meta| meta.modified()).ok();
+    let names = ["small", "large", "file"];
+    let ages = names.map(age);
     run.stop_all(&pool);
     disk.cut_power();
     run.kill_all(&pool);
@@ -157,6 +160,12 @@ fn recovered(free_mib: u64, work: &str) -> Disk {
     let large = std::fs::metadata(disk.root.join("large")).expect("file").len();
     assert_eq!(large, 16 * MIB as u64, "the disk has what only the log was to have: nothing is shown");
     println!("{}", pool.recover(&[]).ok().stdout);
+    // As old as before, also after a try that wrote to it and then found no room.
+    for (name, before) in names.iter().zip(ages).filter_map(|(name, age)| Some((name, age?))) {
+        let after = age(name).expect("file");
+        let moved = after.duration_since(before).unwrap_or_else(|error| error.duration());
+        assert!(moved < Duration::from_millis(100), "{name} is {moved:?} off its age");
+    }
     disk
 }
 

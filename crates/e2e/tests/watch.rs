@@ -13,6 +13,7 @@ use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::running::Running;
 use holdfast_e2e::{need, report};
+use rustix::process::Signal;
 
 /// Who the keeper is.
 const USER: &str = "postgres";
@@ -61,6 +62,9 @@ sys.stdin.readline()
 os.lseek(fd, 0, 2)
 os.write(fd, b'again\\n')
 os.fsync(fd)
+other = os.open(sys.argv[1] + '-new', os.O_RDWR | os.O_CREAT, 0o666)
+os.write(other, b'new')
+os.fsync(other)
 print('again', flush=True)
 sys.stdin.readline()
 ";
@@ -97,9 +101,26 @@ fn a_users_program_has_its_outsiders_wait() {
     }
 }
 
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Ended {
+    /// What it says, line by line.
+    fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
+        BufReader::new(self.0.stdout.take().expect("piped")).lines().map_while(Result::ok)
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// A watch that was started by hand.
 struct Watch {
-    child: Child,
+    process: Ended,
     name: String,
 }
 
@@ -107,21 +128,18 @@ impl Watch {
     fn start() -> Self {
         need::root();
         let program = need::holdfast().with_file_name("holdfast-watch");
-        let mut child = Command::new(&program)
+        let child = Command::new(&program)
             .args(["--user", &number_of("-u").to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}: cargo build --release", program.display()));
-        let mut name = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut name).expect("its name");
-        Self { child, name: name.trim().to_owned() }
+        let mut process = Ended(child);
+        let name = process.lines().next().expect("its name");
+        Self { process, name }
     }
-}
 
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+    fn pid(&self) -> u32 {
+        self.process.0.id()
     }
 }
 
@@ -163,10 +181,10 @@ while True:
 ";
 
 /// One that answers so many seconds late, or never (0).
-fn keeper_of(uid: u32, watch: &Watch, disk: &Disk, late: &str) -> Child {
+fn keeper_of(uid: u32, watch: &Watch, disk: &Disk, late: &str) -> Ended {
     let mut command = Command::new("python3");
     command.args(["-c", KEEPER, &watch.name, text(&disk.root), late]).stdout(Stdio::piped());
-    command.uid(uid).gid(uid).spawn().expect("python3")
+    Ended(command.uid(uid).gid(uid).spawn().expect("python3"))
 }
 
 /// Files for a keeper to show: its own, and one of root's.
@@ -188,18 +206,18 @@ fn the_watch_has_few_rights_and_hears_its_user_alone() {
             "NoNewPrivs:" => "1".to_owned(),
             _ => String::new(),
         };
-        assert_eq!(status_of(watch.child.id(), field), expected, "{field}");
+        assert_eq!(status_of(watch.pid(), field), expected, "{field}");
     }
     // Who could stop it, or take its descriptors away, would stop all who wait for it.
-    let (pid, mut as_user) = (watch.child.id().to_string(), Command::new("sh"));
+    let (pid, mut as_user) = (watch.pid().to_string(), Command::new("sh"));
     as_user.args(["-c", "kill -STOP $0; prlimit --pid $0 --nofile=3:3; kill -KILL $0", &pid]);
     as_user.uid(number_of("-u")).gid(number_of("-g")).stderr(Stdio::null()).status().expect("sh");
-    assert_eq!(status_of(watch.child.id(), "State:"), "S (sleeping)");
+    assert_eq!(status_of(watch.pid(), "State:"), "S (sleeping)");
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("limits");
     assert!(!limits.lines().any(|line| line.starts_with("Max open files            3 ")), "{limits}");
     for stranger in [ATTACKER, 0] {
-        let told = keeper_of(stranger, &watch, &disk, "0").wait_with_output().expect("keeper").stdout;
-        assert_eq!(String::from_utf8_lossy(&told), "refused\n", "user {stranger}");
+        let told: Vec<String> = keeper_of(stranger, &watch, &disk, "0").lines().collect();
+        assert_eq!(told, ["refused"], "user {stranger}");
     }
 }
 
@@ -208,16 +226,7 @@ fn nobody_has_others_wait_for_a_file_that_is_not_theirs() {
     let (disk, watch) = (open_disk(Kind::Xfs), Watch::start());
     files(&disk);
     let mut keeper = keeper_of(number_of("-u"), &watch, &disk, "0");
-    let mut told = Vec::new();
-    for line in BufReader::new(keeper.stdout.take().expect("piped")).lines() {
-        let line = line.expect("text");
-        if line == "ready" {
-            break;
-        }
-        told.push(line);
-    }
-    keeper.kill().expect("kill");
-    drop(keeper.wait());
+    let told: Vec<String> = keeper.lines().take_while(|line| line != "ready").collect();
     let expected = [
         "read only Bad file descriptor",
         "by path Bad file descriptor",
@@ -238,10 +247,9 @@ fn a_keeper_that_does_not_answer_loses_its_watch() {
         let (disk, mut watch) = (open_disk(Kind::Ext4), Watch::start());
         files(&disk);
         let mut keeper = keeper_of(number_of("-u"), &watch, &disk, late);
-        let mut told = BufReader::new(keeper.stdout.take().expect("piped")).lines();
-        assert!(told.any(|line| line.is_ok_and(|line| line == "ready")));
-        let second = keeper_of(number_of("-u"), &watch, &disk, late).wait_with_output().expect("keeper");
-        assert_eq!(String::from_utf8_lossy(&second.stdout), "refused\n", "one at a time");
+        assert!(keeper.lines().any(|line| line == "ready"));
+        let second: Vec<String> = keeper_of(number_of("-u"), &watch, &disk, late).lines().collect();
+        assert_eq!(second, ["refused"], "one at a time");
         let mut waited = Vec::new();
         for _ in 0..8 {
             let begun = Instant::now();
@@ -252,11 +260,43 @@ fn a_keeper_that_does_not_answer_loses_its_watch() {
         assert!(waited.iter().all(|waited| *waited < Duration::from_secs(12)), "{late}: {waited:?}");
         assert!(waited.last().is_some_and(|last| *last < Duration::from_secs(1)), "{late}: {waited:?}");
         wait_until(Duration::from_secs(10), "the end of the watch", || {
-            watch.child.try_wait().expect("watch").is_some()
+            watch.process.0.try_wait().expect("watch").is_some()
         });
-        keeper.kill().expect("kill");
-        drop(keeper.wait());
     }
+}
+
+/// Listens where root's watch is said to be, and says that all is well.
+const FALSE_WATCH: &str = "
+import socket, struct, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind('\\0' + sys.argv[1])
+listener.listen(4)
+print('listens', flush=True)
+while True:
+    line = listener.accept()[0]
+    try:
+        line.send(struct.pack('<5Q', 0, 10, 0, 0, 0))
+        while True:
+            number = struct.unpack('<5Q', line.recv(100))[0]
+            line.send(struct.pack('<5Q', number, 10, 0, 0, 0))
+    except Exception: pass
+";
+
+/// Whoever is believed there can have a keeper take outsiders for its clients.
+#[test]
+fn a_watch_that_is_not_roots_is_not_believed() {
+    let (disk, pool) = (open_disk(Kind::Ext4), Pool::new().given_to(USER, ""));
+    let name = format!("holdfast-e2e-{}", std::process::id());
+    let mut listens = Command::new("python3");
+    listens.args(["-c", FALSE_WATCH, &name]).stdout(Stdio::piped()).uid(ATTACKER).gid(ATTACKER);
+    let mut watch = Ended(listens.spawn().expect("python3"));
+    assert_eq!(watch.lines().next().as_deref(), Some("listens"));
+    let file = disk.root.join("file");
+    let program = ["--", "touch", text(&file)];
+    let run = |fence: &str| pool.run(&[fence]).args(program).env("HOLDFAST_WATCH", &name).output();
+    run("--fence=fanotify").expect(&[120]).says(&["is not root"], &[]);
+    run("--fence=auto").ok();
+    assert!(file.exists());
 }
 
 /// What an outsider and the program write from then on is there, after a kill as well.
@@ -282,9 +322,63 @@ fn without_its_watch_a_keeper_leaves_its_files_to_the_kernel() {
         drop(outsider);
         run.go_on();
         run.until("again");
+        // Nor is a new one managed, at which nobody would be noticed.
+        let status = report::parse(&status());
+        let bypassed = status["summary"]["bypassed"].to_string();
+        assert!(bypassed.contains("file-new") && bypassed.contains("no fence covers it"), "{status:#}");
         run.kill_all(&pool);
         pool.command("recover").user(USER, "").ok();
         let expected = lines(200) + "outside\nagain\n";
         assert_eq!(std::fs::read_to_string(&file).expect("file"), expected, "{behind}");
+    }
+}
+
+/// Writes some files, and then one for seconds on end: a writer that can be stopped in that.
+const MANY: &str = "
+import os, sys
+files = [os.open(sys.argv[1] + '-%d' % n, os.O_RDWR | os.O_CREAT, 0o666) for n in range(9)]
+for fd in files: os.pwrite(fd, b'a' * 64, 0)
+print('ready', flush=True)
+while True: os.pwrite(files[8], b'b' * 1000000, 0)
+";
+
+/// A keeper that has lost its watch has to bring one file after the other to the disk, and one of
+/// them waits for a stopped writer. What an outsider wrote to the others meanwhile was undone.
+#[test]
+fn what_an_outsider_wrote_after_the_watch_was_lost_is_not_undone() {
+    let (disk, pool) = (open_disk(Kind::Ext4), Pool::new());
+    let file = disk.root.join("file");
+    let options = ["--user", USER, "--nvm-bandwidth=1M/s", "--age-max=3600000"];
+    let mut run = Running::python(&pool, &options, MANY, &file);
+    run.until("ready");
+    std::thread::sleep(Duration::from_millis(300));
+    let keeper = proc::keeper(&pool.path);
+    let found = watches(run.child.id());
+    let mut programs = proc::descendants(run.child.id());
+    programs.retain(|pid| *pid != keeper && !found.contains(pid));
+    programs.iter().for_each(|&pid| proc::signal(pid, Signal::STOP));
+    wait_until(Duration::from_secs(20), "the writer's stop", || {
+        programs.iter().all(|&pid| proc::at_rest(pid))
+    });
+    found.iter().for_each(|&pid| proc::kill_hard(pid));
+    let is_told = || {
+        let status = pool.command("status").arg("--json").user(USER, "").ok().stdout;
+        status.contains("root's watch has ended")
+    };
+    wait_until(Duration::from_secs(4), "word of it", is_told);
+    for number in 0..8 {
+        let mut outsider =
+            std::fs::File::options().write(true).open(disk.root.join(format!("file-{number}")));
+        let outsider = outsider.as_mut().expect("outsider");
+        outsider.write_all(b"outside").expect("write");
+        outsider.sync_all().expect("sync");
+    }
+    // The keeper first: else it repairs what the others leave.
+    proc::kill_hard(keeper);
+    run.kill_all(&pool);
+    let recovered = pool.command("recover").args(["--json", "--replay"]).user(USER, "").output();
+    for number in 0..8 {
+        let found = std::fs::read(disk.root.join(format!("file-{number}"))).expect("file");
+        assert!(found.starts_with(b"outsidea"), "file {number}\n{}", recovered.told());
     }
 }

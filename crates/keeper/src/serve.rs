@@ -200,6 +200,9 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         let gate = Arc::new(Gate::new(Arc::clone(keeper)));
         let fence = Fence::start(keeper.config.fence, keeper.config.watch.as_deref(), gate)
             .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
+        if keeper.config.watch.is_some() && fence.kind() == FenceKind::Inotify {
+            keeper.notes.trouble("root's watch cannot be used here: outsiders are only noticed".to_owned());
+        }
         let announces = match fence.kind() {
             FenceKind::Lease => LEASES_FILES,
             kind => u32::from(kind.only_notices()),

@@ -154,7 +154,6 @@ fn is_on_managed_file_system(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|fs| is_managed(fs.f_type as u32))
 }
 
-/// ext4, xfs or btrfs: local file systems that keep what they synced.
 fn is_managed(kind: u32) -> bool {
-    matches!(kind, 0xef53 | 0x5846_5342 | 0x9123_683e) || on(Canary::AnyFileSystem)
+    holdfast_watch::FILE_SYSTEMS.contains(&kind) || on(Canary::AnyFileSystem)
 }

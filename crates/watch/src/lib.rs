@@ -2,8 +2,8 @@
 //! have them wait until the file is ready.
 //!
 //! A keeper of root uses it as a library. For any other user it is a program of its own, the only
-//! part of Holdfast that root runs ([`server`]): it can neither write files nor read pools, and a
-//! keeper talks to it ([`protocol`]).
+//! part of Holdfast that root runs ([`server`]): it opens no file, and a keeper talks to it
+//! ([`protocol`]).
 //!
 //! It must never call its sink with one of its own locks held, never open a file it watches, and
 //! never leave an open unanswered: an opening that is dropped for whatever reason is allowed.
@@ -27,6 +27,10 @@ pub use holders::{Holder, Scan, scan_holders, writers_outside};
 pub use ledger::Ledger;
 pub use peer::peer;
 
+/// The kinds of the file systems whose files are managed, as `statfs` tells them: ext4, xfs and
+/// btrfs, local ones that keep what they synced.
+pub const FILE_SYSTEMS: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+
 /// Which fence is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceKind {
@@ -43,10 +47,9 @@ pub enum FenceKind {
 }
 
 impl FenceKind {
-    /// Whether outsiders are at best noticed after they opened a file, where no lease holds them
-    /// back.
+    /// Whether outsiders are only noticed after they opened a file, where no lease holds them back.
     pub fn only_notices(self) -> bool {
-        matches!(self, FenceKind::Inotify | FenceKind::Lease | FenceKind::Lost)
+        matches!(self, FenceKind::Inotify | FenceKind::Lease)
     }
 }
 
@@ -128,8 +131,8 @@ pub trait Outsiders: Send + Sync + 'static {
     /// give the lease back, with everything in the file. Calls may overlap.
     fn lease_breaks(&self, _slot: u32, _generation: u64) {}
 
-    /// Root's watch was lost, which watched these files (slot, generation): outsiders may be in each
-    /// of them, and nobody will be seen to leave.
+    /// Root's watch was lost, which watched these files (slot, generation): outsiders may be in
+    /// each of them, and nobody will be seen to leave.
     fn lost(&self, files: &[(u32, u64)]) {
         files.iter().for_each(|&(slot, generation)| self.arrived(slot, generation));
     }

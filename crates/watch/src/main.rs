@@ -2,8 +2,8 @@
 //! where it listens on its standard output, and ends after its starter and the last keeper.
 //!
 //! Root's rights are given up before anybody is listened to: what is left are three capabilities,
-//! without which nobody can be asked to wait or be looked at, and a user that nobody else is. Were it
-//! the keeper's, that user could stop it, and all whom it has wait with it.
+//! without which nobody can be asked to wait or be looked at, and a user that nobody else is. Were
+//! it the keeper's, that user could stop it, and all whom it has wait with it.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +15,8 @@ use rustix::thread::{
     set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// To have others wait, to see what they have open, and to see into their directories below `/proc`.
+/// To have others wait, to see what they have open, and to see into their directories below
+/// `/proc`.
 const NEEDED: CapabilitySet =
     CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE).union(CapabilitySet::DAC_READ_SEARCH);
 

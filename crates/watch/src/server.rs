@@ -1,11 +1,11 @@
 //! The watch as a program of its own: what root does for a keeper that is not root's.
 //!
 //! It believes nothing that a keeper says but who its clients are, and that concerns only files
-//! which the keeper's user may write to: a file is watched if the keeper has a descriptor of it that
-//! can be written to. Who waits to open such a file waits for this keeper within a deadline; a
-//! keeper that misses it loses its watch, and everybody is let in. So there is one keeper at a time,
-//! since the kernel asks them one after the other, and none after one that was lost. Nothing is
-//! ever opened here.
+//! which the keeper's user may write to: a file is watched if the keeper has a descriptor of it
+//! that can be written to. Who waits to open such a file waits for this keeper within a deadline; a
+//! keeper that misses it loses its watch, and everybody is let in. So there is one keeper at a
+//! time, since the kernel asks them one after the other, and none after one that was lost. Nothing
+//! is ever opened here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,10 +20,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::protocol::{HELLO, Line, Place, Said, opener_in};
-use crate::{FenceError, Key, Ledger, Opener, Outsiders, fanotify, peer};
+use crate::{FILE_SYSTEMS, FenceError, Key, Ledger, Opener, Outsiders, fanotify, peer};
 
-/// How long an open may wait for what the keeper has to do. A keeper lets a process that stands still
-/// in a write delay it by five seconds.
+/// How long an open may wait for what the keeper has to do. A keeper lets a process that stands
+/// still in a write delay it by five seconds.
 const ACT_MAX: Duration = Duration::from_secs(7);
 /// How long all opens may wait for the keeper to say whose they are, which takes it a moment: who
 /// is slower each time has used it up.
@@ -34,14 +34,6 @@ const PROMPT: Duration = Duration::from_millis(10);
 const SLOW_SHARE: u32 = 4;
 /// Connections that wait to be taken or closed.
 const BACKLOG: i32 = 8;
-/// ext4, xfs, btrfs.
-const FILE_SYSTEMS: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
-
-/// Whether files on a file system of this kind are watched.
-fn is_watched(kind: i64) -> bool {
-    FILE_SYSTEMS.contains(&(kind as u32))
-}
-
 /// A socket of a name that the kernel makes up, and that name.
 pub fn listen() -> io::Result<(OwnedFd, Vec<u8>)> {
     let socket = rustix::net::socket_with(
@@ -70,8 +62,8 @@ pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Serves a keeper of `user` at a time, until `starter` (a pidfd) has ended and there is none, or one
-/// was lost.
+/// Serves a keeper of `user` at a time, until `starter` (a pidfd) has ended and there is none, or
+/// one was lost.
 pub fn serve(listener: &OwnedFd, user: u32, starter: BorrowedFd<'_>) -> io::Result<()> {
     let seat = Arc::new(AtomicU32::new(FREE));
     let mut has_starter = true;
@@ -179,7 +171,7 @@ fn may_be_watched(file: BorrowedFd<'_>) -> io::Result<()> {
         return Err(Errno::BADF.into());
     }
     // Others may be slow to answer who asks them.
-    if !is_watched(fstatfs(file)?.f_type as i64) {
+    if !FILE_SYSTEMS.contains(&(fstatfs(file)?.f_type as u32)) {
         return Err(Errno::NOTSUP.into());
     }
     let is_file = FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::RegularFile;

@@ -1,8 +1,8 @@
 //! The fanotify fence by way of root's watch, for keepers that are not root's.
 //!
-//! One thread hears what the watch asks. It answers at once who a thread is, and has everything else
-//! done by threads of their own: an open of the keeper's is one of those that the watch asks about.
-//! Without its watch a keeper knows nothing of opens any more, and the fence says so.
+//! One thread hears what the watch asks. It answers at once who a thread is, and has everything
+//! else done by threads of their own: an open of the keeper's is one of those that the watch asks
+//! about. Without its watch a keeper knows nothing of opens any more, and the fence says so.
 
 use std::collections::HashMap;
 use std::io;

@@ -117,8 +117,8 @@ fn a_file_that_lost_its_name_meanwhile_does_not_come_back_to_the_log() {
     assert!(!bench.durable.take_back(&file, || false));
 }
 
-/// With a fence that only notices, a file was taken for an outsider's and taken back in the midst of
-/// a write, which failed.
+/// With a fence that only notices, a file was taken for an outsider's and taken back in the midst
+/// of a write, which failed.
 #[test]
 fn no_write_fails_because_its_file_was_taken_back() {
     let house = super::house("unsynced-taken-back", 1000);
