@@ -13,7 +13,9 @@ use crate::{raw, signals, tls};
 pub fn section<R>(work: impl FnOnce() -> R) -> R {
     if !signals::wait_for_sections() {
         let before = raw::block_signals();
+        tls::with(|thread| thread.inside.set(thread.inside.get() + 1));
         let result = work();
+        tls::with(|thread| thread.inside.set(thread.inside.get() - 1));
         raw::restore_signals(before);
         return result;
     }
@@ -30,4 +32,10 @@ pub fn section<R>(work: impl FnOnce() -> R) -> R {
         }
         result
     })
+}
+
+/// Whether this thread is in a section: nothing in it may be interrupted by a cancel.
+#[inline]
+pub fn is_inside() -> bool {
+    tls::with(|thread| thread.inside.get() != 0)
 }

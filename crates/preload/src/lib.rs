@@ -12,6 +12,7 @@ mod behind;
 mod critical;
 mod descriptions;
 mod fds;
+mod holds;
 mod hooks;
 mod inherit;
 mod locks;

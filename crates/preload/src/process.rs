@@ -19,7 +19,7 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, fds, hooks, inherit, own_calls, patch, signals, streams, tls};
+use crate::{critical, descriptions, fds, holds, hooks, inherit, own_calls, patch, signals, streams, tls};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -140,6 +140,7 @@ fn attach_child(word: &AtomicU32) -> bool {
         }
         OWN_PID.store(raw::getpid(), Ordering::Relaxed);
         descriptions::reset_for_child();
+        holds::reset_for_child();
         fds::reset_changes();
         descriptions::share_all();
         let announced = tls::with(|thread| thread.forking.replace(0)) != 0;

@@ -10,6 +10,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use holdfast_board::{FileTime, Times, ownership_print};
 use holdfast_cache::{Errno, Look};
 
+use crate::critical;
+
 /// Makes a system call; -errno on failure.
 ///
 /// # Safety
@@ -134,14 +136,20 @@ pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize
     }
 }
 
+/// Whether this process has one thread alone. No, where libc does not tell.
+#[inline]
+pub fn is_single_threaded() -> bool {
+    let flag = SINGLE_THREADED.load(Ordering::Acquire);
+    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence
+    // the atomic.
+    !flag.is_null() && unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0
+}
+
 /// Acts upon a `pthread_cancel` that has come already, as libc's functions do when they begin: for
 /// calls that the cache answers, which may never reach the kernel in a cancellable way.
 #[inline]
 pub fn cancellation_point() {
-    let flag = SINGLE_THREADED.load(Ordering::Acquire);
-    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence
-    // the atomic.
-    if flag.is_null() || unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0 {
+    if is_single_threaded() || critical::is_inside() {
         return;
     }
     let address = TEST_CANCEL.load(Ordering::Relaxed);
@@ -157,16 +165,14 @@ pub fn cancellation_point() {
 }
 
 /// Makes a system call in which `pthread_cancel` may end the thread, as it may in libc's own
-/// functions.
+/// functions. Not inside a section: what is held there would be held for ever.
 ///
 /// # Safety
 /// As [`call6`]; nothing with a destructor may be alive in the callers' frames.
 pub unsafe fn cancellable(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     let flag = SINGLE_THREADED.load(Ordering::Acquire);
-    // SAFETY: `flag`, if not null, is a libc variable that lives for ever; libc writes it, hence
-    // the atomic.
-    if flag.is_null() || unsafe { AtomicU8::from_ptr(flag) }.load(Ordering::Relaxed) != 0 {
+    if flag.is_null() || is_single_threaded() || critical::is_inside() {
         // SAFETY: the caller's promise.
         return unsafe { call6(number, a, b, c, d, e, f) };
     }

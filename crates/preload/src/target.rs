@@ -10,7 +10,7 @@ use holdfast_board::{Epoch, FileState};
 use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
 
 use crate::descriptions::{self, DSYNC, Description, State};
-use crate::fds::{self, Row};
+use crate::fds::{self, Row, Unheld};
 use crate::{critical, process, raw, streams};
 
 /// How often a call is tried again when the file's slot was given back under it.
@@ -207,9 +207,14 @@ fn settle_pending(
 /// a replay would cover it with older bytes.
 fn adopt_others(file: FileRef, stat: &raw::Stat) {
     for (fd, description) in fds::described(0, c_int::MAX) {
-        if description.state() == State::Plain
-            && raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino))
-        {
+        let moment = fds::moment(fd);
+        let is_it =
+            || raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino));
+        // Other threads may close or replace the number.
+        let is_still = || {
+            matches!(moment.row(), Row::Described(now) if core::ptr::eq(now, description)) && moment.lasts(fd)
+        };
+        if description.state() == State::Plain && is_it() && is_still() {
             description.add_flags(descriptions::SHARED);
             description.set_state(State::Managed(file));
         }
@@ -339,6 +344,46 @@ fn ask(client: &Client, fd: c_int, origin: Origin, noted: Option<Epoch>) -> Resu
         // A keeper that died kept nothing of what it would never have managed.
         if client.keeper_alive() || raw::is_on_managed_file_system(fd) { Err(errno) } else { Ok(None) }
     })
+}
+
+/// Makes a call on a regular file, whose number is its own until the call ends ([`fds::hold`]).
+/// Where `fd` is something else the call is the kernel's in one step, by `other`, and may wait.
+#[inline]
+pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> isize) -> isize {
+    if let Row::Ignored = fds::look(fd) {
+        return other();
+    }
+    let held = fds::try_hold(fd, || {
+        match fds::look(fd) {
+            Row::Ignored => Err(Unheld::NoFile),
+            // A child in our memory, and whoever has no keeper, looks for itself.
+            Row::Unknown if process::client().is_some() => is_file(fd),
+            _ => Ok(()),
+        }
+        .map(|()| work())
+    });
+    match held.flatten() {
+        Ok(result) => result,
+        Err(Unheld::NoFile) => other(),
+        // The kernel is not asked: by now the number may be a file's of which it does not know all.
+        Err(Unheld::Closed) => -(libc::EBADF as isize),
+    }
+}
+
+/// Whether a number of which nothing is known is a regular file's.
+#[cold]
+fn is_file(fd: c_int) -> Result<(), Unheld> {
+    let moment = fds::moment(fd);
+    match raw::fstat(fd) {
+        Ok(stat) if stat.regular => Ok(()),
+        Ok(_) => {
+            fds::ignore_at(fd, moment);
+            Err(Unheld::NoFile)
+        }
+        Err(Errno(libc::EBADF)) => Err(Unheld::Closed),
+        // The kernel may say what it is about.
+        Err(_) => Ok(()),
+    }
 }
 
 /// A descriptor whose opening was not seen, or that has no row.

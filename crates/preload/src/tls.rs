@@ -14,9 +14,9 @@ global_asm!(
     ".globl holdfast_thread",
     ".hidden holdfast_thread",
     ".type holdfast_thread,@object",
-    ".size holdfast_thread,544",
+    ".size holdfast_thread,560",
     "holdfast_thread:",
-    ".zero 544",
+    ".zero 560",
     ".previous",
 );
 
@@ -36,6 +36,10 @@ pub struct Thread {
     pub put_off: Cell<u32>,
     /// How many of `queued` are taken.
     pub queued_count: Cell<u32>,
+    /// One more than its place among the holds ([`crate::holds`]); 0 before the first.
+    pub place: Cell<u32>,
+    /// 1 while this thread holds a number.
+    pub holds: Cell<u32>,
     /// The signal mask to go back to then.
     pub mask_before: Cell<u64>,
     /// Signals that must keep their order, to be handed to their handlers at the section's end.
@@ -50,13 +54,13 @@ pub const QUEUED_MAX: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Info(pub [u64; 16]);
 
-const _: () = assert!(size_of::<Thread>() == 544);
+const _: () = assert!(size_of::<Thread>() == 560);
 
 /// Runs `work` with this thread's block.
 #[inline]
 pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
     let address: *const Thread;
-    // SAFETY: reads the thread pointer and the block's offset from it; the block is 544 zeroed
+    // SAFETY: reads the thread pointer and the block's offset from it; the block is 560 zeroed
     // bytes in the static TLS of this library, which the loader sets up for every thread before it
     // runs.
     unsafe {

@@ -18,7 +18,8 @@ use crate::{behind, critical, memory, patch, process, unsynced};
 /// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares
 /// blocks for it, that and the size are the journal's.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
-    give(with_room(|| around_once(fd, &kernel)))
+    let once = || around_once(fd, &kernel);
+    give(with_room(|| target::held(fd, once, once)))
 }
 
 fn around_once(fd: c_int, kernel: &impl Fn() -> isize) -> isize {

@@ -13,7 +13,7 @@ use libc::{off_t, size_t};
 
 use crate::raw::{call, give};
 use crate::target::{self, Target};
-use crate::{behind, critical, process};
+use crate::{behind, critical, fds, process};
 
 const RANGES: usize = 64;
 
@@ -74,8 +74,24 @@ pub unsafe extern "C-unwind" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    if fd < 0 || flags & libc::MAP_ANONYMOUS != 0 {
+        // SAFETY: the program's own call.
+        return give(unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) })
+            as *mut c_void;
+    }
+    fds::hold(fd, || map(address, bytes, protection, flags, fd, offset))
+}
+
+fn map(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
     let shared = matches!(flags & 0xf, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
-    let watched = shared && fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && process::client().is_some();
+    let watched = shared && process::client().is_some();
     let writes = watched && protection & libc::PROT_WRITE != 0;
     let is_possible = writes && is_possible(bytes, protection, flags, fd, offset);
     if is_possible {
@@ -87,11 +103,8 @@ pub unsafe extern "C-unwind" fn mmap(
     // outlives its descriptor.
     let target =
         if watched && protection & libc::PROT_WRITE == 0 { target::of_change(fd) } else { Target::Kernel };
-    let is_file = fd >= 0 && flags & libc::MAP_ANONYMOUS == 0;
-    if is_file {
-        // What is mapped is the page cache, for as long as the mapping lasts.
-        behind::show(fd);
-    }
+    // What is mapped is the page cache, for as long as the mapping lasts.
+    behind::show(fd);
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };
     let is_unknown = match target {

@@ -13,7 +13,7 @@ use super::streams::original;
 use crate::patch::{self, FCHMODAT};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, descriptions, memory, process, unsynced};
+use crate::{behind, descriptions, fds, memory, process, unsynced};
 
 type Name = *const c_char;
 
@@ -42,10 +42,14 @@ fn note_fd(fd: c_int, result: isize) -> c_int {
 
 /// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has
 /// anyway, which changes nothing that a sync would have to make durable.
-fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
+fn change_owner(fd: c_int, kernel: impl Fn() -> isize) -> c_int {
     if process::client().is_none() {
         return give_int(kernel());
     }
+    fds::hold(fd, || change_owner_once(fd, &kernel))
+}
+
+fn change_owner_once(fd: c_int, kernel: &impl Fn() -> isize) -> c_int {
     let managed = target::of_other(fd);
     let before = raw::fstat(fd).map(|stat| stat.ownership);
     let result = kernel();
@@ -133,8 +137,7 @@ macro_rules! noted {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
-            let result = unsafe { call!($number, fd, $($argument),*) };
-            note_fd(fd, result)
+            fds::hold(fd, || note_fd(fd, unsafe { call!($number, fd, $($argument),*) }))
         }
     )*};
     ($(path($flags:expr) $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
@@ -199,12 +202,29 @@ macro_rules! attributes {
 }
 
 attributes! {
-    fsetxattr(fd: c_int) = libc::SYS_fsetxattr, note_fd, behind::show;
     setxattr(path: Name) = libc::SYS_setxattr,
         |path, result| note_path(HERE, path, 0, result), |path| behind::show_path(HERE, path, 0);
     lsetxattr(path: Name) = libc::SYS_lsetxattr,
         |path, result| note_path(HERE, path, libc::AT_SYMLINK_NOFOLLOW, result),
         |path| behind::show_path(HERE, path, libc::AT_SYMLINK_NOFOLLOW);
+}
+
+/// `fsetxattr`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fsetxattr(
+    fd: c_int,
+    name: Name,
+    value: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> c_int {
+    fds::hold(fd, || {
+        if is_lost_by_writes(name) {
+            behind::show(fd);
+        }
+        // SAFETY: the program's own call; the kernel checks its addresses.
+        note_fd(fd, unsafe { call!(libc::SYS_fsetxattr, fd, name, value, bytes, flags) })
+    })
 }
 
 /// `chmod`.
@@ -282,8 +302,10 @@ pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec,
     unsafe {
         let set = || call!(libc::SYS_utimensat, dirfd, path, times, flags);
         if path.is_null() {
-            let result = if on(Canary::TimesUndrained) { set() } else { behind::set_times(dirfd, set) };
-            return note_fd(dirfd, result);
+            return fds::hold(dirfd, || {
+                let result = if on(Canary::TimesUndrained) { set() } else { behind::set_times(dirfd, set) };
+                note_fd(dirfd, result)
+            });
         }
         let drains = !on(Canary::TimesUndrained);
         let result = if drains { behind::set_times_of(dirfd, path, flags, set) } else { set() };

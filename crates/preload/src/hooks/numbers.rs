@@ -18,17 +18,13 @@ const F_SETLEASE: c_int = 1024;
 const LEASE_TRIES: u32 = 20;
 const LEASE_PAUSE_NS: libc::c_long = 500_000;
 
-/// Makes a call that closes a number. The number is forgotten before: afterwards it may be another
-/// thread's.
-fn closing(fd: c_int, close: impl FnOnce() -> isize) -> c_int {
+/// Makes a call that closes a number.
+fn closing(fd: c_int, close: impl Fn() -> isize) -> c_int {
     if process::client().is_none() {
         return give_int(close());
     }
     streams::closing(fd);
-    fds::closing(fd);
-    let result = close();
-    fds::closed(fd);
-    give_int(result)
+    give_int(fds::closing(fd, close))
 }
 
 /// `close`.
@@ -66,17 +62,38 @@ pub unsafe extern "C-unwind" fn __close_nocancel(fd: c_int) -> c_int {
     closing(fd, || raw::close(fd))
 }
 
+/// Closes a range of numbers, known ones one by one: each waits for the calls that use it, and none
+/// is taken that was opened anew meanwhile. `kernel` closes a range.
+fn closing_range(first: c_uint, last: c_uint, kernel: impl Fn(c_uint, c_uint) -> isize) -> isize {
+    let known_end = fds::known_end().min(last.saturating_add(1));
+    for fd in first..known_end {
+        closing(fd as c_int, || raw::close(fd as c_int));
+    }
+    if known_end > last {
+        return 0;
+    }
+    let first = first.max(known_end);
+    let result = kernel(first, last);
+    // Those that were opened meanwhile, and closed by this.
+    for fd in first..fds::known_end().min(last.saturating_add(1)) {
+        if raw::fcntl(fd as c_int, libc::F_GETFD, 0) < 0 {
+            fds::retire(fd as c_int);
+        }
+    }
+    result
+}
+
 /// `close_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_UNSHARE: c_int = 2;
     // SAFETY: closing touches no memory.
-    let kernel = || unsafe { call!(libc::SYS_close_range, first, last, flags) };
+    let kernel = |first, last| unsafe { call!(libc::SYS_close_range, first, last, flags) };
     if flags & CLOSE_RANGE_UNSHARE != 0 {
         super::spawn::unsharing();
     }
-    let closes = flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last && process::client().is_some();
-    give_int(if closes { fds::closing_range(first, last, kernel) } else { kernel() })
+    let closes = flags == 0 && first <= last && process::client().is_some();
+    give_int(if closes { closing_range(first, last, kernel) } else { kernel(first, last) })
 }
 
 /// `closefrom`.
@@ -84,12 +101,12 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     // SAFETY: closing touches no memory. The kernels we run on (5.9 and later) know the call.
-    let kernel = || unsafe { call!(libc::SYS_close_range, first, c_uint::MAX, 0) };
+    let kernel = |first, last| unsafe { call!(libc::SYS_close_range, first, last, 0) };
     if process::client().is_some() {
-        fds::closing_range(first, c_uint::MAX, kernel)
+        closing_range(first, c_uint::MAX, kernel);
     } else {
-        kernel()
-    };
+        kernel(first, c_uint::MAX);
+    }
 }
 
 /// Notes that `new` became a duplicate of `old`.
@@ -109,29 +126,41 @@ fn note_copy(old: c_int, new: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: touches no memory.
-    let new = unsafe { call!(libc::SYS_dup, old) };
-    if new >= 0 {
-        note_copy(old, new as c_int);
-    }
-    give_int(new)
+    give_int(copying(old, || unsafe { call!(libc::SYS_dup, old) }))
+}
+
+/// Makes a call that duplicates `old` to a number of the kernel's choice.
+fn copying(old: c_int, call: impl Fn() -> isize) -> isize {
+    fds::hold(old, || {
+        let new = call();
+        if new >= 0 {
+            note_copy(old, new as c_int);
+        }
+        new
+    })
 }
 
 unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
-    let tracks = old != new && process::client().is_some();
-    if tracks {
-        fds::replacing(new);
-    }
     // SAFETY: touches no memory.
-    let result = unsafe {
+    let kernel = || unsafe {
         match flags {
             Some(flags) => call!(libc::SYS_dup3, old, new, flags),
             None => call!(libc::SYS_dup2, old, new),
         }
     };
-    if result >= 0 && old != new {
+    if old == new {
+        return kernel();
+    }
+    if process::client().is_some() {
+        let result = fds::duplicating(old, new, kernel);
+        if result >= 0 && streams::has(new) {
+            streams::give(new);
+        }
+        return result;
+    }
+    let result = kernel();
+    if result >= 0 {
         note_copy(old, new);
-    } else if tracks {
-        fds::kept(new);
     }
     result
 }
@@ -205,6 +234,12 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     if command == libc::F_NOTIFY {
         super::onlookers::watching(|| raw::fstat(fd));
     }
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return give_int(copying(fd, || raw::fcntl(fd, command, argument)));
+    }
+    if matches!(command, libc::F_GETFL | libc::F_SETFL) {
+        return fds::hold(fd, || flags_of(fd, command, argument));
+    }
     // SAFETY: the kernel checks the argument if it is an address.
     let mut result = locks::taking(command, || unsafe {
         if waits {
@@ -226,10 +261,13 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         // error, as libc does.
         return owner(fd);
     }
-    if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        note_copy(fd, result as c_int);
-    }
-    if result < 0 || !matches!(command, libc::F_GETFL | libc::F_SETFL) || process::client().is_none() {
+    give_int(result)
+}
+
+/// `F_GETFL` and `F_SETFL`.
+fn flags_of(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let result = raw::fcntl(fd, command, argument);
+    if result < 0 || process::client().is_none() {
         return give_int(result);
     }
     let fds::Row::Described(description) = fds::look(fd) else { return give_int(result) };

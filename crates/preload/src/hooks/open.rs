@@ -53,6 +53,9 @@ unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> O
 }
 
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
+    if cancel {
+        raw::cancellation_point();
+    }
     // SAFETY: our caller's path.
     with_room(|| unsafe { open_once(dirfd, path, flags, mode, cancel) })
 }

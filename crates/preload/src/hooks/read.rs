@@ -73,66 +73,81 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
                 continue;
             }
         };
+        if is_first && call.cancel {
+            raw::cancellation_point();
+        }
         let bytes = vector.bytes();
         let asks_kernel = match spot {
             Spot::At(_) => is_first && client.leaves_to_kernel(file, bytes),
             Spot::Cursor => client.is_in_kernel(file),
         };
-        is_first = false;
-        if !asks_kernel {
-            if bytes == 0 || !may_read(call.fd) {
-                // The kernel says what comes of it.
-                return call.kernel();
-            }
-            if !vector.is_writable() {
-                // The kernel fills what there is of it, and must have the newest bytes for that.
-                behind::bring(call.fd);
-                return call.kernel();
-            }
-            let read = match read_here(call.fd, (client, file), spot, vector, bytes) {
-                Ok(Reading::Done(count)) => Some(count as isize),
-                Ok(Reading::Kernel) => None,
-                Ok(Reading::Stale) => continue,
-                Err(errno) => Some(-(errno.0 as isize)),
-            };
-            if let Some(read) = read {
-                if call.cancel {
-                    raw::cancellation_point();
-                }
-                return read;
-            }
+        if !asks_kernel && let Some(count) = glance(call.fd, (client, file), spot, vector, bytes) {
+            return count as isize;
         }
-        match spot {
-            Spot::Cursor => return call.kernel(),
-            Spot::At(_) => {
-                if let Some(read) = client.read_by_kernel(file, || call.kernel()) {
-                    return read;
-                }
-            }
+        is_first = false;
+        let read = fds::hold(call.fd, || {
+            // Another thread may have put another file in its place.
+            matches!(behind::reader(call.fd), Reader::Of(_, now) if now == file)
+                .then(|| read_held(call, (client, file), spot, vector, asks_kernel))
+                .flatten()
+        });
+        if let Some(read) = read {
+            return read;
         }
     }
     -(Errno::EIO.0 as isize)
 }
 
-/// Reads a file that the kernel does not have in full, or of which pages are loaded.
+/// Reads what needs more than a glance; `None`: to be tried again.
+fn read_held(
+    call: &Transfer,
+    (client, file): (&Client, FileRef),
+    spot: Spot,
+    vector: &mut Vector<'_>,
+    asks_kernel: bool,
+) -> Option<isize> {
+    let bytes = vector.bytes();
+    if !asks_kernel {
+        if bytes == 0 || !may_read(call.fd) {
+            // The kernel says what comes of it.
+            return Some(call.kernel());
+        }
+        if !vector.is_writable() {
+            // The kernel fills what there is of it, and must have the newest bytes for that.
+            behind::bring(call.fd);
+            return Some(call.kernel());
+        }
+        match read_found(call.fd, (client, file), spot, vector, bytes) {
+            Ok(Reading::Done(count)) => return Some(count as isize),
+            Ok(Reading::Kernel) => {}
+            Ok(Reading::Stale) => return None,
+            Err(errno) => return Some(-(errno.0 as isize)),
+        }
+    }
+    match spot {
+        Spot::Cursor => Some(call.kernel()),
+        Spot::At(_) => client.read_by_kernel(file, || call.kernel()),
+    }
+}
+
+/// Reads a file of which all that is asked for lies in memory, in no time: what its number stands
+/// for was looked at once.
 #[inline]
-fn read_here(
+fn glance(
     fd: c_int,
     (client, file): (&Client, FileRef),
     spot: Spot,
     vector: &mut Vector<'_>,
     bytes: usize,
-) -> Result<Reading, Errno> {
-    if let (Spot::At(offset), [_]) = (spot, vector.0)
-        && bytes <= GLANCE_BYTES_MAX
-        && let Some(buffer) = vector.part(0)
-        && let Some(count) = client.glance(file, offset, buffer)
-    {
-        return Ok(Reading::Done(count));
+) -> Option<usize> {
+    let (Spot::At(offset), [_]) = (spot, vector.0) else { return None };
+    if bytes == 0 || bytes > GLANCE_BYTES_MAX || !may_read(fd) || !vector.is_writable() {
+        return None;
     }
-    read_found(fd, (client, file), spot, vector, bytes)
+    client.glance(file, offset, vector.part(0)?)
 }
 
+/// Reads a file that the kernel does not have in full, or of which pages are loaded.
 #[inline(never)]
 fn read_found(
     fd: c_int,

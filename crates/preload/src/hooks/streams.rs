@@ -314,13 +314,10 @@ unsafe fn reopen(path: Name, mode: Name, stream: Stream) -> Stream {
     let before = number_of(stream);
     // SAFETY: the caller's promise.
     let forerunner = unsafe { Forerunner::new(path, flags_of(mode).unwrap_or(0)) };
-    if let Some(fd) = before {
-        fds::closing(fd);
-    }
-    let reopened = call();
-    if let Some(fd) = before {
-        fds::closed(fd);
-    }
+    let reopened = match before {
+        Some(fd) => fds::closing_unseen(fd, call),
+        None => call(),
+    };
     match (before, if reopened.is_null() { None } else { number_of(reopened) }) {
         (Some(fd), Some(now)) if fd == now => streams::give(fd),
         (before, now) => {
@@ -351,10 +348,7 @@ fn closing_number(fd: c_int, close: impl FnOnce() -> c_int) -> c_int {
         return close();
     }
     streams::closing(fd);
-    fds::closing(fd);
-    let result = close();
-    fds::closed(fd);
-    result
+    fds::closing_unseen(fd, close)
 }
 
 /// libc has put a terminal, or nothing, in the place of the standard streams.

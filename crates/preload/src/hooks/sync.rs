@@ -40,6 +40,11 @@ fn of_sync(fd: c_int) -> Target {
 
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
+    let once = || sync_once(fd, number);
+    give_int(target::held(fd, once, once))
+}
+
+fn sync_once(fd: c_int, number: i64) -> isize {
     // Of a managed file a whole one, whatever was asked for: it is to count for attributes, too.
     // SAFETY: touches no memory.
     let whole = || check(raw::synced(fd, unsafe { call!(libc::SYS_fsync, fd) })).map(|_| ());
@@ -65,15 +70,15 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
                 }
                 Err(errno) => Err(errno),
             };
-            give_int(raw::encode(result.map(|()| 0)))
+            raw::encode(result.map(|()| 0))
         }
-        Target::Refused(errno) => give_int(-(errno.0 as isize)),
+        Target::Refused(errno) => -(errno.0 as isize),
         Target::Kernel
             if let Some(client) = process::client()
                 && let Some(device) = directory_device(fd) =>
         {
             let result = critical::section(|| client.sync_directory(fd, device, kernel));
-            give_int(raw::encode(result.map(|()| 0)))
+            raw::encode(result.map(|()| 0))
         }
         Target::Kernel | Target::KernelSynced => {
             if let Some(client) = process::client() {
@@ -81,7 +86,7 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
             }
             hear_all_files();
             // SAFETY: touches no memory.
-            give_int(raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) }))
+            raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) })
         }
     }
 }
@@ -133,6 +138,12 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     bytes: off_t,
     flags: c_uint,
 ) -> c_int {
+    let sync = || sync_range(fd, offset, bytes, flags);
+    raw::cancellation_point();
+    give_int(target::held(fd, sync, sync))
+}
+
+fn sync_range(fd: c_int, offset: off_t, bytes: off_t, flags: c_uint) -> isize {
     let sound = offset >= 0 && bytes >= 0 && offset.checked_add(bytes).is_some() && flags & !7 == 0;
     if sound
         && let Target::Managed(handle) = of_sync(fd)
@@ -154,5 +165,5 @@ pub unsafe extern "C-unwind" fn sync_file_range(
         // journal's from now on, ahead of what is synced next.
         unsynced::note_pending(fd);
     }
-    give_int(result)
+    result
 }

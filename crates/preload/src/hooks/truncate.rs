@@ -15,7 +15,7 @@ use super::room::{with_room, with_room_but_for_syncs};
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
-use crate::{critical, process, unsynced};
+use crate::{critical, fds, process, unsynced};
 
 /// A size or an allocation that no record holds is pending.
 fn unlogged(fd: c_int, result: isize) -> isize {
@@ -34,7 +34,7 @@ fn passed(outcome: &Result<Outcome, Errno>, fd: c_int) {
 
 /// `ftruncate` with the kernel's convention for errors.
 pub(super) fn resize(fd: c_int, size: off_t) -> isize {
-    with_room_but_for_syncs(|sync_failed| resize_once(fd, size, sync_failed))
+    with_room_but_for_syncs(|sync_failed| fds::hold(fd, || resize_once(fd, size, sync_failed)))
 }
 
 fn resize_once(fd: c_int, size: off_t, sync_failed: &Cell<bool>) -> isize {
@@ -117,7 +117,10 @@ unsafe fn truncate_once(path: *const c_char, size: off_t) -> isize {
 }
 
 fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
-    with_room(|| allocate_once(fd, mode, offset, bytes, cancel))
+    if cancel {
+        raw::cancellation_point();
+    }
+    with_room(|| fds::hold(fd, || allocate_once(fd, mode, offset, bytes, cancel)))
 }
 
 fn allocate_once(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {

@@ -15,7 +15,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use super::room::with_room_but_for_syncs;
 use super::transfer::{self, Copied, Spot, Transfer};
 use crate::descriptions::{APPEND, DIRECT, DSYNC, SYNC, State};
-use crate::fds::{self, Moment, Row};
+use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
 use crate::{behind, critical, memory, process, tls, unsynced};
@@ -123,23 +123,31 @@ impl Call<'_> {
         }
         tls::with(|thread| thread.writes.set(thread.writes.get().wrapping_add(1)));
         let moment = fds::moment(self.transfer.fd);
+        let other = || {
+            // A pipe, for instance: it may wait, and holds nothing.
+            let result = self.transfer.kernel();
+            let strayed = result > 0 && !moment.lasts(self.transfer.fd);
+            if strayed { self.settle_other(result) } else { result }
+        };
+        target::held(self.transfer.fd, || self.run_held(parts), other)
+    }
+
+    fn run_held(&self, parts: Parts<'_>) -> isize {
         if self.transfer.flags & (RWF_DSYNC | RWF_SYNC) == 0
             && let Some(result) = unsynced::pass(self.transfer.fd, || self.unsynced())
         {
-            let strayed = result > 0 && !moment.lasts(self.transfer.fd);
-            return if strayed { self.settle_others(result, None) } else { result };
+            return result;
         }
         target::retry(
             self.transfer.fd,
             |synced| {
                 let result = self.kernel_synced(synced);
-                // Replaced meanwhile, or managed meanwhile because of another description.
+                // Managed meanwhile because of another description.
                 let is_plain = match fds::look(self.transfer.fd) {
                     Row::Described(description) => description.state() == State::Plain,
                     _ => true,
                 };
-                let strayed = result > 0 && !(is_plain && moment.lasts(self.transfer.fd));
-                if strayed { self.settle_others(result, None) } else { result }
+                if result > 0 && !is_plain { self.settle_other(result) } else { result }
             },
             |errno| -(errno.0 as isize),
             |handle| match parts {
@@ -191,16 +199,12 @@ impl Call<'_> {
         raw::encode(done.and_then(|result| result))
     }
 
-    /// Another thread closed or replaced the number during the call: the bytes went to the file of
-    /// before or to that of now, and no record says where. Both are brought to the disk before the
-    /// call is acknowledged (invariant 5).
+    /// The kernel wrote to a file that no record tells of: another thread put it in the place of the
+    /// number meanwhile, or made it managed. It is brought to the disk before the call is
+    /// acknowledged (invariant 5).
     #[cold]
-    fn settle_others(&self, result: isize, before: Option<Handle>) -> isize {
-        let now = match target::of_other(self.transfer.fd) {
-            Target::Managed(handle) => Some(handle),
-            _ => None,
-        };
-        for handle in [before, now].into_iter().flatten() {
+    fn settle_other(&self, result: isize) -> isize {
+        if let Target::Managed(handle) = target::of_other(self.transfer.fd) {
             handle.forget_cursor();
             if let Err(errno) = critical::section(|| handle.client.around(handle.file, || ())) {
                 return -(errno.0 as isize);
@@ -236,16 +240,6 @@ impl Call<'_> {
         if is_odd || !parts.iter().all(memory::is_readable) {
             return Some(self.around(handle));
         }
-        let moment = fds::moment(self.transfer.fd);
-        let is_same = match (moment.row(), handle.description) {
-            (Row::Described(now), Some(before)) => core::ptr::eq(now, before),
-            (_, before) => before.is_none(),
-        };
-        if !is_same {
-            // Closed or replaced since it was looked at: try again.
-            return None;
-        }
-        let (strayed, moved) = (Cell::new(None), Cell::new(false));
         let outcome = critical::section(|| {
             let follows = self.spot == Spot::Cursor && self.transfer.flags & RWF_APPEND == 0;
             let remembered = handle.description.filter(|it| follows && it.remembers_cursor());
@@ -253,11 +247,11 @@ impl Call<'_> {
                 if self.spot == Spot::Cursor {
                     handle.forget_cursor();
                 }
-                return self.absorb(handle, parts, None, (moment, &strayed, &moved));
+                return self.absorb(handle, parts, None);
             };
             description.locked(|| {
                 let before = description.cursor();
-                let outcome = self.absorb(handle, parts, before, (moment, &strayed, &moved));
+                let outcome = self.absorb(handle, parts, before);
                 description.set_cursor(match (outcome, before) {
                     (Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }), Some(before)) => {
                         Some(before + bytes as u64)
@@ -271,11 +265,7 @@ impl Call<'_> {
                 outcome
             })
         });
-        if let Some(result) = strayed.get() {
-            return Some(if result > 0 { self.settle_others(result, Some(handle)) } else { result });
-        }
         match outcome {
-            Err(_) if moved.get() => None,
             Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => {
                 Some(self.ended(handle, bytes))
             }
@@ -292,7 +282,6 @@ impl Call<'_> {
         handle: Handle,
         parts: &[Bytes<'_>],
         known: Option<u64>,
-        (moment, strayed, moved): (Moment, &Cell<Option<isize>>, &Cell<bool>),
     ) -> Result<Outcome, Errno> {
         let flags = self.transfer.flags;
         let appends = handle.flags & APPEND != 0 && flags & RWF_NOAPPEND == 0 || flags & RWF_APPEND != 0;
@@ -303,38 +292,16 @@ impl Call<'_> {
         };
         // A positioned write leaves the cursor alone even when it appends: then the file's end
         // tells where it went.
-        let called = Cell::new(false);
-        let landed = || {
-            let place = match self.spot {
-                Spot::At(_) => raw::fstat(self.transfer.fd).map(|stat| stat.size),
-                Spot::Cursor => raw::cursor(self.transfer.fd),
-            };
-            if called.get() || moment.lasts(self.transfer.fd) {
-                return place;
-            }
-            // Another file's cursor, perhaps, and nothing is done yet: see what the number stands
-            // for now.
-            moved.set(true);
-            Err(Errno::EAGAIN)
+        let landed = || match self.spot {
+            Spot::At(_) => raw::fstat(self.transfer.fd).map(|stat| stat.size),
+            Spot::Cursor => raw::cursor(self.transfer.fd),
         };
-        let raw = || {
-            called.set(true);
-            let result = self.unsynced();
-            if moment.lasts(self.transfer.fd) {
-                return raw::check(result);
-            }
-            // The record is cancelled: the bytes may have gone to another file.
-            strayed.set(Some(result));
-            Err(Errno::EIO)
-        };
+        let raw = || raw::check(self.unsynced());
         // The kernel does not see such a write, so it does not move the cursor either.
         let seek = |to: u64| match self.spot {
-            // The number is another file's by now, whose cursor stays where it is.
-            Spot::Cursor if moment.lasts(self.transfer.fd) => {
-                // SAFETY: touches no memory. SEEK_SET = 0.
-                raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ())
-            }
-            Spot::Cursor | Spot::At(_) => Ok(()),
+            // SAFETY: touches no memory. SEEK_SET = 0.
+            Spot::Cursor => raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ()),
+            Spot::At(_) => Ok(()),
         };
         let total: usize = parts.iter().map(Bytes::len).sum();
         let end = match place {
@@ -440,7 +407,13 @@ pub unsafe extern "C-unwind" fn pwritev2(
 /// `lseek`: keeps the remembered cursor right.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-    let (mut offset, mut whence) = (offset, whence);
+    // Of a pipe there is no cursor, of a directory nobody remembers it.
+    // SAFETY: touches no memory.
+    let other = || unsafe { call!(libc::SYS_lseek, fd, offset, whence) };
+    give(target::held(fd, || seek(fd, offset, whence), other)) as c_long
+}
+
+fn seek(fd: c_int, mut offset: off_t, mut whence: c_int) -> isize {
     if whence == libc::SEEK_END
         && let Some((client, file)) = behind::of_reading(fd)
         && let Some(size) = client.hidden_size(file)
@@ -456,13 +429,13 @@ pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -
         && let Row::Described(description) = fds::look(fd)
         && description.remembers_cursor()
     {
-        return give(critical::section(|| {
+        return critical::section(|| {
             description.locked(|| {
                 let result = seek();
                 description.set_cursor(raw::check(result).ok().map(|cursor| cursor as u64));
                 result
             })
-        })) as c_long;
+        });
     }
-    give(seek()) as c_long
+    seek()
 }

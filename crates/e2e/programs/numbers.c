@@ -1,0 +1,196 @@
+/* Writers, readers and syncers of a few descriptor numbers that other threads close, replace and open anew meanwhile.
+ * Natively a call goes to one file from its start to its end: what it says it wrote is in one file, once, and what it
+ * says it could not write is in none.
+ *
+ * numbers storm DIRECTORY RESULTS SECONDS: makes the calls, and notes in RESULTS what each of them said.
+ * numbers check DIRECTORY RESULTS: compares that with the files. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FILES = 4, FIRST = 200, APPENDED = 2, PLACED = 2, AT_CURSOR = 1, NUMBERS = APPENDED + PLACED + AT_CURSOR };
+enum { WRITERS = 4, CHANGERS = 3, STREAMS = 1, HEAD = 4096, ROW = 32 };
+enum { NOTHING, WRITTEN, NO_NUMBER, FAILED };
+#define ROWS_MAX (1u << 18)
+/* Whatever has a place of its own lies before, and appends behind. */
+#define END (1ll << 40)
+#define MARK 0x30674c6f48215277ull
+
+static uint8_t *results;
+static volatile int stop;
+static uint64_t openings, torn, wrong;
+static char directory[4096];
+
+static uint64_t random_of(uint64_t *state) {
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state >> 11;
+}
+static const char *path(int file, char *into) {
+    sprintf(into, "%s/f%d", directory, file);
+    return into;
+}
+struct row { uint64_t mark, id, not_id, again; };
+static struct row row_of(uint64_t id) { return (struct row) { MARK, id, ~id, MARK ^ id }; }
+
+/* A new description for a number: what is written at its cursor, or appended, is in nobody's way. */
+static int fresh(int number, uint64_t *seed) {
+    char name[5000];
+    int flags = random_of(seed) % 2 ? O_RDWR : O_WRONLY;
+    uint64_t choice = random_of(seed);
+    if (choice % 3 == 0) flags |= O_DSYNC;
+    int is_at_cursor = number >= FIRST + APPENDED + PLACED;
+    if (number < FIRST + APPENDED || !is_at_cursor && choice % 5 == 0) flags |= O_APPEND;
+    int fd = open(path(random_of(seed) % FILES, name), flags);
+    if (fd < 0) { perror("open"); exit(2); }
+    /* F_DUPFD may make another number of it. */
+    uint64_t place = __atomic_add_fetch(&openings, 1, __ATOMIC_SEQ_CST);
+    if (lseek(fd, (place << 18) + (1ull << 32), SEEK_SET) < 0) { perror("lseek"); exit(2); }
+    return fd;
+}
+static void *change(void *index) {
+    uint64_t seed = 77777 + (uint64_t)(long)index * 1000003;
+    while (!stop) {
+        int number = FIRST + random_of(&seed) % NUMBERS;
+        int fd = fresh(number, &seed);
+        switch (random_of(&seed) % 5) {
+        case 0: dup3(fd, number, O_CLOEXEC); break;
+        case 1: close(number); dup2(fd, number); break;
+        case 2: close_range(number, number, 0); if (fcntl(fd, F_DUPFD, number) != number) { /* another was faster */ } break;
+        default: dup2(fd, number);
+        }
+        close(fd);
+        if (random_of(&seed) % 8 == 0) usleep(100);
+    }
+    /* Numbers that F_DUPFD found above ours are left open. */
+    return NULL;
+}
+static void *use(void *index) {
+    uint64_t seed = 4242 + (uint64_t)(long)index * 7919;
+    uint64_t first = (uint64_t)(long)index * ROWS_MAX;
+    for (uint64_t at = 0; at < ROWS_MAX && !stop; at++) {
+        uint64_t id = first + at;
+        struct row row = row_of(id);
+        int number = FIRST + random_of(&seed) % NUMBERS;
+        struct iovec parts[2] = { { &row, 8 }, { (char *)&row + 8, ROW - 8 } };
+        int is_placed = number >= FIRST + APPENDED && number < FIRST + APPENDED + PLACED;
+        off_t offset = HEAD + id * ROW + (64 << 20);
+        ssize_t bytes;
+        int how = random_of(&seed) % 4;
+        switch (how) {
+        case 0: bytes = is_placed ? pwritev2(number, parts, 2, offset, RWF_DSYNC) : pwritev2(number, parts, 2, -1, RWF_DSYNC); break;
+        case 1: bytes = is_placed ? pwritev2(number, parts, 2, 0, RWF_APPEND) : writev(number, parts, 2); break;
+        default: bytes = is_placed ? pwrite(number, &row, ROW, offset) : write(number, &row, ROW);
+        }
+        results[id] = bytes == ROW ? WRITTEN : bytes < 0 && errno == EBADF ? NO_NUMBER : FAILED;
+        results[id] |= (number - FIRST) << 2 | how << 5;
+        if ((results[id] & FAILED) == FAILED && __atomic_add_fetch(&wrong, 1, __ATOMIC_SEQ_CST) < 5)
+            fprintf(stderr, "a write: %zd, errno %d\n", bytes, errno);
+        if (random_of(&seed) % 16 == 0 && fsync(number) && errno != EBADF) {
+            if (__atomic_add_fetch(&wrong, 1, __ATOMIC_SEQ_CST) < 5) perror("fsync");
+        }
+        if (random_of(&seed) % 4 == 0) {
+            unsigned char head[HEAD];
+            bytes = pread(number, head, HEAD, 0);
+            int bad = bytes >= 0 ? bytes != HEAD : errno != EBADF;
+            for (int i = 1; bytes == HEAD && i < HEAD; i++) bad |= head[i] != head[0];
+            if (bad) __atomic_add_fetch(&torn, 1, __ATOMIC_SEQ_CST);
+        }
+    }
+    return NULL;
+}
+/* Streams, whose numbers others are given as soon as they are closed. */
+static void *stream(void *index) {
+    uint64_t seed = 99 + (uint64_t)(long)index, first = (uint64_t)(WRITERS + (long)index) * ROWS_MAX;
+    char name[5000];
+    FILE *kept = fopen(path(0, name), "a");
+    for (uint64_t at = 0; at < ROWS_MAX && !stop; at++) {
+        struct row row = row_of(first + at);
+        int is_kept = at % 4 == 0;
+        FILE *file = is_kept ? freopen(path(random_of(&seed) % FILES, name), "a", kept) : fopen(path(random_of(&seed) % FILES, name), "a");
+        if (!file) { perror("stream"); exit(2); }
+        int is_written = fwrite(&row, ROW, 1, file) == 1 && (is_kept ? fflush(file) : fclose(file)) == 0;
+        results[first + at] = is_written ? WRITTEN : FAILED;
+        if (!is_written) __atomic_add_fetch(&wrong, 1, __ATOMIC_SEQ_CST);
+    }
+    return NULL;
+}
+static void storm(double seconds) {
+    char name[5000], head[HEAD];
+    for (int file = 0; file < FILES; file++) {
+        int fd = open(path(file, name), O_RDWR | O_CREAT | O_EXCL, 0644);
+        memset(head, 'a' + file, HEAD);
+        if (fd < 0 || write(fd, head, HEAD) != HEAD || ftruncate(fd, END) || fsync(fd) || close(fd)) { perror("file"); exit(2); }
+    }
+    pthread_t threads[WRITERS + CHANGERS + STREAMS];
+    int count = 0;
+    for (long i = 0; i < WRITERS; i++) pthread_create(&threads[count++], NULL, use, (void *)i);
+    for (long i = 0; i < CHANGERS; i++) pthread_create(&threads[count++], NULL, change, (void *)i);
+    for (long i = 0; i < STREAMS; i++) pthread_create(&threads[count++], NULL, stream, (void *)i);
+    printf("begun\n");
+    fflush(stdout);
+    struct timespec rest = { (time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9) };
+    nanosleep(&rest, NULL);
+    stop = 1;
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    printf("torn reads %llu, wrong results %llu\n", (unsigned long long)torn, (unsigned long long)wrong);
+    fflush(stdout);
+}
+#define IDS ((size_t)(WRITERS + STREAMS) * ROWS_MAX)
+static void check(void) {
+    uint8_t *found = calloc(IDS, 1);
+    static char block[1 << 16];
+    char name[5000];
+    for (int file = 0; file < FILES; file++) {
+        int fd = open(path(file, name), O_RDONLY);
+        for (off_t data = 0; (data = lseek(fd, data, SEEK_DATA)) >= 0;) {
+            off_t hole = lseek(fd, data, SEEK_HOLE);
+            for (; data < hole; data += sizeof block) {
+                size_t left = hole - data;
+                ssize_t bytes = pread(fd, block, left < sizeof block ? left : sizeof block, data);
+                for (ssize_t at = 0; at + ROW <= bytes; at += ROW) {
+                    struct row row;
+                    memcpy(&row, block + at, ROW);
+                    struct row whole = row_of(row.id);
+                    if (row.mark == MARK && row.id < IDS && !memcmp(&row, &whole, ROW)) found[row.id]++;
+                }
+            }
+            data = hole;
+        }
+        close(fd);
+    }
+    unsigned long long lost = 0, ghosts = 0, twice = 0, written = 0, refused = 0, failed = 0;
+    for (size_t id = 0; id < IDS; id++) {
+        int said = results[id] & 3, is_wrong = said == WRITTEN ? !found[id] : said != NOTHING && found[id];
+        written += said == WRITTEN, refused += said == NO_NUMBER, failed += said == FAILED;
+        lost += is_wrong && said == WRITTEN;
+        ghosts += is_wrong && said != WRITTEN;
+        if (is_wrong && lost + ghosts < 5)
+            fprintf(stderr, "row %zx by number %d, in way %d: said %d\n", id, FIRST + (results[id] >> 2 & 7), results[id] >> 5, said);
+        twice += found[id] > 1;
+    }
+    fprintf(stderr, "%llu written, %llu refused\n", written, refused);
+    printf("lost %llu, there although refused %llu, twice %llu, failed %llu\n", lost, ghosts, twice, failed);
+    printf("enough %d\n", written > 1000);
+}
+int main(int count, char **arguments) {
+    if (count < 4) return 2;
+    strcpy(directory, arguments[2]);
+    int fd = open(arguments[3], O_RDWR | O_CREAT, 0644);
+    if (fd < 0 || ftruncate(fd, IDS)) return 2;
+    results = mmap(NULL, IDS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (results == MAP_FAILED) return 2;
+    close(fd);
+    if (!strcmp(arguments[1], "storm")) storm(atof(arguments[4]));
+    else check();
+    return 0;
+}
