@@ -2,12 +2,14 @@
  * Natively a call goes to one file from its start to its end: what it says it wrote is in one file, once, and what it
  * says it could not write is in none.
  *
- * numbers storm DIRECTORY RESULTS SECONDS: makes the calls, and notes in RESULTS what each of them said.
+ * numbers storm DIRECTORY RESULTS SECONDS [stay]: makes the calls, and notes in RESULTS what each of them said.
+ * numbers parents DIRECTORY RESULTS SECONDS: the same, while children are forked and started.
  * numbers check DIRECTORY RESULTS: compares that with the files. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +17,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { FILES = 4, FIRST = 200, APPENDED = 2, PLACED = 2, AT_CURSOR = 1, NUMBERS = APPENDED + PLACED + AT_CURSOR };
-enum { WRITERS = 4, CHANGERS = 3, STREAMS = 1, HEAD = 4096, ROW = 32 };
+enum { WRITERS = 4, CHANGERS = 3, STREAMS = 1, PARENTS = 1, HEAD = 4096, ROW = 32 };
 enum { NOTHING, WRITTEN, NO_NUMBER, FAILED };
 #define ROWS_MAX (1u << 18)
 /* Whatever has a place of its own lies before, and appends behind. */
@@ -30,6 +33,8 @@ static uint8_t *results;
 static volatile int stop;
 static uint64_t openings, torn, wrong;
 static char directory[4096];
+/* Set where programs are started, which would take the files along that they inherit. */
+static int on_exec;
 
 static uint64_t random_of(uint64_t *state) {
     *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
@@ -45,7 +50,7 @@ static struct row row_of(uint64_t id) { return (struct row) { MARK, id, ~id, MAR
 /* A new description for a number: what is written at its cursor, or appended, is in nobody's way. */
 static int fresh(int number, uint64_t *seed) {
     char name[5000];
-    int flags = random_of(seed) % 2 ? O_RDWR : O_WRONLY;
+    int flags = (random_of(seed) % 2 ? O_RDWR : O_WRONLY) | on_exec;
     uint64_t choice = random_of(seed);
     if (choice % 3 == 0) flags |= O_DSYNC;
     int is_at_cursor = number >= FIRST + APPENDED + PLACED;
@@ -64,9 +69,10 @@ static void *change(void *index) {
         int fd = fresh(number, &seed);
         switch (random_of(&seed) % 5) {
         case 0: dup3(fd, number, O_CLOEXEC); break;
-        case 1: close(number); dup2(fd, number); break;
-        case 2: close_range(number, number, 0); if (fcntl(fd, F_DUPFD, number) != number) { /* another was faster */ } break;
-        default: dup2(fd, number);
+        case 1: close(number); dup3(fd, number, on_exec); break;
+        case 2: close_range(number, number, 0); fcntl(fd, on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, number); break;
+        case 3: dup3(fd, number, on_exec); break;
+        default: on_exec ? dup3(fd, number, on_exec) : dup2(fd, number);
         }
         close(fd);
         if (random_of(&seed) % 8 == 0) usleep(100);
@@ -112,11 +118,11 @@ static void *use(void *index) {
 static void *stream(void *index) {
     uint64_t seed = 99 + (uint64_t)(long)index, first = (uint64_t)(WRITERS + (long)index) * ROWS_MAX;
     char name[5000];
-    FILE *kept = fopen(path(0, name), "a");
+    FILE *kept = fopen(path(0, name), "ae");
     for (uint64_t at = 0; at < ROWS_MAX && !stop; at++) {
         struct row row = row_of(first + at);
         int is_kept = at % 4 == 0;
-        FILE *file = is_kept ? freopen(path(random_of(&seed) % FILES, name), "a", kept) : fopen(path(random_of(&seed) % FILES, name), "a");
+        FILE *file = is_kept ? freopen(path(random_of(&seed) % FILES, name), "ae", kept) : fopen(path(random_of(&seed) % FILES, name), "ae");
         if (!file) { perror("stream"); exit(2); }
         int is_written = fwrite(&row, ROW, 1, file) == 1 && (is_kept ? fflush(file) : fclose(file)) == 0;
         results[first + at] = is_written ? WRITTEN : FAILED;
@@ -124,18 +130,60 @@ static void *stream(void *index) {
     }
     return NULL;
 }
-static void storm(double seconds) {
+static void note(uint64_t id, ssize_t bytes) {
+    results[id] = bytes == ROW ? WRITTEN : bytes < 0 && errno == EBADF ? NO_NUMBER : FAILED;
+}
+/* What a forked child does, whose parent's threads may have been in the midst of anything. */
+static void be_child(uint64_t id, int way, const char *name) {
+    struct row row = row_of(id), last = row_of(id + 1);
+    note(id, write(FIRST + way % APPENDED, &row, ROW));
+    fsync(FIRST + way % NUMBERS);
+    if (way == 0) closefrom(3);
+    else if (way == 1) close_range(3, ~0u, 0);
+    else for (int fd = 3; fd < 300; fd++) close(fd);
+    int fd = open(name, O_WRONLY | O_APPEND | O_DSYNC);
+    note(id + 1, write(fd, &last, ROW));
+    int is_lowest = fd == 3 || way == 2 && fd < 300;
+    if (way == 1 && id % 8 == 0) execl("/bin/true", "true", NULL);
+    _exit(is_lowest && results[id + 1] == WRITTEN ? 0 : 1);
+}
+static void *parent(void *index) {
+    uint64_t seed = 31337, first = (uint64_t)(WRITERS + STREAMS + (long)index) * ROWS_MAX;
+    char name[5000];
+    for (uint64_t at = 0; at + 2 < ROWS_MAX && !stop; at += 2) {
+        int way = random_of(&seed) % 5, status = -1;
+        path(random_of(&seed) % FILES, name);
+        char *arguments[] = { "true", NULL }, *environment[] = { NULL };
+        pid_t child;
+        if (way < 3) { if (!(child = fork())) be_child(first + at, way, name); }
+        else if (way == 3) { if (posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environment)) child = -1; }
+        else if (!(child = vfork())) {
+            close(FIRST);
+            dup2(0, FIRST + 1);
+            execv("/bin/true", arguments);
+            _exit(1);
+        }
+        if (child < 0 || waitpid(child, &status, 0) != child || status) {
+            if (__atomic_add_fetch(&wrong, 1, __ATOMIC_SEQ_CST) < 5) fprintf(stderr, "child in way %d: status %d\n", way, status);
+        }
+        usleep(1000);
+    }
+    return NULL;
+}
+static void storm(double seconds, int parents) {
+    if (parents) on_exec = O_CLOEXEC;
     char name[5000], head[HEAD];
     for (int file = 0; file < FILES; file++) {
         int fd = open(path(file, name), O_RDWR | O_CREAT | O_EXCL, 0644);
         memset(head, 'a' + file, HEAD);
         if (fd < 0 || write(fd, head, HEAD) != HEAD || ftruncate(fd, END) || fsync(fd) || close(fd)) { perror("file"); exit(2); }
     }
-    pthread_t threads[WRITERS + CHANGERS + STREAMS];
+    pthread_t threads[WRITERS + CHANGERS + STREAMS + PARENTS];
     int count = 0;
     for (long i = 0; i < WRITERS; i++) pthread_create(&threads[count++], NULL, use, (void *)i);
     for (long i = 0; i < CHANGERS; i++) pthread_create(&threads[count++], NULL, change, (void *)i);
     for (long i = 0; i < STREAMS; i++) pthread_create(&threads[count++], NULL, stream, (void *)i);
+    for (long i = 0; i < parents; i++) pthread_create(&threads[count++], NULL, parent, (void *)i);
     printf("begun\n");
     fflush(stdout);
     struct timespec rest = { (time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9) };
@@ -145,7 +193,7 @@ static void storm(double seconds) {
     printf("torn reads %llu, wrong results %llu\n", (unsigned long long)torn, (unsigned long long)wrong);
     fflush(stdout);
 }
-#define IDS ((size_t)(WRITERS + STREAMS) * ROWS_MAX)
+#define IDS ((size_t)(WRITERS + STREAMS + PARENTS) * ROWS_MAX)
 static void check(void) {
     uint8_t *found = calloc(IDS, 1);
     static char block[1 << 16];
@@ -190,7 +238,9 @@ int main(int count, char **arguments) {
     results = mmap(NULL, IDS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (results == MAP_FAILED) return 2;
     close(fd);
-    if (!strcmp(arguments[1], "storm")) storm(atof(arguments[4]));
-    else check();
+    if (!strcmp(arguments[1], "check")) check();
+    else storm(atof(arguments[4]), !strcmp(arguments[1], "parents"));
+    /* Until it is killed. */
+    if (count > 5) pause();
     return 0;
 }

@@ -70,6 +70,10 @@ pub unsafe extern "C-unwind" fn copy_file_range(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    // musl's is none.
+    if !patch::is_musl() {
+        raw::cancellation_point();
+    }
     behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
     around(to, || unsafe { call!(libc::SYS_copy_file_range, from, from_offset, to, to_offset, bytes, flags) })

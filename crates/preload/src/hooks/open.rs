@@ -12,10 +12,9 @@ use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use super::room::with_room;
 use crate::descriptions::{self, DSYNC, NAMELESS, SYNC, State, WRITE_ONLY};
-use crate::fds;
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Announced, Target};
-use crate::{behind, memory, process, streams, unsynced};
+use crate::{behind, fds, memory, patch, process, streams, unsynced};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -369,6 +368,9 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     handle: *const c_void,
     flags: c_int,
 ) -> c_int {
+    if !patch::is_musl() {
+        raw::cancellation_point();
+    }
     give_int(open_as_asked(flags, |flags| {
         // SAFETY: the kernel checks the address.
         target::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
