@@ -200,6 +200,29 @@ CHECK(a_writer_is_cancelled, 10) {
     T(fsync(fd));
     state(fd);
 }
+static void *write_and_end_anywhere(void *index) {
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    return write_for_ever(index);
+}
+CHECK(a_writer_that_may_end_anywhere_is_cancelled, 10) {
+    fd = make("a", 0, 1);
+    for (int i = 0; i < 10; i++) {
+        start(0, write_and_end_anywhere);
+        wait_for_writes(5);
+        pthread_cancel(thread[0]);
+        IS(end(0) == PTHREAD_CANCELED);
+        if (pwrite(fd, "parent", 6, 20) != 6) say("%s", errno_name(errno));
+    }
+    int before = -1;
+    T(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before));
+    IS(before == PTHREAD_CANCEL_DEFERRED);
+    T(write(fd, "anywhere", 8));
+    T(pthread_setcanceltype(42, &before));
+    T(pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before));
+    IS(before == PTHREAD_CANCEL_ASYNCHRONOUS);
+    T(fsync(fd));
+    state(fd);
+}
 static void *write_and_sync_for_ever(void *unused) {
     (void)unused;
     for (;;) {

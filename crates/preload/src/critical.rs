@@ -20,6 +20,9 @@ pub fn section<R>(work: impl FnOnce() -> R) -> R {
         return result;
     }
     tls::with(|thread| {
+        if thread.asynchronous.get() != 0 {
+            put_off_cancels(thread);
+        }
         thread.inside.set(thread.inside.get() + 1);
         // The handler runs in this thread: the compiler's order is all it takes.
         compiler_fence(Ordering::SeqCst);
@@ -27,11 +30,36 @@ pub fn section<R>(work: impl FnOnce() -> R) -> R {
         compiler_fence(Ordering::SeqCst);
         thread.inside.set(thread.inside.get() - 1);
         compiler_fence(Ordering::SeqCst);
+        if thread.asynchronous.get() != 0 {
+            let_cancels_in(thread);
+        }
         if thread.put_off.get() != 0 && thread.inside.get() == 0 {
             signals::deliver_put_off(thread);
         }
         result
     })
+}
+
+/// The program may be cancelled anywhere, but for sections: what it held would be held for ever.
+#[cold]
+fn put_off_cancels(thread: &tls::Thread) {
+    if thread.asynchronous.replace(2) == 1 {
+        let _ = raw::set_cancel_type(raw::CANCEL_DEFERRED);
+    }
+}
+
+/// At the end of the outermost section one that came meanwhile acts.
+#[cold]
+fn let_cancels_in(thread: &tls::Thread) {
+    if thread.inside.get() == 0 {
+        thread.asynchronous.set(1);
+        let _ = raw::set_cancel_type(raw::CANCEL_ASYNCHRONOUS);
+    }
+}
+
+/// `pthread_setcanceltype` has succeeded.
+pub fn note_cancel_type(is_asynchronous: bool) {
+    tls::with(|thread| thread.asynchronous.set(u32::from(is_asynchronous)));
 }
 
 /// Whether this thread is in a section: nothing in it may be interrupted by a cancel.

@@ -26,6 +26,10 @@ pub const SYNC: u32 = 1 << 4;
 pub const DIRECT: u32 = 1 << 5;
 /// Its file was opened without a name (`O_TMPFILE`), and is the kernel's until it gets one.
 pub const NAMELESS: u32 = 1 << 6;
+/// Its file system was looked at.
+const PLACED: u32 = 1 << 7;
+/// It is none on which files are managed.
+const FOREIGN: u32 = 1 << 8;
 
 const PENDING: u32 = 0;
 const MANAGED: u32 = 1;
@@ -104,6 +108,8 @@ static POOL: [Description; ROWS] = [const {
     }
 }; ROWS];
 static NEXT: AtomicU32 = AtomicU32::new(0);
+/// The device of a file that was found to lie where files are managed.
+static MANAGED_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// One more than the highest index ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
@@ -272,6 +278,25 @@ impl Description {
     /// Clears flags.
     pub fn remove_flags(&self, flags: u32) {
         self.flags.fetch_and(!flags, Ordering::Relaxed);
+    }
+
+    /// Whether its file lies where files are managed. `look` tells.
+    #[inline]
+    pub fn may_be_managed(&self, look: impl FnOnce() -> bool) -> bool {
+        let flags = self.flags();
+        if flags & PLACED != 0 { flags & FOREIGN == 0 } else { self.place(look) }
+    }
+
+    #[cold]
+    fn place(&self, look: impl FnOnce() -> bool) -> bool {
+        let device = self.file().map_or(0, |(device, _)| device);
+        let is_known = device != 0 && MANAGED_DEVICE.load(Ordering::Relaxed) == device;
+        let is_managed = is_known || look();
+        if is_managed {
+            MANAGED_DEVICE.store(device, Ordering::Relaxed);
+        }
+        self.add_flags(PLACED | if is_managed { 0 } else { FOREIGN });
+        is_managed
     }
 
     /// Whether the cursor can be remembered: only we can move it, and only by calls that have

@@ -126,12 +126,12 @@ static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
 /// `single_threaded`: libc does not tell whether there is one thread alone.
 pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize, test_cancel: usize) {
     TEST_CANCEL.store(test_cancel, Ordering::Relaxed);
+    SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
     let Some(mut single_threaded) = single_threaded else { return };
     if single_threaded.is_null() {
         single_threaded = MAY_HAVE_THREADS.as_ptr();
     }
     if set_cancel_type != 0 {
-        SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
         SINGLE_THREADED.store(single_threaded, Ordering::Release);
     }
 }
@@ -162,6 +162,27 @@ pub fn cancellation_point() {
             test();
         }
     }
+}
+
+/// What `pthread_setcanceltype` takes.
+pub const CANCEL_DEFERRED: c_int = 0;
+/// As above.
+pub const CANCEL_ASYNCHRONOUS: c_int = 1;
+
+/// libc's own `pthread_setcanceltype`; the type before. A cancel that waits acts in it.
+pub fn set_cancel_type(kind: c_int) -> Result<c_int, Errno> {
+    let address = SET_CANCEL_TYPE.load(Ordering::Relaxed);
+    if address == 0 {
+        return Err(Errno(libc::ENOSYS));
+    }
+    let mut before = 0;
+    // SAFETY: the address of libc's `pthread_setcanceltype`; cancellation unwinds frames without
+    // destructors.
+    let result = unsafe {
+        let set: SetCancelType = core::mem::transmute(address);
+        set(kind, &raw mut before)
+    };
+    if result == 0 { Ok(before) } else { Err(Errno(result)) }
 }
 
 /// Makes a system call in which `pthread_cancel` may end the thread, as it may in libc's own

@@ -347,7 +347,8 @@ fn ask(client: &Client, fd: c_int, origin: Origin, noted: Option<Epoch>) -> Resu
 }
 
 /// Makes a call on a regular file, whose number is its own until the call ends ([`fds::hold`]).
-/// Where `fd` is something else the call is the kernel's in one step, by `other`, and may wait.
+/// Where `fd` is something else the call is the kernel's in one step, by `other`, and may wait; so
+/// it is with files of other file systems than those on which files are managed (`/proc`, FUSE).
 #[inline]
 pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> isize) -> isize {
     if let Row::Ignored = fds::look(fd) {
@@ -358,6 +359,10 @@ pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> 
             Row::Ignored => Err(Unheld::NoFile),
             // A child in our memory, and whoever has no keeper, looks for itself.
             Row::Unknown if process::client().is_some() => is_file(fd),
+            Row::Described(description) => description
+                .may_be_managed(|| raw::is_on_managed_file_system(fd))
+                .then_some(())
+                .ok_or(Unheld::NoFile),
             _ => Ok(()),
         }
         .map(|()| work())
@@ -375,7 +380,8 @@ pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> 
 fn is_file(fd: c_int) -> Result<(), Unheld> {
     let moment = fds::moment(fd);
     match raw::fstat(fd) {
-        Ok(stat) if stat.regular => Ok(()),
+        Ok(stat) if stat.regular && raw::is_on_managed_file_system(fd) => Ok(()),
+        Ok(stat) if stat.regular => Err(Unheld::NoFile),
         Ok(_) => {
             fds::ignore_at(fd, moment);
             Err(Unheld::NoFile)

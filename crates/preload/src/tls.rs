@@ -40,6 +40,11 @@ pub struct Thread {
     pub place: Cell<u32>,
     /// 1 while this thread holds a number.
     pub holds: Cell<u32>,
+    /// 1 where the program lets cancels end this thread at any moment; 2 while a section puts that
+    /// off.
+    pub asynchronous: Cell<u32>,
+    /// Nothing.
+    pub reserved: Cell<u32>,
     /// The signal mask to go back to then.
     pub mask_before: Cell<u64>,
     /// Signals that must keep their order, to be handed to their handlers at the section's end.

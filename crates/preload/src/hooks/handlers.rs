@@ -5,8 +5,8 @@
 use core::ffi::c_int;
 
 use super::streams::original;
-use crate::patch;
 use crate::signals::sigaction;
+use crate::{critical, patch, raw};
 
 type Handler = libc::sighandler_t;
 
@@ -105,5 +105,25 @@ pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -
             action.sa_flags |= libc::SA_RESTART;
         }
         sigaction(signal, &raw const action, core::ptr::null_mut())
+    }
+}
+
+/// `pthread_setcanceltype`: a thread that may be cancelled anywhere is not, while it holds what is
+/// others' too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
+    if matches!(kind, raw::CANCEL_DEFERRED | raw::CANCEL_ASYNCHRONOUS) {
+        // Before: one that comes at once must not find the note missing.
+        critical::note_cancel_type(kind == raw::CANCEL_ASYNCHRONOUS);
+    }
+    match raw::set_cancel_type(kind) {
+        Ok(old) => {
+            if !before.is_null() {
+                // SAFETY: the program's own place.
+                unsafe { *before = old };
+            }
+            0
+        }
+        Err(errno) => errno.0,
     }
 }

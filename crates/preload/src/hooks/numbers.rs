@@ -19,19 +19,19 @@ const LEASE_TRIES: u32 = 20;
 const LEASE_PAUSE_NS: libc::c_long = 500_000;
 
 /// Makes a call that closes a number.
-fn closing(fd: c_int, close: impl Fn() -> isize) -> c_int {
+fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
     if process::client().is_none() {
-        return give_int(close());
+        return close();
     }
     streams::closing(fd);
-    give_int(fds::closing(fd, close))
+    fds::closing(fd, close)
 }
 
 /// `close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     raw::cancellation_point();
-    closing(fd, || if super::streams::uses_aio() { close_after_aio(fd) } else { raw::close(fd) })
+    give_int(closing(fd, || if super::streams::uses_aio() { close_after_aio(fd) } else { raw::close(fd) }))
 }
 
 /// musl's own `close` ends what POSIX AIO has under way for the number.
@@ -59,7 +59,7 @@ pub unsafe extern "C-unwind" fn posix_close(fd: c_int, _flags: c_int) -> c_int {
 /// `close` as stdio uses it: not a cancellation point.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __close_nocancel(fd: c_int) -> c_int {
-    closing(fd, || raw::close(fd))
+    give_int(closing(fd, || raw::close(fd)))
 }
 
 /// Closes a range of numbers, known ones one by one: each waits for the calls that use it, and none

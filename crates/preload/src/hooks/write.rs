@@ -125,14 +125,18 @@ impl Call<'_> {
         let moment = fds::moment(self.transfer.fd);
         let other = || {
             // A pipe, for instance: it may wait, and holds nothing.
-            let result = self.transfer.kernel();
+            let result = match fds::look(self.transfer.fd) {
+                Row::Ignored => self.transfer.kernel(),
+                // Of another file system, where the program may have asked for synchronous writes.
+                _ => self.run_file(parts),
+            };
             let strayed = result > 0 && !moment.lasts(self.transfer.fd);
             if strayed { self.settle_other(result) } else { result }
         };
-        target::held(self.transfer.fd, || self.run_held(parts), other)
+        target::held(self.transfer.fd, || self.run_file(parts), other)
     }
 
-    fn run_held(&self, parts: Parts<'_>) -> isize {
+    fn run_file(&self, parts: Parts<'_>) -> isize {
         if self.transfer.flags & (RWF_DSYNC | RWF_SYNC) == 0
             && let Some(result) = unsynced::pass(self.transfer.fd, || self.unsynced())
         {
