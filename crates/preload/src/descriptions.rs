@@ -108,8 +108,6 @@ static POOL: [Description; ROWS] = [const {
     }
 }; ROWS];
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// The device of a file that was found to lie where files are managed.
-static MANAGED_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// One more than the highest index ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
@@ -280,23 +278,16 @@ impl Description {
         self.flags.fetch_and(!flags, Ordering::Relaxed);
     }
 
-    /// Whether its file lies where files are managed. `look` tells.
+    /// Whether its file lies where files are managed; `look` finds out, once.
     #[inline]
-    pub fn may_be_managed(&self, look: impl FnOnce() -> bool) -> bool {
+    pub fn may_be_managed(&self, look: impl FnOnce(Option<u64>) -> bool) -> bool {
         let flags = self.flags();
-        if flags & PLACED != 0 { flags & FOREIGN == 0 } else { self.place(look) }
-    }
-
-    #[cold]
-    fn place(&self, look: impl FnOnce() -> bool) -> bool {
-        let device = self.file().map_or(0, |(device, _)| device);
-        let is_known = device != 0 && MANAGED_DEVICE.load(Ordering::Relaxed) == device;
-        let is_managed = is_known || look();
-        if is_managed {
-            MANAGED_DEVICE.store(device, Ordering::Relaxed);
+        if flags & PLACED == 0 {
+            let is_managed = look(self.file().map(|(device, _)| device));
+            self.add_flags(PLACED | if is_managed { 0 } else { FOREIGN });
+            return is_managed;
         }
-        self.add_flags(PLACED | if is_managed { 0 } else { FOREIGN });
-        is_managed
+        flags & FOREIGN == 0
     }
 
     /// Whether the cursor can be remembered: only we can move it, and only by calls that have

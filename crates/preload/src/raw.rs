@@ -330,6 +330,12 @@ pub fn is_on_managed_file_system(fd: c_int) -> bool {
     kind.is_ok_and(|kind| matches!(kind, 0xef53 | 0x5846_5342 | 0x9123_683e)) || kind.is_err()
 }
 
+/// Whether files of that device, to which `fd` belongs, may be managed. Of disks they are; those
+/// of no device may be btrfs's, or made by a program or the kernel as they are read and written.
+pub fn may_be_managed(device: u64, fd: c_int) -> bool {
+    libc::major(device) != 0 || is_on_managed_file_system(fd)
+}
+
 /// What a sync of `fd` is worth that returned `result`. When the commit of a journal fails, xfs
 /// tells whoever waits for it; what others changed is given up with it, and a later sync of theirs
 /// finds nothing to wait for and succeeds (of a directory always, of a file in a race). So we look

@@ -208,8 +208,7 @@ fn settle_pending(
 fn adopt_others(file: FileRef, stat: &raw::Stat) {
     for (fd, description) in fds::described(0, c_int::MAX) {
         let moment = fds::moment(fd);
-        let is_it =
-            || raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino));
+        let is_it = || raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino));
         // Other threads may close or replace the number.
         let is_still = || {
             matches!(moment.row(), Row::Described(now) if core::ptr::eq(now, description)) && moment.lasts(fd)
@@ -359,10 +358,9 @@ pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> 
             Row::Ignored => Err(Unheld::NoFile),
             // A child in our memory, and whoever has no keeper, looks for itself.
             Row::Unknown if process::client().is_some() => is_file(fd),
-            Row::Described(description) => description
-                .may_be_managed(|| raw::is_on_managed_file_system(fd))
-                .then_some(())
-                .ok_or(Unheld::NoFile),
+            Row::Described(row) if !row.may_be_managed(|device| look_where(device, fd)) => {
+                Err(Unheld::NoFile)
+            }
             _ => Ok(()),
         }
         .map(|()| work())
@@ -375,12 +373,19 @@ pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> 
     }
 }
 
+/// Whether the file behind a description lies where files are managed.
+#[cold]
+fn look_where(device: Option<u64>, fd: c_int) -> bool {
+    let device = device.or_else(|| raw::fstat(fd).ok().map(|stat| stat.dev));
+    device.is_none_or(|device| raw::may_be_managed(device, fd))
+}
+
 /// Whether a number of which nothing is known is a regular file's.
 #[cold]
 fn is_file(fd: c_int) -> Result<(), Unheld> {
     let moment = fds::moment(fd);
     match raw::fstat(fd) {
-        Ok(stat) if stat.regular && raw::is_on_managed_file_system(fd) => Ok(()),
+        Ok(stat) if stat.regular && raw::may_be_managed(stat.dev, fd) => Ok(()),
         Ok(stat) if stat.regular => Err(Unheld::NoFile),
         Ok(_) => {
             fds::ignore_at(fd, moment);

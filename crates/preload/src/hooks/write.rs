@@ -281,12 +281,7 @@ impl Call<'_> {
         }
     }
 
-    fn absorb(
-        &self,
-        handle: Handle,
-        parts: &[Bytes<'_>],
-        known: Option<u64>,
-    ) -> Result<Outcome, Errno> {
+    fn absorb(&self, handle: Handle, parts: &[Bytes<'_>], known: Option<u64>) -> Result<Outcome, Errno> {
         let flags = self.transfer.flags;
         let appends = handle.flags & APPEND != 0 && flags & RWF_NOAPPEND == 0 || flags & RWF_APPEND != 0;
         let place = match self.spot {
@@ -304,7 +299,9 @@ impl Call<'_> {
         // The kernel does not see such a write, so it does not move the cursor either.
         let seek = |to: u64| match self.spot {
             // SAFETY: touches no memory. SEEK_SET = 0.
-            Spot::Cursor => raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ()),
+            Spot::Cursor => {
+                raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ())
+            }
             Spot::At(_) => Ok(()),
         };
         let total: usize = parts.iter().map(Bytes::len).sum();
