@@ -326,6 +326,34 @@ pub fn duplicating(old: c_int, new: c_int, call: impl Fn() -> isize) -> isize {
     }
 }
 
+/// Makes a call that duplicates `old` to a number of the kernel's choice.
+pub fn copying(old: c_int, call: impl Fn() -> isize) -> isize {
+    let mut looks = 0;
+    loop {
+        let made = critical::section(|| {
+            // Another thread might put a file in the place of a pipe meanwhile.
+            let from = Change::begin(old)?;
+            let result = call();
+            if result >= 0 {
+                put_copy(from.word, result as c_int);
+            }
+            from.end(None);
+            Some(result)
+        });
+        match made {
+            Some(result) => return result,
+            None if is_alone(old) || wait_for_change(old, &mut looks).is_err() => {
+                let result = call();
+                if result >= 0 {
+                    retire(result as c_int);
+                }
+                return result;
+            }
+            None => {}
+        }
+    }
+}
+
 /// Whether nobody's change of a number has to be waited for.
 fn is_alone(fd: c_int) -> bool {
     changes(fd).is_none() || holds::changes_alone(fd)
@@ -344,6 +372,9 @@ enum Attempt<R> {
 /// but locks, keeper and disk. What is no regular file may change.
 #[inline]
 pub fn hold<R>(fd: c_int, mut work: impl FnMut() -> R) -> R {
+    if let Row::Ignored = look(fd) {
+        return work();
+    }
     try_hold(fd, &mut work).unwrap_or_else(|_| work())
 }
 
@@ -435,12 +466,7 @@ pub fn describe_at(fd: c_int, moment: Moment, index: u32, description: &'static 
     replace_at(fd, moment, described_as(index, description))
 }
 
-/// Notes that `to`, which the kernel has just given away, is a duplicate of `from`, which the
-/// caller holds.
-pub fn copy(from: c_int, to: c_int) {
-    put_copy(row(from).map_or(UNKNOWN, |row| row.load(Ordering::Acquire)), to);
-}
-
+/// Notes that `to` is now a duplicate of a number that has this word.
 fn put_copy(from: u64, to: c_int) {
     let word = from & MEANING;
     if let Row::Described(description) = meaning(word) {

@@ -109,35 +109,31 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     }
 }
 
-/// Notes that `new` became a duplicate of `old`.
-fn note_copy(old: c_int, new: c_int) {
-    if process::client().is_some() {
-        fds::copy(old, new);
-        if streams::has(new) {
-            streams::give(new);
-        }
-    } else if process::parents_client().is_some() {
-        // Duplicated for the program that this child becomes: it will outlive close-on-exec.
-        target::leave_to_kernel(old, Reason::HandedAway);
-    }
-}
-
 /// `dup`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: touches no memory.
-    give_int(copying(old, || unsafe { call!(libc::SYS_dup, old) }))
+    give_int(copying(old, None, || unsafe { call!(libc::SYS_dup, old) }))
 }
 
-/// Makes a call that duplicates `old` to a number of the kernel's choice.
-fn copying(old: c_int, call: impl Fn() -> isize) -> isize {
-    fds::hold(old, || {
-        let new = call();
-        if new >= 0 {
-            note_copy(old, new as c_int);
+/// Makes a call that duplicates `old`: to `new`, another number, or to one of the kernel's choice.
+fn copying(old: c_int, new: Option<c_int>, call: impl Fn() -> isize) -> isize {
+    if process::client().is_none() {
+        let result = call();
+        if result >= 0 && process::parents_client().is_some() {
+            // Duplicated for the program that this child becomes: it will outlive close-on-exec.
+            target::leave_to_kernel(old, Reason::HandedAway);
         }
-        new
-    })
+        return result;
+    }
+    let result = match new {
+        Some(new) => fds::duplicating(old, new, call),
+        None => fds::copying(old, call),
+    };
+    if result >= 0 && streams::has(result as c_int) {
+        streams::give(result as c_int);
+    }
+    result
 }
 
 unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
@@ -148,21 +144,7 @@ unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
             None => call!(libc::SYS_dup2, old, new),
         }
     };
-    if old == new {
-        return kernel();
-    }
-    if process::client().is_some() {
-        let result = fds::duplicating(old, new, kernel);
-        if result >= 0 && streams::has(new) {
-            streams::give(new);
-        }
-        return result;
-    }
-    let result = kernel();
-    if result >= 0 {
-        note_copy(old, new);
-    }
-    result
+    if old == new { kernel() } else { copying(old, Some(new), kernel) }
 }
 
 /// `dup2`.
@@ -235,7 +217,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         super::onlookers::watching(|| raw::fstat(fd));
     }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        return give_int(copying(fd, || raw::fcntl(fd, command, argument)));
+        return give_int(copying(fd, None, || raw::fcntl(fd, command, argument)));
     }
     if matches!(command, libc::F_GETFL | libc::F_SETFL) {
         return fds::hold(fd, || flags_of(fd, command, argument));

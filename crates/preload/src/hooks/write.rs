@@ -298,8 +298,8 @@ impl Call<'_> {
         let raw = || raw::check(self.unsynced());
         // The kernel does not see such a write, so it does not move the cursor either.
         let seek = |to: u64| match self.spot {
-            // SAFETY: touches no memory. SEEK_SET = 0.
             Spot::Cursor => {
+                // SAFETY: touches no memory. SEEK_SET = 0.
                 raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ())
             }
             Spot::At(_) => Ok(()),
