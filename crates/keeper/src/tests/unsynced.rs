@@ -15,8 +15,8 @@ use holdfast_media::Bytes;
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::durable::{Bench, bench};
-use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::{Held, KEEPER_ID, ManagedFile, Newcomer};
+use holdfast_disk::{Disk, DiskFile, OsFile};
+use holdfast_durable::{Held, KEEPER_ID, ManagedFile, Newcomer};
 
 /// A new file with some bytes that nobody has synced.
 fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
