@@ -30,7 +30,8 @@ pub(crate) enum Written {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
+    /// Announces, locks, and writes: all but the clearing of announcement and locks, which the
+    /// caller does whatever happens here.
     /// `seek` sets the description's cursor; without it only writes at an offset are done here.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write_behind(

@@ -139,7 +139,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
+    /// Announces, locks, and writes: all but the clearing of announcement and locks, which the
+    /// caller does whatever happens here.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write_entered(
         &self,
