@@ -7,6 +7,7 @@
 mod canaries;
 mod comments;
 mod links;
+mod map;
 mod paths;
 mod references;
 mod text;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 
 pub use canaries::canaries;
 pub use links::links;
+pub use map::map;
 pub use paths::paths;
 pub use references::references;
 pub use tree::Tree;

@@ -1,6 +1,7 @@
 //! Links inside the project lead somewhere: to a file, and to a heading of it.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::text::Kind;
 use crate::tree::{Document, plain};
@@ -18,7 +19,26 @@ pub fn links(tree: &Tree) -> Vec<Fault> {
             }
         }
     }
+    faults.extend(unlinked(tree));
     faults
+}
+
+/// Pages that no link leads to.
+fn unlinked(tree: &Tree) -> Vec<Fault> {
+    let pages = || tree.documents.iter().filter(|document| document.is_markdown);
+    let mut found: BTreeSet<PathBuf> = BTreeSet::new();
+    for page in pages() {
+        let directory = page.path.parent().unwrap_or(Path::new(""));
+        for block in page.texts.iter().flat_map(|text| text.blocks()) {
+            let linked = targets(&block.text).map(|(_, target)| target.split('#').next().unwrap_or(target));
+            found.extend(
+                linked.filter_map(|path| plain(&directory.join(path))).filter(|path| *path != page.path),
+            );
+        }
+    }
+    let lost = pages().filter(|page| page.path != Path::new("README.md") && !found.contains(&page.path));
+    let what = "no other page has a link to it: add one, or take the page out";
+    lost.map(|page| Fault { file: page.path.clone(), line: 1, what: what.to_owned() }).collect()
 }
 
 /// Where the links of a text lead.
@@ -71,7 +91,7 @@ mod tests {
                     And [e](no.md), [f](b.md#no), [g](#no), [h](../../out.md).\n";
         let tree = tree_of(&[("docs/a.md", page), ("docs/b.md", "# Two words: `x`\n"), ("README.md", "")]);
         let faults = links(&tree);
-        assert_eq!(faults.len(), 4, "{faults:?}");
-        assert!(faults.iter().all(|fault| fault.line == 4), "{faults:?}");
+        let found: Vec<_> = faults.iter().map(|fault| (fault.file.to_str().unwrap(), fault.line)).collect();
+        assert_eq!(found, [[("docs/a.md", 4); 4].as_slice(), &[("docs/a.md", 1)]].concat(), "{faults:?}");
     }
 }

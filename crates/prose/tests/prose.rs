@@ -37,6 +37,11 @@ fn canaries_are_where_documents_say() {
 }
 
 #[test]
+fn the_code_map_has_every_crate_and_no_arrow_points_up() {
+    no_faults(&holdfast_prose::map(&TREE));
+}
+
+#[test]
 fn no_word_points_at_what_no_reader_has() {
     no_faults(&holdfast_prose::words(&TREE));
 }

@@ -1,4 +1,5 @@
-//! The write path of state Behind.
+//! The write path of state Behind: that of state Through up to the fence, then page rows
+//! (`publish.rs`) and size. It makes no system call, but an `lseek` for a write at the cursor.
 
 use core::sync::atomic::Ordering;
 

@@ -1,4 +1,9 @@
 //! The write path of state Through.
+//!
+//! Room in the log (may sleep, and holds no lock) -> announcement on the lane -> state of the file
+//! and generation of its slot -> page locks -> seq -> record, one fence -> the program's own call
+//! -> a cancel record if that failed or was short -> everything opened. The record is fenced before
+//! the call is made (invariant 1).
 
 use core::sync::atomic::Ordering;
 
