@@ -17,6 +17,11 @@ fn lines_are_no_wider_than_a_page() {
 }
 
 #[test]
+fn tables_are_whole() {
+    no_faults(&holdfast_prose::tables(&TREE));
+}
+
+#[test]
 fn links_lead_somewhere() {
     no_faults(&holdfast_prose::links(&TREE));
 }
