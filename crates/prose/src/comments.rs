@@ -3,12 +3,16 @@
 //! It knows as much of Rust's grammar as it takes to tell a comment from a string that looks like
 //! one, and must never judge code.
 
+use std::ops::Range;
+
 use crate::text::Text;
 
 /// A piece of a comment that lies in one line.
 struct Piece {
     line: usize,
     text: String,
+    /// Where it begins in the source, and ends.
+    bytes: Range<usize>,
     /// Nothing but the comment is in its line.
     alone: bool,
 }
@@ -18,6 +22,20 @@ pub fn of_rust(source: &str) -> Vec<Text> {
     runs(source, &pieces(source))
 }
 
+/// A Rust source with its comments taken out.
+pub fn without_comments(source: &str) -> String {
+    let mut code = String::with_capacity(source.len());
+    let mut from = 0;
+    for piece in pieces(source) {
+        if piece.bytes.start >= from {
+            code.push_str(&source[from..piece.bytes.start]);
+            from = piece.bytes.end;
+        }
+    }
+    code.push_str(&source[from..]);
+    code
+}
+
 /// The comments of a shell script that have a line for themselves.
 pub fn of_shell(source: &str) -> Vec<Text> {
     let pieces: Vec<_> = source
@@ -25,7 +43,7 @@ pub fn of_shell(source: &str) -> Vec<Text> {
         .enumerate()
         .filter_map(|(at, line)| Some((at, line.trim_start().strip_prefix('#')?)))
         .filter(|(_, text)| !text.starts_with('!'))
-        .map(|(at, text)| Piece { line: at + 1, text: spaced(text), alone: true })
+        .map(|(at, text)| Piece { line: at + 1, text: spaced(text), bytes: 0..0, alone: true })
         .collect();
     runs(source, &pieces)
 }
@@ -57,14 +75,14 @@ fn pieces(source: &str) -> Vec<Piece> {
             at += rest.find('\n').unwrap_or(rest.len());
             let text = source[from..at].trim_start_matches('/');
             let text = text.strip_prefix('!').unwrap_or(text);
-            found.push(Piece { line, text: spaced(text), alone });
+            found.push(Piece { line, text: spaced(text), bytes: from..at, alone });
             continue;
         } else if rest.starts_with("/*") {
             at = end_of_block(bytes, at);
             let inner = source[from + 2..at].trim_end_matches("*/");
             for (index, text) in inner.lines().enumerate() {
                 let text = text.trim_start().trim_start_matches(['*', '!']);
-                found.push(Piece { line: line + index, text: spaced(text), alone });
+                found.push(Piece { line: line + index, text: spaced(text), bytes: from..at, alone });
             }
         } else if let Some(end) = end_of_literal(bytes, at) {
             at = end;
@@ -153,6 +171,9 @@ mod tests {
                       /* a\n * block */ let d: &'a str = '\\''; // end\n";
         let expected = [(1, "Head."), (2, "yes"), (6, "a"), (7, "block"), (7, "end")];
         assert_eq!(told(source), expected.map(|(line, text)| (line, text.to_owned())));
+        let code = without_comments(source);
+        assert!(["Head", "yes", "block", "end"].iter().all(|word| !code.contains(word)), "{code}");
+        assert!(code.contains("// no") && code.contains("let d"), "{code}");
     }
 
     #[test]

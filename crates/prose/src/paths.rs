@@ -117,7 +117,8 @@ fn is_theme(tree: &Tree, name: &str) -> bool {
     tree.has(&Path::new("crates/e2e/conformance").join(name).with_extension("c"))
 }
 
-fn is_code_name(span: &str) -> bool {
+/// Whether a code span is a name, or a path of names.
+pub fn is_code_name(span: &str) -> bool {
     let span = span.strip_suffix("()").unwrap_or(span);
     span.split("::").all(|part| {
         part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')

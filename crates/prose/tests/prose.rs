@@ -32,6 +32,11 @@ fn named_files_exist_and_have_what_is_named_beside_them() {
 }
 
 #[test]
+fn names_that_are_given_exist_in_the_code() {
+    no_faults(&holdfast_prose::names(&TREE));
+}
+
+#[test]
 fn cited_numbers_are_given() {
     no_faults(&holdfast_prose::references(&TREE));
 }
