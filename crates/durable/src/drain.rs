@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{Content, FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source};
+use holdfast_board::{Content, FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, Way};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -319,12 +319,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if row.state() == FileState::Behind && self.is_current(file) {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
             self.drop_loaded(file);
-            row.set_state(FileState::Through);
+            self.board.go(file.slot, Way::LeaveBehind);
             let mut meta = file.meta();
             let must_rewrite = meta.rewrite;
             self.set_ahead(file, &mut meta, must_rewrite);
-            drop(meta);
-            self.board.header().behind_files.census.leave();
         }
         if for_good && file.lent().is_some() { self.end_lease(file) } else { Ok(()) }
     }
@@ -403,17 +401,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             row.size_hint.store(stat.size, Ordering::SeqCst);
             // As before: who finds it in the state finds what is kept.
             self.keep_times(file);
-            self.board.header().behind_files.census.enter();
             // Before the first write that only the log has.
             self.set_ahead(file, &mut meta, true);
             meta.seen.begin_behind(stat.size, self.board.header().resizes.get());
-            row.set_state(FileState::Behind);
+            self.board.go(file.slot, Way::EnterBehind);
             let header = self.board.header();
             meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);
             if header.write_behind.word.load(Ordering::SeqCst) == 0 || !meta.may_be_behind {
                 // A client forbade it, before or meanwhile. Nobody could enter yet.
-                row.set_state(FileState::Through);
-                self.board.header().behind_files.census.leave();
+                self.board.go(file.slot, Way::LeaveBehind);
                 let must_rewrite = meta.rewrite;
                 self.set_ahead(file, &mut meta, must_rewrite);
             }

@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, LedgerRow, NO_SIZE, ownership_print};
+use holdfast_board::{FileState, LedgerRow, NO_SIZE, Way, ownership_print};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_REMOVED, MARK_VOID};
@@ -277,7 +277,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         // Who has it open reads on in the page cache.
         self.leave_behind(file, true)?;
-        row.set_state(FileState::Orphan);
+        self.board.go(file.slot, Way::Orphan);
         self.note_orphan(file);
         self.expect_removal();
         Ok(())

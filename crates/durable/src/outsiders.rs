@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, NO_SIZE};
+use holdfast_board::{FileState, NO_SIZE, Way};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -119,7 +119,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         file.meta().bypass = None;
         // Its name may not be on disk either, which is seen to when its durability is asked for.
-        row.set_state(if logs_on_sync { FileState::Unsynced } else { FileState::Through });
+        self.board.go(file.slot, if logs_on_sync { Way::TakeBackUnsynced } else { Way::TakeBack });
         true
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, pause};
+use holdfast_board::{FileState, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_VOID;
@@ -73,7 +73,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         meta.marks |= MARK_VOID;
         self.persist_marks(file, &meta);
-        self.board.files()[file.slot as usize].set_state(FileState::Orphan);
+        self.board.go(file.slot, Way::Orphan);
         if let Some(removed) = meta.unlinking.take() {
             self.note_removed(&removed);
         }
@@ -190,10 +190,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         self.board.remove(file.slot);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
-        if row.state() == FileState::Behind {
-            self.board.header().behind_files.census.leave();
-        }
-        row.set_state(FileState::Orphan);
+        self.board.go(file.slot, Way::Orphan);
         self.drop_loaded(file);
         file.give_back();
         self.events.released(file);
@@ -251,7 +248,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 self.await_lookers(&known);
             }
             let _files = locked(&self.files);
-            row.set_state(FileState::Free);
+            self.board.go(slot, Way::Release);
             self.slots().release(slot);
             locked(&self.graves).remove(&slot);
             self.board.header().leave_ledger(dev);

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
+use holdfast_board::{FileState, Way};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -269,7 +269,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
         if meta.failures == FAILURES_MAX {
             // Its page rows stay where readers find them.
-            row.set_state(FileState::Failed);
+            self.board.go(file.slot, Way::Fail);
             self.events.trouble(format!(
                 "{}: given up after {FAILURES_MAX} tries; its writers get errors, the log keeps what was acknowledged",
                 meta.path.display()
@@ -394,7 +394,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             _ => {}
         }
         if matches!(row.state(), FileState::Through | FileState::Unsynced) {
-            row.set_state(FileState::Bypassed);
+            self.board.go(file.slot, Way::Bypass);
             row.note_unlogged();
         }
         file.give_back();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Epoch, FileState, NO_SIZE, pause};
+use holdfast_board::{Epoch, FileState, NO_SIZE, Way, pause};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -146,11 +146,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         row.set_watched(fenced);
         row.set_ownership(0);
         row.generation.store(generation, Ordering::SeqCst);
-        row.set_state(match bypass {
-            Some(_) => FileState::Bypassed,
-            None if newcomer.unsynced => FileState::Unsynced,
-            None => FileState::Through,
-        });
+        let way = match bypass {
+            Some(_) => Way::RegisterBypassed,
+            None if newcomer.unsynced => Way::RegisterUnsynced,
+            None => Way::Register,
+        };
+        self.board.go(slot, way);
         let managed =
             Arc::new(ManagedFile::new((slot, generation), (stat.dev, stat.ino), held, fenced, path, marks));
         if let Some(reason) = bypass {
@@ -286,12 +287,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.await_lookers(file);
         let mut files = locked(&self.files);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
-        if row.state() == FileState::Behind {
-            self.board.header().behind_files.census.leave();
-        }
         self.drop_loaded(file);
         file.give_back();
-        row.set_state(FileState::Free);
+        self.board.go(file.slot, Way::Release);
         persist();
         self.events.released(file);
         files[file.slot as usize] = None;
