@@ -87,7 +87,7 @@ fn advice(tree: &Tree, span: &str) -> String {
 }
 
 /// The names that stand beside a path: "`path`, `name`, `name`", "`path` (`name`)", "`name` in
-/// `path`".
+/// `path`", "(`name`, `path`)".
 fn names_beside<'a>(text: &'a str, at: usize, span: &str) -> Vec<&'a str> {
     let mut names = Vec::new();
     let mut rest = &text[(at + span.len() + 1).min(text.len())..];
@@ -100,7 +100,16 @@ fn names_beside<'a>(text: &'a str, at: usize, span: &str) -> Vec<&'a str> {
         names.push(name);
         rest = after;
     }
-    let mut rest = text[..at].strip_suffix('`').and_then(|before| before.strip_suffix(" in "));
+    let before = text[..at].strip_suffix('`').unwrap_or("");
+    if let Some((lead, name)) = before
+        .strip_suffix("`, ")
+        .and_then(|inside| inside.rsplit_once('`'))
+        .filter(|(_, name)| is_code_name(name))
+        && lead.ends_with('(')
+    {
+        names.push(name);
+    }
+    let mut rest = before.strip_suffix(" in ");
     while let Some((before, name)) = rest
         .and_then(|before| before.strip_suffix('`'))
         .and_then(|inside| inside.rsplit_once('`'))
@@ -157,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_exists_is_right() {
-        let page = "`pool/src/slot.rs`, `mark`; `names/first.rs` (`given`); `slot.rs`; `mark` and `given` in `pool/src`.\n\n\
+        let page = "`pool/src/slot.rs`, `mark`; `names/first.rs` (`given`); `slot.rs`; `mark` and `given` in `pool/src` (`mark`, `slot.rs`).\n\n\
                     `crates/pool/src/names/`, `a/b`, `/dev/shm`, `sqlite3.c`, `1.5`.\n";
         assert_eq!(faults_of(page), [""; 0]);
     }
@@ -172,6 +181,7 @@ mod tests {
             "`pool/src/slot.rs`, `mar`",
             "`pool/src/slot.rs`, `mark`, `given`",
             "`given` in `pool/src/slot.rs`",
+            "(`given`, `pool/src/slot.rs`)",
             "`Slot::given` in `slot.rs`",
         ] {
             assert_eq!(faults_of(page).len(), 1, "{page}");
