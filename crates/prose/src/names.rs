@@ -7,8 +7,9 @@ use crate::paths::is_code_name;
 use crate::text::spans;
 use crate::{Fault, Tree};
 
-/// Functions of the kernel that no source here has to have.
-const OF_KERNELS: &[&str] = &["errseq_sample", "ext4_fsync_journal", "file_check_and_advance_wb_err"];
+/// Functions of kernels and libraries that no source here has to have.
+const OF_OTHERS: &[&str] =
+    &["errseq_sample", "ext4_fsync_journal", "file_check_and_advance_wb_err", "sd_notify"];
 
 /// Names that nothing has.
 pub fn names(tree: &Tree) -> Vec<Fault> {
@@ -45,7 +46,7 @@ pub fn names(tree: &Tree) -> Vec<Fault> {
                 // Constants are the kernel's as often as ours.
                 let is_constant = |part: &str| !part.contains(|c: char| c.is_ascii_lowercase());
                 let known =
-                    |part: &str| words.contains(part) || OF_KERNELS.contains(&part) || is_constant(part);
+                    |part: &str| words.contains(part) || OF_OTHERS.contains(&part) || is_constant(part);
                 let mut parts = span.trim_end_matches("()").split("::");
                 if let Some(lost) = parts.find(|part| !known(part)) {
                     let what = format!("the code has no {lost}: name what it has");
