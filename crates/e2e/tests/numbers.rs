@@ -82,7 +82,7 @@ fn a_call_goes_to_one_file_whoever_changes_its_number() {
         let (held, summary) = Pool::with_size("256M").run_summarised(state, &program);
         assert_eq!(held.ok().stdout, SEEN, "{state:?}\n{}", held.told());
         storm.check(&format!("{state:?}"));
-        assert!(report::number(&summary, "writes_absorbed") > 500, "{state:?}: {summary:#}");
+        assert!(report::number(&summary, "writes_absorbed") > 50, "{state:?}: {summary:#}");
     }
 }
 
@@ -132,6 +132,6 @@ fn a_cancel_that_came_before_acts_in_every_cancellation_point() {
 #[test]
 fn threads_that_end_in_calls_hold_nothing_and_the_program_goes_on() {
     for summary in compare_cancels("storm", &[STATES[0], STATES[3]]) {
-        assert!(report::number(&summary, "writes_absorbed") > 1_000, "{summary:#}");
+        assert!(report::number(&summary, "writes_absorbed") > 200, "{summary:#}");
     }
 }

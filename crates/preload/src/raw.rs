@@ -469,18 +469,3 @@ pub fn exit(status: c_int) -> ! {
         unsafe { call!(libc::SYS_exit_group, status) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
-
-    /// A write to such a file may wait for the program.
-    #[test]
-    fn files_of_the_kernels_own_making_are_never_managed() {
-        let file = std::fs::File::open("/proc/self/status").unwrap();
-        let stat = fstat(file.as_raw_fd()).unwrap();
-        assert!(stat.regular && !may_be_managed(stat.dev, file.as_raw_fd()));
-        assert!(may_be_managed(libc::makedev(8, 1), -1));
-    }
-}
