@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
 use holdfast_media::{Mapping, OpenMode};
+use holdfast_pool::Words;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -75,7 +76,8 @@ impl Control {
         let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
             .map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
-        let socket = socket_path(&superblock.uuid);
+        let words = Words { nvm: &mapping, layout: &superblock.layout };
+        let socket = socket_path(&superblock.uuid, words.socket());
         let connected = connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ControlError::NoKeeper(pool.to_owned())
