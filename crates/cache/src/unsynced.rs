@@ -4,8 +4,11 @@
 //! Its writes are the kernel's, at the kernel's speed; they announce themselves, so that none is
 //! under way when the first sync takes the file out of the state, for good. A new file that is
 //! short then goes into the log as a whole, which answers that sync; any other is brought to the
-//! disk by it, as natively. Source: NVLog (FAST'25, section 4) absorbs what is synced and nothing
-//! else; a file of which one sync was asked for is logged with every write from then on.
+//! disk by it, as natively. In order: registration -> writers that found no row have ended -> the
+//! file's exclusive word -> the keeper has the slot name the file as it is called now -> state
+//! Through -> the content is logged, or the sync is made. Source: NVLog (FAST'25, section 4)
+//! absorbs what is synced and nothing else; a file of which one sync was asked for is logged with
+//! every write from then on.
 //!
 //! Must never let a write be under way unlogged while a sync is absorbed (invariant 9).
 

@@ -213,7 +213,8 @@ mod tests {
         fs::write(&a, "x").unwrap();
         let Ok((first, _)) = identify(File::open(&a).unwrap()) else {
             fs::remove_dir_all(&dir).unwrap();
-            return; // The temporary directory is on a file system without identities; nothing to compare.
+            // The temporary directory is on a file system without identities: nothing to compare.
+            return;
         };
         fs::rename(&a, &b).unwrap();
         assert_eq!(identify(File::open(&b).unwrap()).unwrap().0, first);

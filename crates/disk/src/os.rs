@@ -1,5 +1,7 @@
 //! The kernel's file systems.
-#![allow(unsafe_code)] // `sync_file_range` and writes from memory that others may change have no safe wrappers.
+
+// `sync_file_range` and writes from memory that others may change have no safe wrappers.
+#![allow(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fs::File;

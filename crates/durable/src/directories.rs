@@ -1,6 +1,6 @@
-//! Directory syncs answered from the slots (design 6): absorbed when nothing is pending in the
-//! ledger and every change of the directory since its last real sync is one that recovery would
-//! bring back or repeat.
+//! Directory syncs answered from the slots: absorbed when nothing is pending in the ledger and
+//! every change of the directory since its last real sync is one that recovery would bring back or
+//! repeat.
 //!
 //! Such changes are a managed file that was created and has records (recovery builds it anew), such
 //! a file that was renamed to a free name (recovery renames it again), and one whose last name was

@@ -3,7 +3,8 @@
 //!
 //! Draining writes to files and expires nothing: that is the business of the sync that follows. A
 //! row leaves the table only after its bytes are in the page cache, under its page lock. Nothing
-//! here waits for a client.
+//! here waits for a client. Rows with bytes of records up to S go together, neighbours in one
+//! write; `sync_file` computes S, drains, and syncs.
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
 //! One round of expiry: dirty files are synced in groups, their records voided, dead segments and
 //! unused slots given back.
 //!
-//! In state Through draining never writes (design 5): it is `fsync` and expire. In state Behind the
-//! sync of a file drains its page rows first. When a round is due is the keeper's matter
+//! In state Through draining never writes: it is `fsync` and expire. In state Behind the sync of a
+//! file drains its page rows first. When a round is due is the keeper's matter
 //! (`crate::expire`).
 
 use std::collections::BTreeMap;

@@ -49,8 +49,8 @@ pub struct ManagedFile<F> {
 pub enum Held<F> {
     /// A description, read-only, that takes our syncs and sees every write-back error once.
     Open(F),
-    /// A hold that no fence sees ([`holdfast_disk::Disk::hold`]): a description follows when the file
-    /// is first brought to disk, which the journals of databases never are.
+    /// A hold that no fence sees ([`holdfast_disk::Disk::hold`]): a description follows when the
+    /// file is first brought to disk, which the journals of databases never are.
     Path(F),
     /// As `Path`, and the program's own description, the only one there is: as long as it is leased
     /// nobody opens another one, ourselves included.

@@ -1,5 +1,5 @@
 //! Settling and bypassing a file when somebody outside opens it, and taking it back when they have
-//! gone (design 7).
+//! gone (docs/crash.md, section 7).
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,7 @@
 //! Bringing a file to the disk and voiding its records, and what follows when the disk refuses.
+//!
+//! S from counter and announcements -> `fsync` of the keeper's own description -> `expired_seq`
+//! persisted -> segments free of which every record is dead (invariants 2 and 3).
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -4,7 +4,9 @@
 //! The order is the argument. Bytes of segments -> frames, durable -> entries, durable -> segments
 //! free. A frame stays until every record in it has expired; its entry is cleared durably before
 //! anything else is written to it. Nothing is synced here but the spill file. No lock is held while
-//! the disk works: a segment that died or is in another use by then is left as it is.
+//! the disk works: a segment that died or is in another use by then is left as it is. Rows that
+//! point into a segment are drained to the page cache before. When frames run short the files are
+//! synced: by then much has gathered that the disk can sort.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
