@@ -20,6 +20,10 @@ const SOON: Duration = Duration::from_secs(10);
 /// Users that nothing else on the machine has.
 const VICTIM: u32 = 61_001;
 const ATTACKER: u32 = 61_002;
+// Of the one test that is about their directory in /tmp.
+const SQUATTED: u32 = 5;
+const SQUATTED_NAME: &str = "games";
+const SQUATTER: u32 = 61_004;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
@@ -298,28 +302,37 @@ fn nobody_keeps_a_keeper_from_its_socket() {
     need::root();
     let disk = Disk::new(Kind::Ext4);
     Cmd::new("chmod").args(["0777", text(&disk.root)]).ok();
-    let directory = format!("/tmp/holdfast-{VICTIM}");
+    let directory = format!("/tmp/holdfast-{SQUATTED}");
     drop(std::fs::remove_dir_all(&directory));
-    as_user(ATTACKER, "mkdir").args(["-m", "0755", &directory]).ok();
-    let pool = OwnPool::new(VICTIM);
+    as_user(SQUATTER, "mkdir").args(["-m", "0755", &directory]).ok();
+    let pool = OwnPool::new(SQUATTED);
     let made = || {
         let entries = std::fs::read_dir("/tmp").expect("a directory").flatten();
         entries.filter(|entry| entry.path().to_string_lossy().starts_with(&format!("{directory}-"))).count()
     };
     let before = made();
     let guest = ["--volatile", "--exclusive", "/", "--", "python3", "-c", GUEST];
-    let keeper = Running::start(&pool.command(VICTIM, "run").args(guest));
+    let keeper = Running::start(&pool.command(SQUATTED, "run").args(guest));
     keeper.until("socket ");
-    pool.command(VICTIM, "status").ok();
+    pool.command(SQUATTED, "status").ok();
     assert_eq!(made(), before + 1);
     proc::keepers(&pool.path).into_iter().for_each(proc::kill_hard);
     drop(keeper);
     let file = disk.root.join("file");
     let program = ["--", "python3", "-c", WRITER, text(&file)];
     let options = ["--volatile", "--exclusive", "/", "--summary=-"];
-    let output = pool.command(VICTIM, "run").args(options).args(program).output();
+    let output = pool.command(SQUATTED, "run").args(options).args(program).output();
     let root = Cmd::new(text(&need::holdfast()))
-        .args(["run", "--user", "nobody", "--volatile", "--pool", text(&pool.path), "--", "true"])
+        .args([
+            "run",
+            "--user",
+            &SQUATTED.to_string(),
+            "--volatile",
+            "--pool",
+            text(&pool.path),
+            "--",
+            "true",
+        ])
         .output();
     let after = made();
     drop(std::fs::remove_dir_all(&directory));

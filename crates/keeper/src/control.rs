@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::status::{Status, Summary};
 use holdfast_recovery::{PoolError, open_file};
-use holdfast_socket::{ANSWER_MAX, Peer, connect, socket_path};
+use holdfast_socket::{ANSWER_MAX, Peer, connect, told_path};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -77,7 +77,8 @@ impl Control {
             .map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
         let words = Words { nvm: &mapping, layout: &superblock.layout };
-        let socket = socket_path(&superblock.uuid, words.socket());
+        // Every keeper says it before it tells anybody that it is ready.
+        let socket = words.socket().map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()))?;
         let connected = connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ControlError::NoKeeper(pool.to_owned())

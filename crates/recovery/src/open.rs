@@ -275,7 +275,7 @@ fn is_served(path: &Path, file: &File) -> bool {
     let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
     let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };
     let words = Words { nvm: &mapping, layout: &superblock.layout };
-    holdfast_socket::connect(&holdfast_socket::socket_path(&superblock.uuid, words.socket())).is_ok()
+    words.socket().is_some_and(|told| holdfast_socket::connect(&holdfast_socket::told_path(told)).is_ok())
 }
 
 fn owner_pid(path: &Path, file: &File) -> Option<u64> {

@@ -59,13 +59,9 @@ fn directory() -> PathBuf {
     }
 }
 
-/// Where the keeper of the pool with this UUID takes connections, whether it runs or not: where it
-/// said so in the pool, or else at the usual place.
-pub fn socket_path(uuid: &[u8; 16], told: Option<Vec<u8>>) -> PathBuf {
-    match told {
-        Some(path) => OsString::from_vec(path).into(),
-        None => directory().join(name(uuid)),
-    }
+/// The path of a socket as a keeper said it in its pool.
+pub fn told_path(told: Vec<u8>) -> PathBuf {
+    OsString::from_vec(told).into()
 }
 
 fn name(uuid: &[u8; 16]) -> String {
@@ -78,7 +74,7 @@ fn name(uuid: &[u8; 16]) -> String {
 /// nobody can know beforehand, and the pool says which.
 pub fn prepare(uuid: &[u8; 16], told: Option<Vec<u8>>) -> io::Result<PathBuf> {
     if let Some(before) = told {
-        forget(&socket_path(uuid, Some(before)));
+        forget(&told_path(before));
     }
     let usual = directory();
     let directory = match prepare_directory(&usual) {
