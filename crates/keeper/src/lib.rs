@@ -20,6 +20,8 @@ mod spill;
 mod ages;
 mod ahead;
 #[cfg(not(shuttle))]
+pub mod audience;
+#[cfg(not(shuttle))]
 pub mod config;
 #[cfg(not(shuttle))]
 pub mod control;
@@ -33,6 +35,8 @@ pub mod fence;
 mod keeper;
 #[cfg(not(shuttle))]
 mod late;
+#[cfg(not(shuttle))]
+mod listing;
 #[cfg(not(shuttle))]
 mod lookout;
 #[cfg(not(shuttle))]
@@ -76,6 +80,8 @@ mod unmounts;
 #[cfg(not(shuttle))]
 mod via;
 
+#[cfg(not(shuttle))]
+pub use runtime::DIRECTORY_VARIABLE;
 #[cfg(not(shuttle))]
 pub use serve::serve;
 

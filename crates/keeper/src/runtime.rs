@@ -17,6 +17,10 @@ const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
 /// Sockets looked at by one keeper that starts.
 const SWEPT_MAX: usize = 256;
 
+/// Names the directory of the sockets, where a service and its programs do not see the same
+/// temporary directory.
+pub const DIRECTORY_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
+
 /// Descriptors that managed files leave free: for events of the fence and for who connects.
 const DESCRIPTORS_KEPT: u64 = 256;
 /// How many this process may have.
@@ -27,6 +31,11 @@ static DESCRIPTORS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 /// who serve and by those who look for them alike.
 fn directory() -> PathBuf {
     let uid = rustix::process::geteuid();
+    // Where it is said by name nothing is passed over: what is wrong with it is told.
+    if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from).filter(|dir| dir.is_absolute())
+    {
+        return dir;
+    }
     let usual = if uid.is_root() {
         Some(PathBuf::from("/run"))
     } else {
@@ -103,9 +112,9 @@ pub(crate) fn must_be_ours_alone(directory: &Path) -> io::Result<()> {
 /// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays
 /// that has let go of its terminal or pipe. Whoever waits for the end of that must not wait for us.
 /// What goes wrong from now on is in `status`.
-pub(crate) fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
+pub(crate) fn leave_standard_error_with(supervisor: Option<u32>, connection: &OwnedFd) {
     let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);
+        .is_ok_and(|peer| Some(peer.pid.as_raw_nonzero().get() as u32) == supervisor);
     if is_supervisors && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(null);
     }
