@@ -58,7 +58,7 @@ pub fn verdict(before: &Before, after: &Summary, durability: Durability) -> Opti
     // Never rounded up: 100 % is all of them.
     let share = absorbed * 1000 / syncs;
     let percent = if real == 0 { "100".to_owned() } else { format!("{}.{}", share / 10, share % 10) };
-    let why = if share < SHARE_LOW { reasons(before, after, true) } else { None };
+    let why = if share < SHARE_LOW { reasons(before, after, false) } else { None };
     let why = why.map(|why| format!("; {why}")).unwrap_or_default();
     Some(format!("{percent} % of {} syncs absorbed{}{why}", human_count(syncs), whose(before)))
 }
