@@ -242,8 +242,8 @@ fn metrics_are_what_prometheus_reads() {
         found.unwrap_or_else(|| panic!("no {line} in {}", parsed.told())).trim().parse().expect("a number")
     };
     assert_eq!(value("gauge holdfast_up "), 1.0);
-    assert!(value("counter holdfast_syncs_total log") >= 200.0);
-    assert!(value("counter holdfast_absorbed_bytes_total ") >= 100_000.0);
+    assert!(value("counter holdfast_syncs_total log") >= 150.0);
+    assert!(value("counter holdfast_absorbed_bytes_total ") >= 75_000.0);
     assert!(!open.contains("plain.db"), "names of files are told\n{open}");
     let old = work.pool.command("metrics").args(["--format", "prometheus"]).ok().stdout;
     let lint = Cmd::new("promtool").args(["check", "metrics"]).stdin(old.clone()).output();
@@ -397,6 +397,7 @@ fn top_shows_a_keeper_at_work_and_its_death_and_gives_the_terminal_back() {
     terminal.press(&["+"]);
     terminal.until(&["every 200.0 ms"]);
     terminal.tmux(&["resize-window", "-t", "top", "-x", "170", "-y", "40"]).ok();
+    // The head fills the line.
     let begun = Instant::now();
     while !terminal.screen().lines().any(|line| line.chars().count() > 100) {
         assert!(begun.elapsed() < SOON, "it stays narrow\n{}", terminal.screen());

@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 
 use crate::args::Format;
 use crate::report;
+use crate::words::shown;
 
 /// A request is asked, and its answer taken, within so long.
 const ASKED_MAX: Duration = Duration::from_secs(2);
@@ -170,7 +171,7 @@ fn respond(head: &str, pool: &Path) -> (&'static str, &'static str, String) {
     let (format, kind) = asked_format(head);
     match super::now(pool, format) {
         Ok(text) => ("200 OK", kind, text),
-        Err(error) => ("503 Service Unavailable", PLAIN, format!("{error:#}\n")),
+        Err(error) => ("503 Service Unavailable", PLAIN, shown(&format!("{error:#}")) + "\n"),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use holdfast_keeper::status::Status;
 
 use super::keys::Key;
-use crate::files::{self, Known};
+use crate::files::Known;
 
 /// Rates that are kept, one a look.
 const HISTORY_MAX: usize = 240;
@@ -268,11 +268,6 @@ fn rates(before: &Status, now: &Status, passed_s: f64) -> Rates {
         real: rate(before.syncs_real, now.syncs_real),
         nvm_bytes: rate(before.nvm_bytes, now.nvm_bytes),
     }
-}
-
-/// A line of the list.
-pub fn line(file: &Known) -> String {
-    format!("{:<9} {:>9} {:>10}  {}", file.state, files::age(file), files::size(file), files::name(file))
 }
 
 #[cfg(test)]

@@ -64,9 +64,12 @@ impl Screen {
                 Style::Head => "\x1b[7m",
                 Style::Alarm => "\x1b[1;31m",
             };
-            write!(bytes, "\x1b[{};1H{style}{text}\x1b[0m\x1b[K", index + 1)?;
+            // What was there goes first: behind a full line the cursor stands on its last column.
+            write!(bytes, "\x1b[{};1H\x1b[K{style}{text}\x1b[0m", index + 1)?;
         }
-        bytes.extend(b"\x1b[J");
+        if lines.len() < self.size().1 {
+            write!(bytes, "\x1b[{};1H\x1b[J", lines.len() + 1)?;
+        }
         let mut out = io::stdout().lock();
         out.write_all(&bytes)?;
         out.flush()

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::model::{Model, line};
+use super::model::Model;
+use crate::files::{self, Known};
 use crate::sizes::{human_bytes, human_count, human_ns};
 use crate::words::shown;
 
@@ -54,7 +55,8 @@ pub fn draw(model: &mut Model, pool: &Path, columns: usize, rows: usize) -> Vec<
         lines.push((Style::Head, list_head(model, count, all)));
         let page = rows.saturating_sub(lines.len());
         let first = model.first.min(count.saturating_sub(page.max(1)));
-        lines.extend(shown.into_iter().skip(first).take(page).map(|file| (Style::Plain, line(file))));
+        lines
+            .extend(shown.into_iter().skip(first).take(page).map(|file| (Style::Plain, line(file, columns))));
         (model.page, model.first) = (page.max(1), first);
     }
     lines.truncate(rows);
@@ -70,7 +72,7 @@ fn title(model: &Model, pool: &Path) -> String {
     };
     let halted = if model.halted { "  HALTED" } else { "" };
     let every = human_ns(model.interval_ms * 1_000_000);
-    format!("holdfast top  {}  {what}  every {every}{halted}  ? helps", shown(&pool.to_string_lossy()))
+    format!("holdfast top  {what}  every {every}{halted}  ? helps  {}", shown(&pool.to_string_lossy()))
 }
 
 fn list_head(model: &Model, count: usize, all: usize) -> String {
@@ -153,6 +155,24 @@ fn about_keeper(model: &Model, columns: usize) -> Vec<Line> {
         lines.push((Style::Alarm, label("error") + &shown(error)));
     }
     lines
+}
+
+/// A line of the list. Of a long path the end is shown, which tells more.
+fn line(file: &Known, columns: usize) -> String {
+    let facts = format!("{:<9} {:>9} {:>10}  ", file.state, files::age(file), files::size(file));
+    let path = shown(&file.path);
+    let room = columns.saturating_sub(facts.width());
+    if path.width() <= room {
+        return facts + &files::name(file);
+    }
+    let mut used = 1;
+    let fits = |char: &char| {
+        used += char.width().unwrap_or(0);
+        used <= room
+    };
+    let mut end: Vec<char> = path.chars().rev().take_while(fits).collect();
+    end.push('…');
+    facts + &end.into_iter().rev().collect::<String>()
 }
 
 /// Why files are left to the kernel, and how many.
@@ -266,6 +286,13 @@ mod tests {
         for word in ["3,797/s absorbed", "100.0 % of 3,797", "75 %", "/srv/file-2", "by age"] {
             assert!(text.contains(word), "{word} is missing:\n{text}");
         }
+    }
+
+    #[test]
+    fn of_a_long_path_the_end_is_shown() {
+        let file = Known { path: format!("/srv/{}/app.db", "long/".repeat(40)), ..Known::default() };
+        let line = line(&file, 80);
+        assert!(line.ends_with("long/app.db") && line.width() == 80, "{line}");
     }
 
     #[test]
