@@ -218,6 +218,22 @@ fn who_joins_starts_no_keeper() {
     assert!(proc::keepers(&pool.path).is_empty(), "a keeper was started");
 }
 
+/// Where keepers are found is said by name; what is wrong with the place is told, not passed over.
+#[test]
+fn a_directory_that_is_named_must_be_ours_alone() {
+    let pool = Pool::formatted();
+    let place = tempfile::tempdir().expect("a directory");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(place.path(), open).expect("opened to all");
+    for subcommand in ["serve", "status"] {
+        let refused = pool
+            .command(subcommand)
+            .env("HOLDFAST_RUNTIME_DIR", place.path())
+            .args(if subcommand == "serve" { &["--volatile"][..] } else { &[] });
+        refused.output().expect(&[1]).says(&["of this user alone", text(place.path())], &[]);
+    }
+}
+
 /// What goes to the journal has levels, and no name can make another line of it.
 #[test]
 fn what_is_said_has_levels_and_lines_of_our_own_alone() {

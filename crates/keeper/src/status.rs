@@ -128,6 +128,15 @@ pub struct FilePart {
     pub next: Option<u32>,
 }
 
+/// Calls that took less than so much, and not less than what is told before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TookCount {
+    /// In nanoseconds; without one: longer than all others.
+    pub below_ns: Option<u64>,
+    /// How many.
+    pub count: u64,
+}
+
 /// The state of a running keeper; what `holdfast status` prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -170,6 +179,12 @@ pub struct Status {
     /// How long the oldest write that is not on disk has been in the log alone, in nanoseconds.
     #[serde(default)]
     pub oldest_ns: Option<u64>,
+    /// What syncs took that the kernel answered.
+    #[serde(default)]
+    pub syncs_real_took: Vec<TookCount>,
+    /// What all of them took, in nanoseconds.
+    #[serde(default)]
+    pub syncs_real_ns: u64,
     /// Errors the keeper met while bringing files to disk, newest last, at most 20.
     pub errors: Vec<String>,
     /// What the keeper was started with.

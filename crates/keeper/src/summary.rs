@@ -10,7 +10,7 @@ use crate::disk::OsFile;
 use crate::durable::{ManagedFile, locked};
 use crate::keeper::Keeper;
 use crate::listing::name_of;
-use crate::status::{Status, Summary};
+use crate::status::{Status, Summary, TookCount};
 
 impl Keeper {
     pub(crate) fn summary(&self, drained: bool) -> Summary {
@@ -83,6 +83,7 @@ impl Keeper {
             .sum();
         let sealed = count(|state| state == SegmentState::Sealed);
         let plan = self.durable.board.plan();
+        let took = &self.durable.board.header().syncs_took;
         Status {
             keeper_pid: std::process::id(),
             stopping: self.told_to_stop.load(Ordering::SeqCst),
@@ -105,6 +106,8 @@ impl Keeper {
                 sealed * self.durable.superblock.layout.segment_bytes + in_lanes
             },
             oldest_ns,
+            syncs_real_took: took.counts().map(|(below_ns, count)| TookCount { below_ns, count }).collect(),
+            syncs_real_ns: took.sum_ns(),
             errors: locked(&self.notes.errors).iter().cloned().collect(),
             options: self.config.clone(),
             summary: self.summary(dirty == 0),

@@ -67,6 +67,27 @@ impl Text {
         }
     }
 
+    /// A histogram: each bucket holds what is in those before it, too.
+    fn took(&mut self, status: &Status) {
+        let name = "holdfast_kernel_sync_seconds";
+        let _ = writeln!(self.text, "# TYPE {name} histogram");
+        if self.format == Format::Openmetrics {
+            let _ = writeln!(self.text, "# UNIT {name} seconds");
+        }
+        let _ = writeln!(self.text, "# HELP {name} What syncs took that the kernel answered.");
+        let (mut all, pool) = (0, &self.pool);
+        for took in &status.syncs_real_took {
+            all += took.count;
+            if let Some(below_ns) = took.below_ns {
+                let le = seconds(below_ns);
+                let _ = writeln!(self.text, "{name}_bucket{{pool=\"{pool}\",le=\"{le}\"}} {all}");
+            }
+        }
+        let _ = writeln!(self.text, "{name}_bucket{{pool=\"{pool}\",le=\"+Inf\"}} {all}");
+        let _ = writeln!(self.text, "{name}_sum{{pool=\"{pool}\"}} {}", seconds(status.syncs_real_ns));
+        let _ = writeln!(self.text, "{name}_count{{pool=\"{pool}\"}} {all}");
+    }
+
     fn counter(&mut self, name: &str, unit: &str, help: &str, value: f64) {
         self.family(Kind::Counter, name, unit, help, &[(&[], value)]);
     }
@@ -121,6 +142,7 @@ fn counters(text: &mut Text, status: &Status) {
     let syncs: [(Labels<'_>, f64); 2] =
         [(&[("by", "log")], summary.syncs_absorbed as f64), (&[("by", "kernel")], summary.syncs_real as f64)];
     text.family(Kind::Counter, "syncs", "", "Syncs of programs, by who answered them.", &syncs);
+    text.took(status);
     for (name, help, value) in [
         ("writes_absorbed", "Writes acknowledged from the log.", summary.writes_absorbed),
         ("truncates_absorbed", "Truncations logged.", summary.truncates_absorbed),

@@ -107,7 +107,7 @@ mod tests {
             let bytes: Vec<u8> = (0..state % 9)
                 .map(|_| {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    b"\x1b[O5~A\xc3\xbc\xe6\x03q"[(state >> 16) as usize % 12]
+                    b"\x1b[O5~A\xc3\xbc\xe6\x03q"[(state >> 16) as usize % 11]
                 })
                 .collect();
             keys(&bytes);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use holdfast_keeper::status::TookCount;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::model::Model;
@@ -133,7 +134,15 @@ fn about_keeper(model: &Model, columns: usize) -> Vec<Line> {
                 human_bytes(status.backlog_bytes)
             ),
         ),
-        ("waits", format!("{stalls}  spilled {} of {}", status.frames_used, status.frames)),
+        (
+            "waits",
+            format!(
+                "{stalls}  spilled {} of {}{}",
+                status.frames_used,
+                status.frames,
+                took(&status.syncs_real_took)
+            ),
+        ),
         ("programs", format!("{}  {}  fence {}", clients.len(), clients.join(" "), summary.fence)),
     ];
     let files: Vec<String> = summary.files.iter().map(|(state, count)| format!("{count} {state}")).collect();
@@ -155,6 +164,23 @@ fn about_keeper(model: &Model, columns: usize) -> Vec<Line> {
         lines.push((Style::Alarm, label("error") + &shown(error)));
     }
     lines
+}
+
+/// What half and nearly all syncs of the kernel's took at most.
+fn took(counts: &[TookCount]) -> String {
+    let all: u64 = counts.iter().map(|took| took.count).sum();
+    let within = |percent: u64| {
+        let mut seen = 0;
+        counts.iter().find_map(|took| {
+            seen += took.count;
+            (seen * 100 >= all * percent && all > 0).then_some(took.below_ns)
+        })
+    };
+    let told = |below_ns: Option<u64>| below_ns.map_or_else(|| "long".to_owned(), human_ns);
+    match (within(50), within(99)) {
+        (Some(half), Some(most)) => format!("  kernel's syncs p50 <{}, p99 <{}", told(half), told(most)),
+        _ => String::new(),
+    }
 }
 
 /// A line of the list. Of a long path the end is shown, which tells more.
@@ -292,7 +318,16 @@ mod tests {
     fn of_a_long_path_the_end_is_shown() {
         let file = Known { path: format!("/srv/{}/app.db", "long/".repeat(40)), ..Known::default() };
         let line = line(&file, 80);
-        assert!(line.ends_with("long/app.db") && line.width() == 80, "{line}");
+        assert!(line.ends_with("long//app.db") && line.width() == 80, "{line}");
+    }
+
+    #[test]
+    fn what_syncs_took_is_told_by_its_bounds() {
+        let counts = [(Some(1024), 50), (Some(2048), 48), (Some(4096), 1), (None, 1)];
+        let counts = counts.map(|(below_ns, count)| TookCount { below_ns, count });
+        assert_eq!(took(&counts), "  kernel's syncs p50 <1.0 us, p99 <4.1 us");
+        assert_eq!(took(&counts[3..]), "  kernel's syncs p50 <long, p99 <long");
+        assert_eq!(took(&[]), "");
     }
 
     #[test]
