@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use holdfast_keeper::config::KeeperConfig;
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, recover};
+use holdfast_recovery::{OpenPool, RecoverOptions, Report, recover};
 
 use crate::keeper_process::{self, Started};
 use crate::recover::advice;

@@ -13,8 +13,8 @@ use holdfast_keeper::KeeperError;
 use holdfast_keeper::audience::{Audience, Level, Stage};
 use holdfast_keeper::config::KeeperConfig;
 use holdfast_keeper::control::Control;
-use holdfast_keeper::recovery::Report;
 use holdfast_keeper::status::Status;
+use holdfast_recovery::Report;
 
 use crate::args::ServeArgs;
 use crate::attach::{self, BUSY_MAX};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::recovery::Report;
+use holdfast_recovery::Report;
 
 /// Where a keeper is in its life.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use holdfast_board::{FileState, NO_SIZE};
 
-use crate::disk::OsFile;
-use crate::durable::{ManagedFile, locked};
 use crate::keeper::Keeper;
 use crate::status::{FileLine, FilePart};
+use holdfast_disk::{OsFile, locked};
+use holdfast_durable::ManagedFile;
 
 /// The kernel takes messages of twice that at least.
 const PART_BYTES_MAX: usize = 96 << 10;

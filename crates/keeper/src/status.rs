@@ -97,7 +97,7 @@ pub struct Summary {
     #[serde(default)]
     pub programs_unseen: Vec<UnseenProgram>,
     /// What recovery did when this keeper started, if there was something to recover.
-    pub recovered: Option<crate::recovery::Report>,
+    pub recovered: Option<holdfast_recovery::Report>,
 }
 
 /// A file that has a slot; what `holdfast files` prints.
