@@ -1,5 +1,5 @@
-//! The `files` subcommand: the files that a keeper knows, with their states; first those that have a
-//! slot, then those that were left to the kernel without ever having one.
+//! The `files` subcommand: the files that a keeper knows, with their states; first those that have
+//! a slot, then those that were left to the kernel without ever having one.
 
 use std::path::PathBuf;
 

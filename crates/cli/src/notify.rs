@@ -1,6 +1,6 @@
 //! What a service manager is told (`sd_notify`): datagrams to the socket that `NOTIFY_SOCKET`
-//! names. Who has none is told nothing. A message that cannot be sent is lost: nothing here may hold
-//! up a keeper.
+//! names. Who has none is told nothing. A message that cannot be sent is lost: nothing here may
+//! hold up a keeper.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,6 +1,6 @@
-//! What `run` and `serve` ask of a keeper: options that contradict each other are refused before anything is
-//! started, and what was asked for by name is compared with what a running keeper has. It starts
-//! nothing and opens nothing.
+//! What `run` and `serve` ask of a keeper: options that contradict each other are refused before
+//! anything is started, and what was asked for by name is compared with what a running keeper has.
+//! It starts nothing and opens nothing.
 
 use std::path::{Path, PathBuf};
 

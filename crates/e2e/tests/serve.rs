@@ -1,5 +1,5 @@
-//! A keeper as a service of its own: what its manager hears, who joins it, who may end without whom,
-//! and that nothing acknowledged is lost on the way.
+//! A keeper as a service of its own: what its manager hears, who joins it, who may end without
+//! whom, and that nothing acknowledged is lost on the way.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
 }
 
-/// Appends one numbered line after the other with fsync, and says each; on an error says its number.
-/// Ends when it gets a line, or after so many.
+/// Appends one numbered line after the other with fsync, and says each; on an error says its
+/// number. Ends when it gets a line, or after so many.
 const APPEND: &str = "
 import os, select, sys
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

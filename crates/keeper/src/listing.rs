@@ -1,5 +1,5 @@
-//! The files that have slots, for `files` and `top`: told in parts, since one answer is one message.
-//! Asks neither files nor the disk: the event loop waits for it.
+//! The files that have slots, for `files` and `top`: told in parts, since one answer is one
+//! message. Asks neither files nor the disk: the event loop waits for it.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! The picture that `top` draws, as lines that fit the terminal. Pure. Whatever the size, a line has
-//! no more columns than there are, and there are no more lines than rows.
+//! The picture that `top` draws, as lines that fit the terminal. Pure. Whatever the size, a line
+//! has no more columns than there are, and there are no more lines than rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
