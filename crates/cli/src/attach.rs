@@ -129,8 +129,9 @@ fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<
     }
     match Control::connect(pool) {
         Ok(control) => Ok(Some(control)),
-        // A pool that cannot be read: the keeper that is started says what to do about it.
-        Err(ControlError::NoKeeper(_) | ControlError::Pool(_)) => Ok(None),
+        // A pool that cannot be read: the keeper that is started says what to do about it. A place
+        // that was ours and is a stranger's now: if our keeper were still there, it had the pool.
+        Err(ControlError::NoKeeper(_) | ControlError::Pool(_) | ControlError::Stranger { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

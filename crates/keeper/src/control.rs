@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use holdfast_cache::wire::{DRAIN, EXPECT, FILES, STATUS};
 use holdfast_media::{Mapping, OpenMode};
+use holdfast_pool::Words;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::status::{FileLine, FilePart, Status, Summary};
 use holdfast_recovery::{PoolError, open_file};
-use holdfast_socket::{ANSWER_MAX, Peer, connect, socket_path};
+use holdfast_socket::{ANSWER_MAX, Peer, connect, told_path};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -75,7 +76,9 @@ impl Control {
         let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
             .map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
-        let socket = socket_path(&superblock.uuid);
+        let words = Words { nvm: &mapping, layout: &superblock.layout };
+        // Every keeper says it before it tells anybody that it is ready.
+        let socket = words.socket().map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()))?;
         let connected = connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ControlError::NoKeeper(pool.to_owned())

@@ -84,7 +84,7 @@ pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), Ke
             let _ = std::fs::remove_file(&keeper.config.pool);
         }
         // Its absence tells programs started from now on that no record of their files is live.
-        let _ = std::fs::remove_file(&socket);
+        holdfast_socket::forget(&socket);
     }
     drop(lock);
     result.map_err(os("watch its clients"))?;
@@ -265,19 +265,15 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
-    holdfast_socket::prepare_directory()?;
-    let path = holdfast_socket::socket_path(&keeper.durable.superblock.uuid);
-    // We own the pool, so nobody listens here any more.
-    let _ = std::fs::remove_file(&path);
-    if let Some(directory) = path.parent() {
-        holdfast_socket::sweep(directory);
-    }
+    let words = keeper.durable.words();
+    let path = holdfast_socket::prepare(&keeper.durable.superblock.uuid, words.socket())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
     // Who may be a client is decided by who they are, not by the socket's mode.
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
     rustix::net::listen(&listener, 128)?;
+    words.set_socket(path.as_os_str().as_encoded_bytes());
     Ok((listener, path))
 }
 
