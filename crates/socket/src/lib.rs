@@ -31,6 +31,10 @@ const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
 /// Sockets looked at by one keeper that starts.
 const SWEPT_MAX: usize = 256;
 
+/// Names the directory of the sockets, where a service and its programs do not see the same
+/// temporary directory.
+pub const DIRECTORY_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
+
 /// Where everybody may make directories.
 const SHARED: &str = "/tmp";
 
@@ -44,6 +48,11 @@ static DESCRIPTORS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 /// who serve and by those who look for them alike.
 fn directory() -> PathBuf {
     let uid = rustix::process::geteuid();
+    // Where it is said by name nothing is passed over: what is wrong with it is told.
+    if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from).filter(|dir| dir.is_absolute())
+    {
+        return dir;
+    }
     let usual = if uid.is_root() {
         Some(PathBuf::from("/run"))
     } else {
@@ -78,7 +87,7 @@ pub fn prepare(uuid: &[u8; 16], told: Option<Vec<u8>>) -> io::Result<PathBuf> {
     }
     let usual = directory();
     let directory = match prepare_directory(&usual) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && usual.starts_with(SHARED) => {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_shared(&usual) => {
             make_directory().map_err(|_| error)?
         }
         prepared => prepared.map(|()| usual)?,
@@ -120,6 +129,12 @@ fn prepare_directory(path: &Path) -> io::Result<()> {
     }
     must_be_ours_alone(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode()))
+}
+
+/// Whether the usual place is one where others may have been first. A place that somebody named is
+/// that or none.
+fn is_shared(usual: &Path) -> bool {
+    usual.starts_with(SHARED) && std::env::var_os(DIRECTORY_VARIABLE).is_none()
 }
 
 /// What the names of directories begin with that [`make_directory`] makes.
@@ -172,9 +187,9 @@ pub fn must_be_ours_alone(directory: &Path) -> io::Result<()> {
 /// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays
 /// that has let go of its terminal or pipe. Whoever waits for the end of that must not wait for us.
 /// What goes wrong from now on is in `status`.
-pub fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
+pub fn leave_standard_error_with(supervisor: Option<u32>, connection: &OwnedFd) {
     let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);
+        .is_ok_and(|peer| Some(peer.pid.as_raw_nonzero().get() as u32) == supervisor);
     if is_supervisors && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(null);
     }

@@ -81,12 +81,14 @@ fn sync_once(fd: c_int, number: i64) -> isize {
             raw::encode(result.map(|()| 0))
         }
         Target::Kernel | Target::KernelSynced => {
-            if let Some(client) = process::client() {
-                client.note_kernels_sync();
-            }
+            let begun = process::client().map(|client| (client, client.note_kernels_sync()));
             hear_all_files();
             // SAFETY: touches no memory.
-            raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) })
+            let result = raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) });
+            if let Some((client, begun_ns)) = begun {
+                client.note_kernels_sync_took(begun_ns);
+            }
+            result
         }
     }
 }
