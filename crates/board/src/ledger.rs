@@ -49,6 +49,10 @@ impl Epoch {
     }
 }
 
+/// When a change was noted on each of the file systems that have a row.
+#[derive(Default)]
+pub struct Epochs(pub(crate) [Option<Epoch>; LEDGER_ROWS]);
+
 /// How a file system makes changes durable; the keeper knows, as soon as it has a file there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

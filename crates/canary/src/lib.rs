@@ -98,6 +98,8 @@ canaries! {
         NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
         CommitSkipped, "11", "pending changes count as committed without a commit";
         PendingIgnored, "10", "what is durable at once does not wait for what is pending";
+        DeathUnnoted, "10", "a process that dies in the midst of a rename leaves nothing pending";
+        CreationUnannounced, "10", "a file that open makes is noted only when it is made";
         UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
         RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
         RemovalAssumed, "4 (names)", "a file's records are void once its removal is announced";

@@ -50,10 +50,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
             return;
         };
+        // What somebody is making just now was perhaps announced before there was this ledger.
+        let is_making = self.board.header().changing.is_making();
         if self.commit_beside(directory, device).is_ok_and(|order| order == Order::Pending) {
             let _turn = locked(&self.committing);
             ledger.begin();
             ledger.end(true);
+        }
+        if is_making {
+            ledger.note();
         }
     }
 
