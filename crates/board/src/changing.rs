@@ -18,8 +18,8 @@ pub(crate) const CHANGING_ROWS: usize = if cfg!(shuttle) { 2 } else { 64 };
 pub enum Change {
     /// Names, or a file that nobody asks for.
     Any,
-    /// The attributes of the file with this inode number.
-    Attributes(u64),
+    /// The last name, perhaps, or the attributes of the file with this inode number.
+    File(u64),
     /// It may make a file, on a file system that is not known yet.
     Making,
 }
@@ -31,7 +31,7 @@ impl Change {
     fn to_raw(self) -> u64 {
         match self {
             Self::Any => 0,
-            Self::Attributes(ino) => ino,
+            Self::File(ino) => ino,
             Self::Making => MAKING,
         }
     }
@@ -102,7 +102,7 @@ impl Calls {
         self.is_about(MAKING)
     }
 
-    /// Whether somebody may be changing attributes of the file with this inode number.
+    /// Whether somebody may be removing the file with this inode number, or changing its attributes.
     pub fn is_changing(&self, ino: u64) -> bool {
         self.is_about(ino)
     }
@@ -190,7 +190,7 @@ mod tests {
     fn what_it_is_about_is_told_until_it_is_over() {
         let changes = Calls::default();
         let making = changes.begin(1, 1, Change::Making);
-        let attributes = changes.begin(1, 2, Change::Attributes(55));
+        let attributes = changes.begin(1, 2, Change::File(55));
         assert!(changes.is_making() && changes.is_changing(55) && !changes.is_changing(56));
         making.end();
         attributes.end();

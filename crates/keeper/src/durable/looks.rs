@@ -113,6 +113,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// nobody; whether something else is to be done, which is [`Durable::look`]'s.
     pub fn hear(&self, file: &ManagedFile<D::File>, tale: Tale) -> bool {
         let row = &self.board.files()[file.slot as usize];
+        self.await_rest(file);
         // Who gives its slot back meanwhile waits for this: no mark is another file's.
         let _slot = locked(&file.expiring);
         if !self.is_looked_at(file) || !row.state().is_absorbed() {
@@ -125,13 +126,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             return true;
         }
-        let is_told = self.seems_set(file, &stat) || tale.of_attributes;
+        let is_told = self.seems_set(file, &stat) || tale.of_attributes && !row.take_touched();
         self.look_at_attributes(file, &stat, is_told && !on(Canary::AttributesUnheard));
         let is_moved = tale.of_name && self.moved_to(file).is_some();
         if is_moved && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
         }
         is_moved || tale.of_content && self.hear_cut(file)
+    }
+
+    /// Waits until no client is in the midst of removing a file or changing its attributes, if it
+    /// comes to the end of that soon.
+    fn await_rest(&self, file: &ManagedFile<D::File>) {
+        for _ in 1..LOOKS_MAX {
+            if !self.board.header().changing.is_changing(file.ino) {
+                return;
+            }
+            pause(LOOK_PAUSE);
+        }
     }
 
     /// Whether a file has other attributes or links since the log stands for it, by its times and
@@ -158,7 +170,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // A client's rename moves the one time alone, and a write before it was made since the last
         // look. A link that it made is pending anyway.
         let is_written = modified_ns == modified_before_ns || (before_ns..changed_ns).contains(&modified_ns);
-        let is_set = changed_ns != modified_ns && !(is_renamed && is_written);
+        let row = &self.board.files()[file.slot as usize];
+        let is_clients = || is_renamed || row.take_touched();
+        let is_set = changed_ns != modified_ns && !(is_written && is_clients());
         is_known && (is_set || links != links_before)
     }
 

@@ -7,6 +7,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use holdfast_board::Change;
+use holdfast_cache::{Client, FileRef};
 use holdfast_canary::{Canary, on};
 use libc::{size_t, timespec, timeval, utimbuf};
 
@@ -15,7 +16,7 @@ use crate::changing::{amid, changing};
 use crate::patch::{self, FCHMODAT};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, descriptions, memory, process, unsynced};
+use crate::{behind, critical, descriptions, memory, process, unsynced};
 
 type Name = *const c_char;
 
@@ -44,22 +45,43 @@ fn note_fd(fd: c_int, result: isize) -> c_int {
 
 /// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has
 /// anyway, which changes nothing that a sync would have to make durable.
-fn change_owner(fd: c_int, kernel: impl FnOnce() -> isize) -> c_int {
+fn change_owner(fd: c_int, kernel: impl Fn() -> isize) -> c_int {
     let Some(client) = process::client() else { return give_int(kernel()) };
-    let managed = target::of_other(fd);
+    if let Some(result) = unsynced::as_born(fd, || change_owner_once(client, fd, None, &kernel)) {
+        return give_int(result);
+    }
+    match target::of_other(fd) {
+        Target::Managed(handle) => {
+            // A dead keeper is for whoever syncs to tell of.
+            let hear = || critical::section(|| handle.client.hear_all(handle.file).unwrap_or(()));
+            hear();
+            let result = change_owner_once(client, fd, Some(handle.file), &kernel);
+            hear();
+            handle.client.end_touched(handle.file);
+            give_int(result)
+        }
+        _ => give_int(change_owner_once(client, fd, None, &kernel)),
+    }
+}
+
+fn change_owner_once(client: &Client, fd: c_int, managed: Option<FileRef>, kernel: &impl Fn() -> isize) -> isize {
     let before = raw::fstat(fd);
-    let change = before.map_or(Change::Any, |stat| Change::Attributes(stat.ino));
+    let change = before.map_or(Change::Any, |stat| Change::File(stat.ino));
     changing(client, change, || {
         let result = kernel();
-        let was = before.map(|stat| stat.ownership);
-        if result >= 0 && (was.is_err() || raw::fstat(fd).map(|stat| stat.ownership) != was) {
-            match managed {
-                Target::Managed(handle) => handle.client.note_attributes(handle.file),
-                // Of a new file its slot is going to have them.
-                _ => unsynced::note_pending(fd),
-            }
+        if result < 0 {
+            return result;
         }
-        give_int(result)
+        let was = before.map(|stat| stat.ownership);
+        let is_changed = was.is_err() || raw::fstat(fd).map(|stat| stat.ownership) != was;
+        match managed {
+            Some(file) if is_changed => client.note_attributes(file),
+            Some(file) => client.note_touched(file),
+            // Of a new file its slot is going to have them.
+            None if is_changed => unsynced::note_pending(fd),
+            None => {}
+        }
+        result
     })
 }
 

@@ -21,6 +21,7 @@ const HERE: c_int = libc::AT_FDCWD;
 #[derive(Clone, Copy)]
 struct Found {
     device: u64,
+    ino: u64,
     file: Option<FileRef>,
     regular: bool,
     bytes: u64,
@@ -31,7 +32,7 @@ unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Optio
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
     let file = seen.map(|seen| seen.file);
-    Some(Found { device: stat.dev, file, regular: stat.regular, bytes: stat.size })
+    Some(Found { device: stat.dev, ino: stat.ino, file, regular: stat.regular, bytes: stat.size })
 }
 
 fn refuse(errno: Errno) -> isize {
@@ -50,8 +51,11 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
     let kernel = || unsafe { call!(libc::SYS_unlinkat, dirfd, path, flags) };
     let Some(client) = process::client() else { return kernel() };
     // SAFETY: the program's path.
+    let found = unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) };
+    let change = found.filter(|found| found.file.is_some()).map_or(Change::Any, |found| Change::File(found.ino));
+    // SAFETY: the program's path.
     let (result, freed_bytes) =
-        changing(client, Change::Any, || unsafe { unlink_once(client, dirfd, path, kernel) });
+        changing(client, change, || unsafe { unlink_once(client, dirfd, path, found, kernel) });
     freed_bytes.into_iter().for_each(room::note_removed);
     result
 }
@@ -61,10 +65,9 @@ unsafe fn unlink_once(
     client: &Client,
     dirfd: c_int,
     path: Name,
+    found: Option<Found>,
     kernel: impl FnOnce() -> isize,
 ) -> (isize, Option<u64>) {
-    // SAFETY: the program's path.
-    let found = unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) };
     let Some(file) = found.and_then(|found| found.file) else {
         return (noted(client, found.map(|found| found.device), kernel), None);
     };
