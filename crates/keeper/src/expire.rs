@@ -130,7 +130,8 @@ impl Expirer<'_> {
             let commit_ns = keeper.durable.next_commit_ns();
             let commit_at =
                 commit_ns.map(|at_ns| now + Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
-            let next = [Some(next), removals, graves_at, commit_at].into_iter().flatten().min().unwrap_or(next);
+            let next =
+                [Some(next), removals, graves_at, commit_at].into_iter().flatten().min().unwrap_or(next);
             if now >= self.reviewed + REVIEW {
                 self.reviewed = now;
                 keeper.durable.review_behind();

@@ -238,8 +238,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let now_ns = self.disk.monotonic_ns();
         let is_wanted = |row: &LedgerRow| row.wanted_from_ns().is_some_and(|from_ns| from_ns <= now_ns);
         let ledgers = self.board.header().ledgers_in_use();
-        let wanted: Vec<u64> =
-            ledgers.filter(|(_, row)| is_wanted(row)).map(|(device, _)| device).collect();
+        let wanted: Vec<u64> = ledgers.filter(|(_, row)| is_wanted(row)).map(|(device, _)| device).collect();
         for device in wanted {
             let mut is_tried = false;
             for directory in self.directories_on(device) {

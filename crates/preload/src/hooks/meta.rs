@@ -64,7 +64,12 @@ fn change_owner(fd: c_int, kernel: impl Fn() -> isize) -> c_int {
     }
 }
 
-fn change_owner_once(client: &Client, fd: c_int, managed: Option<FileRef>, kernel: &impl Fn() -> isize) -> isize {
+fn change_owner_once(
+    client: &Client,
+    fd: c_int,
+    managed: Option<FileRef>,
+    kernel: &impl Fn() -> isize,
+) -> isize {
     let before = raw::fstat(fd);
     let change = before.map_or(Change::Any, |stat| Change::File(stat.ino));
     changing(client, change, || {

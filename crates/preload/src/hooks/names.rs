@@ -52,7 +52,8 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
     let Some(client) = process::client() else { return kernel() };
     // SAFETY: the program's path.
     let found = unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) };
-    let change = found.filter(|found| found.file.is_some()).map_or(Change::Any, |found| Change::File(found.ino));
+    let change =
+        found.filter(|found| found.file.is_some()).map_or(Change::Any, |found| Change::File(found.ino));
     // SAFETY: the program's path.
     let (result, freed_bytes) =
         changing(client, change, || unsafe { unlink_once(client, dirfd, path, found, kernel) });
