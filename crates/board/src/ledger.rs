@@ -90,6 +90,8 @@ pub struct LedgerRow {
     wanted_ns: AtomicU64,
     /// When it was had commit last, by the same clock.
     committed_ns: AtomicU64,
+    /// Until when nobody waits for a commit, by the same clock.
+    put_off_ns: AtomicU64,
     /// Nanoseconds of the monotonic clock before which no commit is worth while that serves one
     /// file's first sync alone.
     quiet_until_ns: AtomicU64,
@@ -191,7 +193,12 @@ impl LedgerRow {
     pub fn is_due_at(&self, now_ns: u64) -> bool {
         self.commits() == Commits::ByFile
             && self.commits_quickly.load(Ordering::SeqCst) != 0
-            && now_ns >= self.next_commit_ns()
+            && now_ns >= self.next_commit_ns().max(self.put_off_ns.load(Ordering::SeqCst))
+    }
+
+    /// Who came for the commit that is due does not wait for it: it is made beside the programs.
+    pub fn put_off(&self, now_ns: u64) {
+        self.put_off_ns.store(now_ns.saturating_add(COMMIT_EVERY_NS), Ordering::SeqCst);
     }
 
     fn next_commit_ns(&self) -> u64 {
@@ -328,6 +335,8 @@ mod tests {
         assert!(row.is_due_at(0));
         row.committed_at(1000);
         assert!(!row.is_due_at(1000 + COMMIT_EVERY_NS - 1) && row.is_due_at(1000 + COMMIT_EVERY_NS));
+        row.put_off(2 * COMMIT_EVERY_NS);
+        assert!(!row.is_due_at(3 * COMMIT_EVERY_NS - 1) && row.is_due_at(3 * COMMIT_EVERY_NS));
         row.set_commits(Commits::InOrder);
         assert!(!row.is_due_at(u64::MAX));
     }

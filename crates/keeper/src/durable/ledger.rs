@@ -98,6 +98,16 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         })
     }
 
+    /// A file that came for that commit cannot be held by its slot: what is committed between its
+    /// sync and its rename would be lost for the next sync of another file, so it is left alone.
+    pub(super) fn put_off_commit(&self, device: u64) {
+        let is_due = |row: &&LedgerRow| !row.is_clean() && row.is_due_at(self.disk.monotonic_ns());
+        if let Some(ledger) = self.ledger(device).filter(is_due) {
+            ledger.put_off(self.disk.monotonic_ns());
+            self.board.header().want_commit(ledger);
+        }
+    }
+
     /// Whether nothing is pending on a file system.
     pub fn is_clean(&self, device: u64) -> bool {
         self.ledger(device).is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored)
