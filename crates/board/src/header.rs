@@ -11,6 +11,7 @@ use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
+use crate::took::Took;
 
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust
 /// futex).
@@ -146,6 +147,8 @@ pub struct Header {
     pub syncs_absorbed: Tally,
     /// Syncs passed on to the kernel.
     pub syncs_real: Counter,
+    /// What these took: those that are absorbed take less than to look at a clock.
+    pub syncs_took: Took,
     /// Truncations and punches logged.
     pub truncates_absorbed: Counter,
     /// Raised before and after each truncation by a client, so that its smaller size is not taken

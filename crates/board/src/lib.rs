@@ -35,6 +35,7 @@ mod sync;
 mod table;
 mod takeover;
 mod times;
+mod took;
 
 pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
@@ -63,3 +64,4 @@ pub use sync::simulate_sleep;
 pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, spins, wait, wake};
 pub use takeover::DeadLane;
 pub use times::{Account, Changes, FileTime, Times, TimesRow};
+pub use took::{TOOK_COUNTS, Took};

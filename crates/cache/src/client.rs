@@ -17,6 +17,7 @@ use holdfast_pool::Layout;
 use rustix::fd::BorrowedFd;
 
 use crate::ask::{Ask, Reason, Unseen, ask};
+use crate::lane::now_ns;
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
@@ -345,9 +346,15 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// The kernel alone is about to answer a sync.
-    pub fn note_kernels_sync(&self) {
+    /// The kernel alone is about to answer a sync; for [`Client::note_kernels_sync_took`].
+    pub fn note_kernels_sync(&self) -> u64 {
         self.board.header().syncs_real.add(1);
+        now_ns()
+    }
+
+    /// It has answered one that began then.
+    pub fn note_kernels_sync_took(&self, begun_ns: u64) {
+        self.board.header().syncs_took.note(now_ns().saturating_sub(begun_ns));
     }
 
     /// Has the keeper let go of removed files, which it keeps open for a moment: `own` if this
@@ -544,12 +551,13 @@ impl<N: Nvm> Client<N> {
         // The disk is about to have what others did: nothing may be replayed over that.
         self.hear_all(file)?;
         let covered = row.unlogged.load(Ordering::SeqCst);
-        self.board.header().syncs_real.add(1);
+        let begun_ns = self.note_kernels_sync();
         row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
         let synced = raw().inspect_err(|_| {
             row.sync_failures.fetch_add(1, Ordering::SeqCst);
         });
         row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        self.note_kernels_sync_took(begun_ns);
         synced?;
         let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);

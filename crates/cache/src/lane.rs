@@ -3,6 +3,8 @@
 
 mod room;
 
+pub(crate) use room::now_ns;
+
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 

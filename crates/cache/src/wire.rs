@@ -17,6 +17,10 @@ pub const STATUS: u8 = b'S';
 /// First byte of a request to drain (answered in JSON when done).
 pub const DRAIN: u8 = b'D';
 
+/// First byte of a request for the files that have a slot, from the slot on whose number follows
+/// (`u32`, little-endian; answered in JSON, in parts).
+pub const FILES: u8 = b'F';
+
 /// First byte of a supervisor's notice that it is about to start a program (not answered): the
 /// keeper waits for that program's hello, whatever becomes of the supervisor.
 pub const EXPECT: u8 = b'E';

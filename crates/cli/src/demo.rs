@@ -120,7 +120,7 @@ impl Stage {
             return Ok(Command::new("sqlite3"));
         }
         let mut command = Command::new(locate::executable()?);
-        command.args(["run", "--volatile", "--pool"]).arg(&self.pool);
+        command.args(["run", "--volatile", "--quiet", "--pool"]).arg(&self.pool);
         command.arg("--size").arg(self.pool_bytes.to_string()).args(["--", "sqlite3"]);
         Ok(command)
     }

@@ -2,22 +2,24 @@
 //! hears that it is ready. The keeper lives in its own session and outlives the supervisor; nothing
 //! here may tie the two.
 
-use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use holdfast_keeper::KeeperError;
+use holdfast_keeper::audience::{Audience, Level, Stage};
 use holdfast_keeper::config::KeeperConfig;
 use holdfast_recovery::Report;
 use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::{locate, preload, user};
+use crate::{locate, preload, report, user};
 
 /// The one line a keeper says on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,19 +49,36 @@ pub fn serve() -> anyhow::Result<u8> {
         .context("the keeper cannot read its configuration")?;
     // No working directory of the user's stays busy.
     std::env::set_current_dir("/").context("the keeper cannot change to /")?;
-    let told = Cell::new(false);
-    let served = holdfast_keeper::serve(config, |socket, recovered| {
-        told.set(true);
-        announce(&Readiness::Ready { socket: socket.to_path_buf(), recovered: recovered.cloned() });
-    });
-    match served {
+    let starter = Arc::new(Starter { told: AtomicBool::new(false) });
+    match holdfast_keeper::serve(config, Arc::clone(&starter) as Arc<dyn Audience>) {
         Ok(()) => Ok(0),
-        Err(error) if told.get() => Err(error).context("the keeper stopped"),
+        Err(error) if starter.told.load(Ordering::SeqCst) => Err(error).context("the keeper stopped"),
         Err(error) => {
             let busy = matches!(&error, KeeperError::Pool(pool) if pool.busy);
             announce(&Readiness::Failed { message: error.to_string(), busy });
             Ok(1)
         }
+    }
+}
+
+/// Who started a keeper for a run hears when it is ready, and what holds up its end. Everything
+/// else is in its summary and status.
+struct Starter {
+    told: AtomicBool,
+}
+
+impl Audience for Starter {
+    fn stage(&self, stage: Stage<'_>) {
+        if let Stage::Ready { socket, recovered } = stage {
+            self.told.store(true, Ordering::SeqCst);
+            announce(&Readiness::Ready { socket: socket.to_path_buf(), recovered: recovered.cloned() });
+        }
+    }
+
+    fn say(&self, _level: Level, _text: &str) {}
+
+    fn waits(&self, text: &str) {
+        report::say(text);
     }
 }
 

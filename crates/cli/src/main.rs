@@ -2,13 +2,17 @@
 //! they return into an exit status. It is the only place that prints errors.
 
 mod args;
+mod attach;
 mod demo;
 mod doctor;
 mod elf;
 mod export;
+mod files;
 mod format;
 mod keeper_process;
 mod locate;
+mod metrics;
+mod notify;
 mod options;
 mod preload;
 mod program;
@@ -16,11 +20,14 @@ mod progress;
 mod recover;
 mod report;
 mod run;
+mod serve;
 mod signals;
 mod sizes;
 mod status;
 mod supervise;
+mod top;
 mod user;
+mod verdict;
 mod words;
 
 use std::process::ExitCode;
@@ -46,6 +53,10 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(&args), EXIT_REFUSED),
+        Command::Serve(args) => (serve::run(&args), 1),
+        Command::Top(args) => (top::run(&args), 1),
+        Command::Files(args) => (files::run(&args), 1),
+        Command::Metrics(args) => (metrics::run(&args), 1),
         Command::Recover(args) => (recover::run(&args), 1),
         Command::Status(args) => (status::run(&args), 1),
         Command::Drain(args) => (status::drain(&args), 1),

@@ -1,6 +1,6 @@
-//! What `run` asks of a keeper: options that contradict each other are refused before anything is
-//! started, and what was asked for by name is compared with what a running keeper has. It starts
-//! nothing and opens nothing.
+//! What `run` and `serve` ask of a keeper: options that contradict each other are refused before
+//! anything is started, and what was asked for by name is compared with what a running keeper has.
+//! It starts nothing and opens nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,12 @@ use anyhow::{Context, bail};
 use holdfast_keeper::config::KeeperConfig;
 use serde_json::Value;
 
-use crate::args::{Behind, Fence, RunArgs};
+use crate::args::{Behind, Fence, KeeperArgs};
 use crate::sizes::human_bytes;
 use crate::{format, locate, user};
 
 /// What the keeper is told, from the command line.
-pub fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
+pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
     refuse_contradictions(args)?;
     let pool = match &args.pool {
         Some(pool) => locate::absolute(pool)?,
@@ -53,7 +53,12 @@ pub fn config_of(args: &RunArgs) -> anyhow::Result<KeeperConfig> {
     })
 }
 
-fn refuse_contradictions(args: &RunArgs) -> anyhow::Result<()> {
+/// Whether root's watch is of use to who becomes another user.
+pub fn wants_watch(args: &KeeperArgs) -> bool {
+    matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify))
+}
+
+fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
     let alone = args.exclusive.is_empty();
     if args.fence == Some(Fence::None) && alone {
         bail!("--fence none manages only files below --exclusive directories, and none is given");
@@ -103,7 +108,7 @@ fn spill_path(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// The options that were asked for by name and that a running keeper does not have, in words.
 /// What is left to the defaults asks for nothing.
-pub fn not_in_force(args: &RunArgs, asked: &KeeperConfig, running: &KeeperConfig) -> Vec<String> {
+pub fn not_in_force(args: &KeeperArgs, asked: &KeeperConfig, running: &KeeperConfig) -> Vec<String> {
     let named = [
         ("--durability", "durability", args.durability.is_some()),
         ("--fence", "fence", args.fence.is_some_and(|fence| fence != Fence::Auto)),
@@ -159,13 +164,13 @@ mod tests {
     use super::*;
     use crate::args::{Arguments, Command};
 
-    fn asked(options: &[&str]) -> (Box<RunArgs>, anyhow::Result<KeeperConfig>) {
+    fn asked(options: &[&str]) -> (KeeperArgs, anyhow::Result<KeeperConfig>) {
         let line = ["holdfast", "run", "--volatile", "--pool", "/dev/shm/no-such-pool"];
         let line = line.iter().chain(options).chain(&["--", "true"]).map(Into::into);
         let parsed = Arguments::from_line(line).expect("a command line").command;
         let Command::Run(args) = parsed else { panic!("not `run`") };
-        let config = config_of(&args);
-        (args, config)
+        let config = config_of(&args.keeper);
+        (args.keeper, config)
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context;
-use holdfast_keeper::config::Durability;
 use holdfast_keeper::status::Summary;
 use holdfast_recovery::{FileReport, Report};
 use serde::Serialize;
@@ -15,12 +14,16 @@ use crate::words::{shown, shown_lines};
 
 /// Prints to standard output; a reader that has seen enough (`| head`) is no failure.
 pub fn print(bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    print_on(bytes).map(drop)
+}
+
+/// As [`print`]; whether there is still somebody who reads.
+pub fn print_on(bytes: impl AsRef<[u8]>) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 
@@ -34,6 +37,11 @@ pub fn say(text: &str) {
 /// The JSON form of anything, indented, with a newline.
 pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+}
+
+/// The same in one line.
+pub fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(value).context("cannot write JSON")? + "\n")
 }
 
 /// Two columns, aligned.
@@ -102,28 +110,8 @@ pub fn counters(summary: &Summary) -> String {
     text
 }
 
-/// What a user must hear even without asking: the programs ran as without Holdfast, and why. Not if
-/// there was nothing to absorb: `ls > file` syncs nothing.
-pub fn nothing_absorbed(summary: &Summary, durability: Durability) -> Option<String> {
-    if summary.writes_absorbed + summary.syncs_absorbed + summary.truncates_absorbed > 0 {
-        return None;
-    }
-    let is_asked = durability == Durability::Write || summary.syncs_real > 0;
-    let files = summary.bypassed.iter().filter(|file| is_asked || !file.is_inherited());
-    let files = files.map(|file| format!("{}: {}", shown(&file.path), file.reason));
-    let programs =
-        summary.programs_unseen.iter().map(|one| format!("{}: {}", shown(&one.program), one.reason));
-    let mut reasons = programs.chain(files);
-    let first = reasons.next()?;
-    let more = match reasons.count() {
-        0 => String::new(),
-        more => format!(" (and {more} more: --summary lists them)"),
-    };
-    Some(format!("NOTHING was absorbed: {first}{more}"))
-}
-
-/// As [`nothing_absorbed`], of programs that ran as another user than their keeper: each is said,
-/// because there is something to be done about it.
+/// Of programs that ran as another user than their keeper each is said: there is something to be
+/// done about it.
 pub fn other_users(summary: &Summary) -> Vec<String> {
     let programs = summary.programs_unseen.iter().filter(|one| one.is_of_another_user());
     programs.map(|one| format!("not absorbed: what {} writes: {}", shown(&one.program), one.reason)).collect()

@@ -13,23 +13,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use holdfast_canary::{Canary, on};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
-use holdfast_keeper::control::{Control, ControlError};
+use holdfast_keeper::control::Control;
 use holdfast_keeper::status::Summary;
-use holdfast_recovery::{OpenPool, RecoverOptions, Report, recover};
+use holdfast_recovery::{RecoverOptions, recover};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::args::{Fence, RunArgs};
-use crate::keeper_process::{self, Started};
+use crate::args::RunArgs;
+use crate::attach::{self, Keeper, recovered_in_words, remove_temporary};
 use crate::program::{self, Refused};
-use crate::recover::advice;
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{EXIT_KEEPER, elf, format, options, preload, report, user};
+use crate::{EXIT_KEEPER, elf, options, preload, report, user, verdict};
 
-/// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just
-/// ending.
-const BUSY_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
 /// How often it is seen whether somebody else uses the keeper.
@@ -37,17 +33,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The `run` subcommand.
 pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
-    if let Some(user) = &args.user {
-        user::become_user(user, matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify)))?;
+    if let Some(user) = &args.keeper.user {
+        // Who joins has the fence of the keeper that is there.
+        user::become_user(user, !args.join && options::wants_watch(&args.keeper))?;
     }
     let name = args.program.first().expect("the parser asks for one");
     let path = program::resolve(name)?;
     let library = preload::library()?;
-    let config = options::config_of(args)?;
+    let config = options::config_of(&args.keeper)?;
     if let Some(target) = &args.summary {
         refuse_unwritable(target)?;
     }
-    let mut keeper = attach(&config, args.size)?;
+    let mut keeper =
+        if args.join { attach::join_only(&config.pool)? } else { attach::attach(&config, args.keeper.size)? };
     if let Err(refusal) = refuse_what_was_not_agreed(args, &config, &mut keeper) {
         if keeper.child.is_some() {
             keeper.control.drain()?;
@@ -56,6 +54,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
         return Err(refusal);
     }
 
+    let before = keeper.before()?;
     let signals = Signals::hold()?;
     keeper.control.expect_program()?;
     let started = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals);
@@ -69,101 +68,22 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
-    if let Some(told) = report::nothing_absorbed(&summary, config.durability) {
-        report::say(&told);
+    let verdict = verdict::verdict(&before, &summary, config.durability);
+    if let Some(target) = &args.summary {
+        write_summary(&summary, verdict.as_deref(), target)?;
+    }
+    // A summary on standard error ends with it.
+    let is_said = args.summary.as_deref() == Some(Path::new("-"));
+    if let Some(verdict) = verdict.filter(|_| !args.quiet && !is_said) {
+        report::say(&verdict);
     }
     for told in report::other_users(&summary) {
         report::say(&told);
-    }
-    if let Some(target) = &args.summary {
-        write_summary(&summary, target)?;
     }
     Ok(match exit_code(ended.status) {
         0 if !keeper_well => EXIT_KEEPER,
         code => code,
     })
-}
-
-/// The keeper that serves this run.
-struct Keeper {
-    control: Control,
-    pidfd: OwnedFd,
-    /// Set if this run started it.
-    child: Option<Child>,
-}
-
-/// Joins the pool's keeper or starts one, making the pool if it is missing.
-fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<Keeper> {
-    let started = Instant::now();
-    let mut pause = Duration::from_millis(5);
-    loop {
-        let stopping = match join(&config.pool, size_bytes, config.volatile)? {
-            Some(mut control) => match stopping(&mut control, &config.pool)? {
-                None => {
-                    let pidfd = supervise::pidfd_of(control.keeper_pid())?;
-                    return Ok(Keeper { control, pidfd, child: None });
-                }
-                stopping => stopping,
-            },
-            None => None,
-        };
-        match stopping.map_or_else(|| keeper_process::start(config), |why| Ok(Started::Busy(why)))? {
-            Started::Ready(child, recovered) => {
-                let pidfd = supervise::pidfd_of(child.id())?;
-                say_what_was_recovered(recovered.as_ref(), &config.pool);
-                let control = Control::connect(&config.pool)?;
-                return Ok(Keeper { control, pidfd, child: Some(child) });
-            }
-            // Its last keeper took it along meanwhile.
-            Started::Refused(_)
-                if config.temporary && !config.pool.exists() && started.elapsed() < BUSY_MAX => {}
-            Started::Refused(message) => {
-                remove_temporary(config);
-                bail!(message)
-            }
-            Started::Busy(message) if started.elapsed() > BUSY_MAX => bail!(message),
-            // Its owner is ending, is just starting, or is a recovery: all of them soon change.
-            Started::Busy(_) => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(200));
-            }
-        }
-    }
-}
-
-/// Connects to a keeper if the pool has one; makes the pool if there is none.
-fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<Option<Control>> {
-    if !pool.exists() {
-        let made = format::create(pool, size_bytes.unwrap_or(format::POOL_BYTES_DEFAULT), volatile, false);
-        // Somebody else may have made it at the same moment.
-        return if pool.exists() { Ok(None) } else { made.map(|()| None) };
-    }
-    match Control::connect(pool) {
-        Ok(control) => Ok(Some(control)),
-        // A pool that cannot be read: the keeper that is started says what to do about it.
-        Err(ControlError::NoKeeper(_) | ControlError::Pool(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// A keeper that was told to stop takes no new programs: they would lose it soon.
-fn stopping(control: &mut Control, pool: &Path) -> anyhow::Result<Option<String>> {
-    let status = match control.status() {
-        Ok(status) => status,
-        // It has just ended.
-        Err(error @ ControlError::Broken { .. }) => return Ok(Some(error.to_string())),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(status.stopping.then(|| {
-        let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
-        format!(
-            "keeper {} of pool {} was told to stop and waits for its programs (processes {}): wait for them, \
-             or end them",
-            status.keeper_pid,
-            pool.display(),
-            clients.join(" ")
-        )
-    }))
 }
 
 /// No program starts with less than it was to have.
@@ -184,7 +104,7 @@ fn refuse_what_was_not_agreed(
 /// others would be promised less than it was told.
 fn refuse_other_options(args: &RunArgs, config: &KeeperConfig, keeper: &mut Keeper) -> anyhow::Result<()> {
     let status = keeper.control.status()?;
-    options::refuse_another_size(&config.pool, status.pool_bytes, args.size)?;
+    options::refuse_another_size(&config.pool, status.pool_bytes, args.keeper.size)?;
     if keeper.child.is_some() {
         let behind = config.write_behind != WriteBehind::Off;
         if behind && config.exclusive.is_empty() && status.summary.fence == "inotify" {
@@ -195,7 +115,7 @@ fn refuse_other_options(args: &RunArgs, config: &KeeperConfig, keeper: &mut Keep
         }
         return Ok(());
     }
-    let told = options::not_in_force(args, config, &status.options).join("; ");
+    let told = options::not_in_force(&args.keeper, config, &status.options).join("; ");
     let (pid, pool) = (status.keeper_pid, config.pool.display());
     match (told.is_empty(), args.join_as_is) {
         (true, _) => Ok(()),
@@ -217,19 +137,6 @@ fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
         opened.with_context(|| format!("cannot write --summary={}", target.display()))?;
     }
     Ok(())
-}
-
-fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
-    let is_told = |outcome: &&Report| {
-        !outcome.files.is_empty() || outcome.is_superblock_mended || report::needs_attention(outcome)
-    };
-    if let Some(outcome) = recovered.filter(is_told) {
-        report::say(&recovered_in_words(outcome, pool));
-    }
-}
-
-fn recovered_in_words(outcome: &Report, pool: &Path) -> String {
-    format!("recovered pool {}\n{}{}", pool.display(), report::recovery(outcome), advice(outcome, pool))
 }
 
 /// Says once that the pool is volatile; refuses if that was not agreed to.
@@ -346,17 +253,6 @@ fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) ->
     (summary, false)
 }
 
-/// Nothing stays of a pool that nobody named, unless there is something in it.
-fn remove_temporary(config: &KeeperConfig) {
-    // A keeper that refused to start has not closed it.
-    if config.temporary
-        && recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {}).is_ok()
-        && let Ok(pool) = OpenPool::open(&config.pool, true)
-    {
-        pool.remove_clean();
-    }
-}
-
 fn say_not_drained(control: &mut Control, pool: &Path) {
     let errors = control.status().map(|status| status.errors).unwrap_or_default();
     report::say(&format!(
@@ -389,13 +285,14 @@ fn ends_within(pidfd: &OwnedFd, time: Duration) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).is_ok_and(|ended| ended > 0)
 }
 
-fn write_summary(summary: &Summary, target: &Path) -> anyhow::Result<()> {
+fn write_summary(summary: &Summary, verdict: Option<&str>, target: &Path) -> anyhow::Result<()> {
     if target == Path::new("-") {
-        report::say(&report::summary(summary));
+        report::say(&(report::summary(summary) + verdict.unwrap_or_default()));
         return Ok(());
     }
     let file: PathBuf = target.to_path_buf();
-    std::fs::write(&file, report::json(summary)?).with_context(|| format!("cannot write {}", file.display()))
+    let told = report::json(&verdict::Judged { summary, verdict })?;
+    std::fs::write(&file, told).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The program's status as a shell gives it.

@@ -1,7 +1,9 @@
 //! The `status` and `drain` subcommands: ask the keeper, or look at a pool that has none without
 //! changing it.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::bail;
 use holdfast_keeper::control::{Control, ControlError};
@@ -12,8 +14,8 @@ use serde::Serialize;
 use crate::args::{DrainArgs, StatusArgs};
 use crate::locate;
 use crate::report;
-use crate::sizes::{human_bytes, human_count};
-use crate::words::{quoted, shown_lines};
+use crate::sizes::{human_bytes, human_count, human_ns};
+use crate::words::{quoted, shown, shown_lines};
 
 /// What `status --json` prints.
 #[derive(Serialize)]
@@ -32,14 +34,45 @@ struct Answer {
 /// The `status` subcommand.
 pub fn run(args: &StatusArgs) -> anyhow::Result<u8> {
     let pool = pool_of(args.pool.as_deref())?;
-    let answer = match connect(&pool)? {
-        Some(mut control) => {
-            Answer { running: true, status: Some(control.status()?), unrecovered: None, pool: pool.clone() }
-        }
-        None => Answer { running: false, status: None, unrecovered: Some(look(&pool)?), pool: pool.clone() },
+    let Some(pause_s) = args.watch else {
+        let answer = answer(&pool)?;
+        report::print(if args.json { report::json(&answer)? } else { in_words(&answer) })?;
+        return Ok(0);
     };
-    report::print(if args.json { report::json(&answer)? } else { in_words(&answer) })?;
-    Ok(0)
+    let clear = if std::io::stdout().is_terminal() && !args.json { CLEAR } else { "" };
+    loop {
+        // Between one keeper and the next there may be nothing to be seen for a moment.
+        let told = match answer(&pool) {
+            Ok(answer) if args.json => report::json_line(&answer)?,
+            Ok(answer) => in_words(&answer) + if clear.is_empty() { "\n" } else { "" },
+            Err(error) if args.json => report::json_line(&serde_json::json!({
+                "running": false, "pool": pool, "error": format!("{error:#}")
+            }))?,
+            Err(error) => format!("{}\n", shown(&format!("{error:#}"))),
+        };
+        if !report::print_on(format!("{clear}{told}"))? {
+            return Ok(0);
+        }
+        std::thread::sleep(Duration::from_secs(pause_s));
+    }
+}
+
+/// To the upper left, and away with what is there.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+fn answer(pool: &Path) -> anyhow::Result<Answer> {
+    // A conversation that is held keeps a keeper from ending: a new one each time.
+    Ok(match connect(pool)? {
+        Some(mut control) => Answer {
+            running: true,
+            status: Some(control.status()?),
+            unrecovered: None,
+            pool: pool.to_owned(),
+        },
+        None => {
+            Answer { running: false, status: None, unrecovered: Some(look(pool)?), pool: pool.to_owned() }
+        }
+    })
 }
 
 /// The `drain` subcommand.
@@ -74,7 +107,8 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// The pool that is meant.
+pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let pool = given.map_or_else(|| Ok(locate::default_volatile_pool()), locate::absolute)?;
     if !pool.exists() {
         bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
@@ -83,7 +117,7 @@ fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 /// The keeper of a pool, if one runs.
-fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
+pub fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
     match Control::connect(pool) {
         Ok(control) => Ok(Some(control)),
         // A pool that cannot be read: whoever looks at it next says what to do about it.
@@ -110,7 +144,11 @@ fn in_words(answer: &Answer) -> String {
         return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
     };
     let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
-    let what = if status.stopping { "stops when its clients have ended" } else { "runs" };
+    let what = match (status.stopping, status.options.service) {
+        (true, _) => "stops when its clients have ended",
+        (false, true) => "runs as a service",
+        (false, false) => "runs",
+    };
     let mut text = format!("pool {pool}: keeper {} {what}\n", status.keeper_pid);
     text += &report::table(&[
         ("media", status.media.clone()),
@@ -129,6 +167,7 @@ fn in_words(answer: &Answer) -> String {
         ),
         ("file slots used", format!("{} of {}", human_count(status.slots_used), human_count(status.slots))),
         ("files not on disk", human_count(status.files_dirty)),
+        ("oldest not on disk", status.oldest_ns.map_or_else(|| "none".to_string(), human_ns)),
         ("backlog at most", human_bytes(status.backlog_bytes)),
     ]);
     for error in &status.errors {

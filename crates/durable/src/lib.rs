@@ -215,7 +215,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         Slots { nvm: &self.nvm, layout: &self.superblock.layout }
     }
 
-    pub(crate) fn words(&self) -> Words<'_, N> {
+    /// What is said of the pool as a whole.
+    pub fn words(&self) -> Words<'_, N> {
         Words { nvm: &self.nvm, layout: &self.superblock.layout }
     }
 

@@ -120,9 +120,17 @@ impl Cmd {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.argv[0]);
         command.args(&self.argv[1..]).env("PATH", need::PATH).env("LC_ALL", "C.UTF-8");
-        for name in
-            ["LD_PRELOAD", "HOLDFAST_POOL", "HOLDFAST_DURABILITY", "HOLDFAST_SOCKET", "XDG_RUNTIME_DIR"]
-        {
+        for name in [
+            "LD_PRELOAD",
+            "HOLDFAST_POOL",
+            "HOLDFAST_DURABILITY",
+            "HOLDFAST_SOCKET",
+            "HOLDFAST_RUNTIME_DIR",
+            "XDG_RUNTIME_DIR",
+            "NOTIFY_SOCKET",
+            "WATCHDOG_USEC",
+            "JOURNAL_STREAM",
+        ] {
             command.env_remove(name);
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));

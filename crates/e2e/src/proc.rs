@@ -109,7 +109,7 @@ pub fn is_holdfast(pid: u32) -> bool {
 
 fn is_keeper(pid: u32) -> bool {
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
-    line.split(|byte| *byte == 0).nth(1) == Some(b"keeper")
+    matches!(line.split(|byte| *byte == 0).nth(1), Some(b"keeper" | b"serve"))
 }
 
 /// The keepers that have `pool` mapped; never more than one, or something is wrong.

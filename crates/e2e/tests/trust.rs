@@ -20,6 +20,10 @@ const SOON: Duration = Duration::from_secs(10);
 /// Users that nothing else on the machine has.
 const VICTIM: u32 = 61_001;
 const ATTACKER: u32 = 61_002;
+// Of the one test that is about their directory in /tmp.
+const SQUATTED: u32 = 5;
+const SQUATTED_NAME: &str = "games";
+const SQUATTER: u32 = 61_004;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
@@ -285,17 +289,56 @@ fn nobody_believes_a_keeper_of_another_user() {
         .arg(format!("HOLDFAST_SOCKET={directory}/{name}"))
         .args(["python3", "-c", WRITER, text(&file)])
         .output();
-    // A pool of the victim's own: the directory alone must do.
-    let own = fresh_path("trust-own");
-    let with_own = as_user(VICTIM, text(&need::holdfast()))
-        .args(["run", "--volatile", "--size=64M", "--pool", text(&own), "--", "true"])
-        .output();
-    drop(std::fs::remove_file(&own));
     drop(std::fs::remove_dir_all(&directory));
     output.expect(&[120]).says(&["belongs to another user", &ATTACKER.to_string()], &[]);
     status.expect(&[1]).says(&["belongs to another user"], &[]);
     direct.ok().says(&["another user's"], &[]);
-    with_own.expect(&[120]).says(&["not a directory of this user alone", &directory], &[]);
+}
+
+/// Another user made the directory in which the victim's keepers take connections. They take them
+/// elsewhere, and whoever has the pool finds out where.
+#[test]
+fn nobody_keeps_a_keeper_from_its_socket() {
+    need::root();
+    let disk = Disk::new(Kind::Ext4);
+    Cmd::new("chmod").args(["0777", text(&disk.root)]).ok();
+    let directory = format!("/tmp/holdfast-{SQUATTED}");
+    drop(std::fs::remove_dir_all(&directory));
+    as_user(SQUATTER, "mkdir").args(["-m", "0755", &directory]).ok();
+    let pool = OwnPool::new(SQUATTED);
+    let made = || {
+        let entries = std::fs::read_dir("/tmp").expect("a directory").flatten();
+        entries.filter(|entry| entry.path().to_string_lossy().starts_with(&format!("{directory}-"))).count()
+    };
+    let before = made();
+    let guest = ["--volatile", "--exclusive", "/", "--", "python3", "-c", GUEST];
+    let keeper = Running::start(&pool.command(SQUATTED, "run").args(guest));
+    keeper.until("socket ");
+    pool.command(SQUATTED, "status").ok();
+    assert_eq!(made(), before + 1);
+    proc::keepers(&pool.path).into_iter().for_each(proc::kill_hard);
+    drop(keeper);
+    let file = disk.root.join("file");
+    let program = ["--", "python3", "-c", WRITER, text(&file)];
+    let options = ["--volatile", "--exclusive", "/", "--summary=-"];
+    let output = pool.command(SQUATTED, "run").args(options).args(program).output();
+    let root = Cmd::new(text(&need::holdfast()))
+        .args([
+            "run",
+            "--user",
+            &SQUATTED.to_string(),
+            "--volatile",
+            "--pool",
+            text(&pool.path),
+            "--",
+            "true",
+        ])
+        .output();
+    let after = made();
+    drop(std::fs::remove_dir_all(&directory));
+    output.ok();
+    root.ok();
+    assert_eq!(after, before, "what was made for a socket goes with it, and what was left by a kill");
 }
 
 /// A pool is as good as who can write to it.

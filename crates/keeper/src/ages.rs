@@ -83,6 +83,11 @@ impl Ages {
         }
     }
 
+    /// Since when a dirty file has had what is not on disk.
+    pub(crate) fn since(&self, slot: u32, generation: u64) -> Option<Instant> {
+        self.files.get(&slot).filter(|age| age.generation == generation).map(|age| age.since)
+    }
+
     /// The file was brought to disk; what it is written from now on has a new age.
     pub(crate) fn done(&mut self, slot: u32) {
         self.files.remove(&slot);

@@ -93,6 +93,10 @@ pub struct KeeperConfig {
     pub nvm_latency_ns: u64,
     /// Injected write bandwidth limit, in bytes per second (0: none).
     pub nvm_bandwidth_bytes_per_s: u64,
+    /// It is a service of its own: it stays until it is told to stop, used or not, and keeps its
+    /// standard error.
+    #[serde(default)]
+    pub service: bool,
     /// How long a keeper that is told to stop goes on for the programs that it serves, in
     /// milliseconds.
     pub stop_ms_max: u64,
@@ -126,6 +130,7 @@ impl KeeperConfig {
             spill_bytes: 0,
             nvm_latency_ns: 0,
             nvm_bandwidth_bytes_per_s: 0,
+            service: false,
             stop_ms_max: STOP_MS_MAX,
         }
     }

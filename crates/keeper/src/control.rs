@@ -6,14 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
+use holdfast_cache::wire::{DRAIN, EXPECT, FILES, STATUS};
 use holdfast_media::{Mapping, OpenMode};
+use holdfast_pool::Words;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::status::{Status, Summary};
+use crate::status::{FileLine, FilePart, Status, Summary};
 use holdfast_recovery::{PoolError, open_file};
-use holdfast_socket::{ANSWER_MAX, Peer, connect, socket_path};
+use holdfast_socket::{ANSWER_MAX, Peer, connect, told_path};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -75,7 +76,9 @@ impl Control {
         let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
             .map_err(|error| unusable(error.to_string()))?;
         let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
-        let socket = socket_path(&superblock.uuid);
+        let words = Words { nvm: &mapping, layout: &superblock.layout };
+        // Every keeper says it before it tells anybody that it is ready.
+        let socket = words.socket().map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()))?;
         let connected = connect(&socket).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ControlError::NoKeeper(pool.to_owned())
@@ -102,7 +105,22 @@ impl Control {
 
     /// Asks for the keeper's state.
     pub fn status(&mut self) -> Result<Status, ControlError> {
-        self.ask(STATUS, Some(ANSWER_MAX))
+        self.ask(&[STATUS], Some(ANSWER_MAX))
+    }
+
+    /// Asks for all files that have slots, in the order of these.
+    pub fn files(&mut self) -> Result<Vec<FileLine>, ControlError> {
+        let mut files = Vec::new();
+        let mut next = Some(0u32);
+        while let Some(from) = next {
+            let mut request = vec![FILES];
+            request.extend(from.to_le_bytes());
+            let part: FilePart = self.ask(&request, Some(ANSWER_MAX))?;
+            files.extend(part.files);
+            // Whatever is said: it ends.
+            next = part.next.filter(|slot| *slot > from);
+        }
+        Ok(files)
     }
 
     /// Tells the keeper that this process is about to start a program that will be its client: it
@@ -116,18 +134,18 @@ impl Control {
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
     pub fn drain(&mut self) -> Result<Summary, ControlError> {
         // However long the disk takes.
-        self.ask(DRAIN, None)
+        self.ask(&[DRAIN], None)
     }
 
     fn ask<T: serde::de::DeserializeOwned>(
         &self,
-        request: u8,
+        request: &[u8],
         patience: Option<Duration>,
     ) -> Result<T, ControlError> {
         let broken = |source: io::Error| ControlError::Broken { pool: self.pool.clone(), source };
         set_socket_timeout(&self.connection, Timeout::Recv, patience)
             .map_err(|error| broken(error.into()))?;
-        rustix::net::send(&self.connection, &[request], SendFlags::NOSIGNAL)
+        rustix::net::send(&self.connection, request, SendFlags::NOSIGNAL)
             .map_err(|error| broken(error.into()))?;
         let mut answer = vec![0u8; ANSWER_BYTES_MAX];
         let bytes = loop {

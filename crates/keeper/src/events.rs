@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::Unseen;
-use holdfast_cache::wire::{DRAIN, EXPECT, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{DRAIN, EXPECT, FILES, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::audience::Stage;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
 use crate::serve::delay;
 use crate::signals;
@@ -74,8 +75,8 @@ pub(crate) struct EventLoop {
     connections: HashMap<u64, Conversation>,
     next_connection: u64,
     next_client: u32,
-    /// Who started us; it may have ended by now.
-    supervisor: u32,
+    /// Who started us for a program, and may have ended by now; a service has none.
+    supervisor: Option<u32>,
     /// Supervisors that announced a program which has not said hello yet, and when.
     expected: Vec<(u32, Instant)>,
     used: bool,
@@ -93,6 +94,7 @@ impl EventLoop {
         let watch = |fd: BorrowedFd<'_>, token| {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
         };
+        let is_service = keeper.config.service;
         watch(listener.as_fd(), LISTENER)?;
         watch(signals.as_fd(), SIGNALS)?;
         Ok(Self {
@@ -104,7 +106,7 @@ impl EventLoop {
             connections: HashMap::new(),
             next_connection: FIRST_CONNECTION,
             next_client: 1,
-            supervisor: std::os::unix::process::parent_id(),
+            supervisor: Some(std::os::unix::process::parent_id()).filter(|_| !is_service),
             expected: Vec::new(),
             used: false,
             started: Instant::now(),
@@ -157,14 +159,16 @@ impl EventLoop {
         self.told_to_stop = Some(Instant::now());
         let patience = self.patience_stopping();
         self.keeper.told_to_stop.store(true, Ordering::SeqCst);
+        let notes = &self.keeper.notes;
+        notes.stage(Stage::Stopping { clients: locked(&self.keeper.clients).len() });
         if !self.is_unused() {
-            eprintln!(
-                "holdfast: keeper {} of pool {} stops when its programs have ended, in {} s at the latest; a \
-                 second signal stops it at once",
+            self.keeper.notes.waits(&format!(
+                "keeper {} of pool {} stops when its programs have ended, in {} s at the latest; a second signal \
+                 stops it at once",
                 std::process::id(),
                 self.keeper.config.pool.display(),
                 patience.as_secs_f32()
-            );
+            ));
         }
         false
     }
@@ -195,6 +199,7 @@ impl EventLoop {
         let until = match (self.expected.last(), self.forks_since) {
             (Some((_, since)), _) => *since + PROGRAM_PENDING,
             (None, Some(since)) => since + FORK_PENDING,
+            (None, None) if self.keeper.config.service => return None,
             (None, None) => self.started + FIRST_USE,
         };
         Some(until.saturating_duration_since(Instant::now()))
@@ -223,7 +228,8 @@ impl EventLoop {
                 }
             }
         }
-        self.used || self.told_to_stop.is_some() || self.started.elapsed() >= FIRST_USE
+        let is_over = self.used || self.started.elapsed() >= FIRST_USE;
+        self.told_to_stop.is_some() || is_over && !self.keeper.config.service
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> bool {
@@ -310,8 +316,9 @@ impl EventLoop {
                 return;
             }
         };
-        // Not when somebody only looks whether anybody is there.
-        self.used = true;
+        // Not when somebody only looks how it is, before whoever started us has said a word.
+        let is_look = matches!(message[0], STATUS | FILES | DRAIN) && self.supervisor != Some(peer.pid);
+        self.used |= !is_look;
         match message[0] {
             HELLO => {
                 let said = self.connections.remove(&token);
@@ -323,6 +330,13 @@ impl EventLoop {
                 *controls = true;
                 // Who does not listen must not keep us.
                 if send_json(connection, &self.keeper.status(), SendFlags::DONTWAIT).is_err() {
+                    self.connections.remove(&token);
+                }
+            }
+            FILES => {
+                *controls = true;
+                let from = message[1..bytes].try_into().map_or(0, u32::from_le_bytes);
+                if send_json(connection, &self.keeper.files(from), SendFlags::DONTWAIT).is_err() {
                     self.connections.remove(&token);
                 }
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use holdfast_board::{FileState, SegmentState, monotonic_ns, wait};
 use holdfast_canary::{Canary, on};
 
-use crate::ages::{Ages, Dirty, Due};
+use crate::ages::{Dirty, Due};
 use crate::keeper::Keeper;
 use crate::spiller::SpillRoom;
 use holdfast_disk::OsFile;
@@ -38,12 +38,10 @@ const FIRST_NS_PER_BYTE: u64 = 5;
 
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
-    let limit = Duration::from_millis(keeper.config.age_ms_max);
     let mut expirer = Expirer {
         keeper,
         segment_ns: 0,
         sealed_left: 0,
-        ages: Ages::new(limit),
         reviewed: Instant::now(),
         removed_look: (Instant::now(), REMOVED_LOOK),
         graves_since: None,
@@ -68,7 +66,6 @@ struct Expirer<'a> {
     keeper: &'a Arc<Keeper>,
     /// Time the last cycles took for a segment's worth of log, in nanoseconds.
     segment_ns: u64,
-    ages: Ages,
     /// Sealed segments that the last round left.
     sealed_left: u64,
     /// When it was last seen whether files may be in state Behind.
@@ -124,7 +121,7 @@ impl Expirer<'_> {
             }
             let now = Instant::now();
             let (due, next) = self.look_at_ages(now);
-            let graves_at = self.graves_since.map(|since| since + self.ages.limit());
+            let graves_at = self.graves_since.map(|since| since + locked(&keeper.ages).limit());
             if !due.is_empty() || graves_at.is_some_and(|at| at <= now) {
                 return Round::Some(due);
             }
@@ -176,7 +173,7 @@ impl Expirer<'_> {
         let (mut due, mut next) = (HashMap::new(), now + REVIEW);
         for file in durable.managed() {
             if !self.needs_cycle(&file) {
-                self.ages.done(file.slot);
+                locked(&self.keeper.ages).done(file.slot);
                 continue;
             }
             let row = &durable.board.files()[file.slot as usize];
@@ -186,7 +183,8 @@ impl Expirer<'_> {
                 newest_seq: row.newest_seq.load(Ordering::SeqCst),
                 is_behind: row.state() == FileState::Behind,
             };
-            match self.ages.look(&dirty, || durable.board.settled_seq(file.slot), now) {
+            let age = locked(&self.keeper.ages).look(&dirty, || durable.board.settled_seq(file.slot), now);
+            match age {
                 // Its log space becomes free in no other way.
                 _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
                 Due::Now(_) if on(Canary::AgeIgnored) => {}
@@ -307,8 +305,8 @@ impl Expirer<'_> {
             durable.board.header().rounds.add(1);
         }
         match round {
-            Round::All => self.ages.keep(|_| false),
-            Round::Some(due) => due.keys().for_each(|&slot| self.ages.done(slot)),
+            Round::All => locked(&self.keeper.ages).keep(|_| false),
+            Round::Some(due) => due.keys().for_each(|&slot| locked(&self.keeper.ages).done(slot)),
         }
         self.reviewed = Instant::now();
         let (sealed_after, free) = self.count_segments();

@@ -13,6 +13,8 @@ use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 use holdfast_pool::MARK_VOID;
 
+use crate::ages::Ages;
+use crate::audience::{Audience, Level, Stage};
 use crate::config::KeeperConfig;
 use crate::fence::Fence;
 use crate::lookout::Lookout;
@@ -66,9 +68,33 @@ pub(crate) struct Notes {
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub programs: Mutex<Vec<UnseenProgram>>,
     pub natives: Natives,
+    audience: Option<Arc<dyn Audience>>,
 }
 
 impl Notes {
+    /// What is kept is said to somebody, too.
+    pub(crate) fn told_to(audience: Arc<dyn Audience>) -> Self {
+        Self { audience: Some(audience), ..Self::default() }
+    }
+
+    pub(crate) fn stage(&self, stage: Stage<'_>) {
+        if let Some(audience) = &self.audience {
+            audience.stage(stage);
+        }
+    }
+
+    pub(crate) fn waits(&self, text: &str) {
+        if let Some(audience) = &self.audience {
+            audience.waits(text);
+        }
+    }
+
+    fn say(&self, level: Level, text: &str) {
+        if let Some(audience) = &self.audience {
+            audience.say(level, text);
+        }
+    }
+
     /// Keeps the name of a program whose writes are not seen, and why. False when that is known.
     pub(crate) fn unseen(&self, program: PathBuf, why: Unseen) -> bool {
         let unseen =
@@ -76,6 +102,10 @@ impl Notes {
         let mut programs = locked(&self.programs);
         let is_new = programs.len() < PROGRAMS_KEPT_MAX && !programs.contains(&unseen);
         if is_new {
+            self.say(
+                Level::Warning,
+                &format!("not absorbed: what {} writes: {}", unseen.program, unseen.reason),
+            );
             programs.push(unseen);
         }
         is_new
@@ -95,6 +125,10 @@ impl Events<OsFile> for Notes {
     /// Keeps an error for `status`, newest last.
     fn trouble(&self, message: String) {
         let mut errors = locked(&self.errors);
+        // What goes on and on is said once.
+        if !errors.contains(&message) {
+            self.say(Level::Error, &message);
+        }
         if errors.len() == ERRORS_KEPT_MAX {
             errors.pop_front();
         }
@@ -106,6 +140,7 @@ impl Events<OsFile> for Notes {
         let mut bypassed = locked(&self.bypassed);
         let path = path.to_string_lossy().into_owned();
         if bypassed.len() < BYPASSED_KEPT_MAX && !bypassed.iter().any(|known| known.path == path) {
+            self.say(Level::Notice, &format!("left to the kernel: {path}: {reason}"));
             bypassed.push(BypassedFile { path, reason: reason.to_string() });
         }
     }
@@ -152,6 +187,8 @@ pub(crate) struct Keeper {
     pub patterns: Patterns,
     pub notes: Arc<Notes>,
     pub pending: Mutex<HashMap<(u64, u64), Pending>>,
+    /// The ages of dirty files.
+    pub ages: Mutex<Ages>,
     /// When slots were looked for last and none could be freed.
     pub slots_full_since: Mutex<Option<Instant>>,
     pub clients: Mutex<HashMap<u32, Attached>>,

@@ -9,6 +9,7 @@
 
 mod ages;
 mod ahead;
+pub mod audience;
 pub mod config;
 pub mod control;
 mod events;
@@ -16,6 +17,7 @@ mod expire;
 pub mod fence;
 mod keeper;
 mod late;
+mod listing;
 mod lookout;
 mod natives;
 mod outsiders;

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +12,8 @@ use holdfast_media::{Delay, Mapping, OpenMode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
+use crate::ages::Ages;
+use crate::audience::{Audience, Stage};
 use crate::config::{Durability, FenceChoice, KeeperConfig, WriteBehind};
 use crate::events::EventLoop;
 use crate::fence::{Fence, FenceKind};
@@ -36,15 +37,16 @@ const SPILLERS: usize = 2;
 /// A terabyte.
 const FRAMES_MAX: u64 = 1 << 28;
 
-/// Runs a keeper in this process until it is told to stop or is no longer needed. Recovers the pool
-/// first. `ready` is called once clients may connect, with the socket path and the report of
-/// recovery.
-pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -> Result<(), KeeperError> {
+/// Runs a keeper in this process until it is told to stop or, unless it is a service, is no longer
+/// needed. Recovers the pool first.
+pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
     holdfast_socket::raise_descriptor_limit();
     let pool = OpenPool::open(&config.pool, config.volatile)?;
     let was_clean = pool.is_clean();
-    let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |_, _, _| {})?;
+    let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |what, done_bytes, total_bytes| {
+        audience.stage(Stage::Recovering { what, done_bytes, total_bytes });
+    })?;
     let strangers = mapped_by(&config.pool);
     if !strangers.is_empty() {
         return Err(KeeperError::Pool(PoolError {
@@ -57,7 +59,7 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
         }));
     }
     let report = (!was_clean || report.is_superblock_mended).then_some(report);
-    let (keeper, lock) = build(config, pool, report.clone())?;
+    let (keeper, lock) = build(config, pool, report.clone(), Arc::clone(&audience))?;
     let keeper = Arc::new(keeper);
     let threads = start_threads(&keeper)?;
     let (listener, socket) = listen(&keeper).map_err(os("listen for clients"))?;
@@ -66,13 +68,14 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     let board: &'static Arc<Board> = Box::leak(Box::new(Arc::clone(&keeper.durable.board)));
     crate::robust::bind_to_this_thread(&board.header().keeper.word)
         .map_err(os("register its robust futex"))?;
-    ready(&socket, report.as_ref());
+    audience.stage(Stage::Ready { socket: &socket, recovered: report.as_ref() });
     let mut events =
         EventLoop::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
     let result = events.run();
     // Nobody is served any more: who starts now is told so, and who wants the pool knows that it is
     // soon free.
     drop(events);
+    audience.stage(Stage::Closing);
     let closed = close(&keeper, threads);
     if closed.is_ok() {
         let is_empty = keeper.segments_pinned == 0 && keeper.durable.set_aside_count() == 0;
@@ -81,7 +84,7 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
             let _ = std::fs::remove_file(&keeper.config.pool);
         }
         // Its absence tells programs started from now on that no record of their files is live.
-        let _ = std::fs::remove_file(&socket);
+        holdfast_socket::forget(&socket);
     }
     drop(lock);
     result.map_err(os("watch its clients"))?;
@@ -96,6 +99,7 @@ fn build(
     config: KeeperConfig,
     pool: RecoveredPool,
     recovered: Option<Report>,
+    audience: Arc<dyn Audience>,
 ) -> Result<(Keeper, OwnedFd), KeeperError> {
     let RecoveredPool {
         mapping,
@@ -144,7 +148,7 @@ fn build(
         what: "understand a pattern".to_owned(),
         source: io::Error::other(error.to_string()),
     })?;
-    let notes = Arc::new(Notes::default());
+    let notes = Arc::new(Notes::told_to(audience));
     let durable = Durable::new(
         (mapping, superblock),
         Arc::new(board),
@@ -155,6 +159,7 @@ fn build(
     if config.spill.is_some() {
         durable.use_spill(&pinned_frames).map_err(os("open the spill file"))?;
     }
+    let ages = Mutex::new(Ages::new(Duration::from_millis(config.age_ms_max)));
     let keeper = Keeper {
         config,
         durable,
@@ -164,6 +169,7 @@ fn build(
         patterns,
         notes,
         pending: Mutex::default(),
+        ages,
         slots_full_since: Mutex::default(),
         clients: Mutex::default(),
         recovered,
@@ -259,19 +265,15 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
-    holdfast_socket::prepare_directory()?;
-    let path = holdfast_socket::socket_path(&keeper.durable.superblock.uuid);
-    // We own the pool, so nobody listens here any more.
-    let _ = std::fs::remove_file(&path);
-    if let Some(directory) = path.parent() {
-        holdfast_socket::sweep(directory);
-    }
+    let words = keeper.durable.words();
+    let path = holdfast_socket::prepare(&keeper.durable.superblock.uuid, words.socket())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
     // Who may be a client is decided by who they are, not by the socket's mode.
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
     rustix::net::listen(&listener, 128)?;
+    words.set_socket(path.as_os_str().as_encoded_bytes());
     Ok((listener, path))
 }
 

@@ -20,6 +20,11 @@ impl BypassedFile {
     pub fn is_inherited(&self) -> bool {
         self.reason == Reason::UnknownOrigin.to_string()
     }
+
+    /// Whether what is wrong is where it lies.
+    pub fn is_of_file_system(&self) -> bool {
+        self.reason == Reason::FileSystem.to_string()
+    }
 }
 
 /// A program whose writes are not seen.
@@ -95,6 +100,43 @@ pub struct Summary {
     pub recovered: Option<holdfast_recovery::Report>,
 }
 
+/// A file that has a slot; what `holdfast files` prints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLine {
+    /// Its slot.
+    pub slot: u32,
+    /// Its path as last seen.
+    pub path: String,
+    /// `through`, `behind`, `bypassed`, `unsynced`, `removed` or `failed`.
+    pub state: String,
+    /// Whether it has records that are not yet expired.
+    pub dirty: bool,
+    /// How long the oldest of them has been in the log alone, in nanoseconds.
+    pub oldest_ns: Option<u64>,
+    /// Its size, if it is known without asking the kernel.
+    pub size_bytes: Option<u64>,
+    /// Why it is left to the kernel, in words.
+    pub reason: Option<String>,
+}
+
+/// Some of the files that have slots, in the order of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilePart {
+    /// The files.
+    pub files: Vec<FileLine>,
+    /// From which slot on there are more.
+    pub next: Option<u32>,
+}
+
+/// Calls that took less than so much, and not less than what is told before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TookCount {
+    /// In nanoseconds; without one: longer than all others.
+    pub below_ns: Option<u64>,
+    /// How many.
+    pub count: u64,
+}
+
 /// The state of a running keeper; what `holdfast status` prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -134,6 +176,15 @@ pub struct Status {
     pub files_dirty: u64,
     /// Upper bound of bytes in the log that are not yet expired.
     pub backlog_bytes: u64,
+    /// How long the oldest write that is not on disk has been in the log alone, in nanoseconds.
+    #[serde(default)]
+    pub oldest_ns: Option<u64>,
+    /// What syncs took that the kernel answered.
+    #[serde(default)]
+    pub syncs_real_took: Vec<TookCount>,
+    /// What all of them took, in nanoseconds.
+    #[serde(default)]
+    pub syncs_real_ns: u64,
     /// Errors the keeper met while bringing files to disk, newest last, at most 20.
     pub errors: Vec<String>,
     /// What the keeper was started with.

@@ -1,13 +1,16 @@
 //! Adding up what the keeper and the board counted, for `--summary` and `status`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, PAGE_BYTES, SegmentState};
+use holdfast_board::{PAGE_BYTES, SegmentState};
 
 use crate::keeper::Keeper;
-use crate::status::{Status, Summary};
-use holdfast_disk::locked;
+use crate::listing::name_of;
+use crate::status::{Status, Summary, TookCount};
+use holdfast_disk::{OsFile, locked};
+use holdfast_durable::ManagedFile;
 
 impl Keeper {
     pub(crate) fn summary(&self, drained: bool) -> Summary {
@@ -41,15 +44,8 @@ impl Keeper {
             summary.stall_ns += lane.stall_ns.load(Ordering::Relaxed);
         }
         for file in self.durable.managed() {
-            let name = match self.durable.board.files()[file.slot as usize].state() {
-                FileState::Through => "through",
-                FileState::Behind => "behind",
-                FileState::Bypassed => "bypassed",
-                FileState::Unsynced => "unsynced",
-                FileState::Orphan => "removed",
-                FileState::Failed => "failed",
-                FileState::Free => continue,
-            };
+            let state = self.durable.board.files()[file.slot as usize].state();
+            let Some(name) = name_of(state) else { continue };
             *summary.files.entry(name.to_owned()).or_default() += 1;
         }
         let removed = self.durable.graves_count() as u64;
@@ -75,7 +71,9 @@ impl Keeper {
         let count = |wanted: fn(SegmentState) -> bool| {
             self.durable.board.segments().iter().filter(|row| wanted(row.state())).count() as u64
         };
-        let dirty = managed.iter().filter(|file| self.durable.is_dirty(file)).count() as u64;
+        let is_dirty = |file: &&Arc<ManagedFile<OsFile>>| self.durable.is_dirty(file);
+        let oldest_ns = managed.iter().filter(is_dirty).filter_map(|file| self.age_ns_of(file)).max();
+        let dirty = managed.iter().filter(is_dirty).count() as u64;
         let in_lanes: u64 = self
             .durable
             .board
@@ -86,6 +84,7 @@ impl Keeper {
             .sum();
         let sealed = count(|state| state == SegmentState::Sealed);
         let plan = self.durable.board.plan();
+        let took = &self.durable.board.header().syncs_took;
         Status {
             keeper_pid: std::process::id(),
             stopping: self.told_to_stop.load(Ordering::SeqCst),
@@ -107,6 +106,9 @@ impl Keeper {
             } else {
                 sealed * self.durable.superblock.layout.segment_bytes + in_lanes
             },
+            oldest_ns,
+            syncs_real_took: took.counts().map(|(below_ns, count)| TookCount { below_ns, count }).collect(),
+            syncs_real_ns: took.sum_ns(),
             errors: locked(&self.notes.errors).iter().cloned().collect(),
             options: self.config.clone(),
             summary: self.summary(dirty == 0),

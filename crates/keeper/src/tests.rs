@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Commits, SegmentState};
@@ -22,7 +22,9 @@ use rustix::net::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::KeeperError;
+use crate::audience::{Audience, Level, Stage};
 use crate::config::{FenceChoice, KeeperConfig};
+use holdfast_disk::locked;
 use holdfast_recovery::PoolError;
 
 mod behind;
@@ -31,6 +33,7 @@ mod directories;
 mod durable;
 mod lent;
 mod loaded;
+mod looks;
 mod reused;
 mod spill;
 mod trust;
@@ -54,6 +57,15 @@ fn house(name: &str, age_ms_max: u64) -> House {
 }
 
 fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
+    house_looked_at(name, configure, |_| {})
+}
+
+/// As `house_with`; `before` is done with the pool before there is a client.
+fn house_looked_at(
+    name: &str,
+    configure: impl FnOnce(&mut KeeperConfig),
+    before: impl FnOnce(&Path),
+) -> House {
     let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
     let _ = std::fs::remove_file(&pool);
     holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
@@ -70,7 +82,8 @@ fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
         let is_busy = |ended: &Result<(), KeeperError>| {
             matches!(ended, Err(KeeperError::Pool(PoolError { busy: true, .. })))
         };
-        let serve = || crate::serve(config.clone(), |socket, _| started.send(socket.to_owned()).unwrap());
+        let audience = Arc::new(Starter(Mutex::new(started)));
+        let serve = || crate::serve(config.clone(), Arc::clone(&audience) as Arc<dyn Audience>);
         let mut ended = serve();
         while is_busy(&ended) {
             std::thread::sleep(Duration::from_millis(10));
@@ -79,7 +92,21 @@ fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
         ended.unwrap();
     });
     let socket = starts.recv_timeout(Duration::from_secs(10)).unwrap();
+    before(&pool);
     House { client: attach(&socket), socket, pool, directory }
+}
+
+/// Waits for the socket.
+struct Starter(Mutex<mpsc::Sender<PathBuf>>);
+
+impl Audience for Starter {
+    fn stage(&self, stage: Stage<'_>) {
+        if let Stage::Ready { socket, .. } = stage {
+            locked(&self.0).send(socket.to_owned()).unwrap();
+        }
+    }
+
+    fn say(&self, _: Level, _: &str) {}
 }
 
 fn attach(socket: &Path) -> Client {

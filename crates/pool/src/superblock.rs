@@ -192,6 +192,12 @@ impl Superblock {
     }
 }
 
+/// The line of the words page at which the socket's path begins.
+const SOCKET: u64 = 16;
+/// A socket's path and what ends it; the kernel takes no longer one.
+const SOCKET_PATH_BYTES: usize = 108;
+const SOCKET_BYTES: usize = SOCKET_PATH_BYTES + 4;
+
 /// The words page: what the keeper persists about the pool as a whole.
 pub struct Words<'a, N> {
     /// The pool's media.
@@ -256,5 +262,29 @@ impl<N: Nvm> Words<'_, N> {
     /// Stores the owner's process id.
     pub fn set_owner_pid(&self, pid: u64) {
         self.set(2, encode(pid));
+    }
+
+    /// The path of the socket at which the last owner took connections, if that was said whole. It
+    /// is where to ask; who answers there is told by the kernel.
+    pub fn socket(&self) -> Option<Vec<u8>> {
+        let mut raw = [0; SOCKET_BYTES];
+        self.nvm.read(self.at(SOCKET), &mut raw);
+        let (path, check) = raw.split_at(SOCKET_PATH_BYTES);
+        let len = path.iter().position(|&byte| byte == 0)?;
+        let is_whole = len > 0 && check == crc32c::crc32c(path).to_le_bytes();
+        is_whole.then(|| path[..len].to_vec())
+    }
+
+    /// Says where connections are taken from now on. A path that is too long is said to be none.
+    pub fn set_socket(&self, path: &[u8]) {
+        let mut raw = [0; SOCKET_BYTES];
+        if path.len() < SOCKET_PATH_BYTES {
+            raw[..path.len()].copy_from_slice(path);
+            let check = crc32c::crc32c(&raw[..SOCKET_PATH_BYTES]);
+            raw[SOCKET_PATH_BYTES..].copy_from_slice(&check.to_le_bytes());
+        }
+        self.nvm.write(self.at(SOCKET), &raw);
+        self.nvm.flush(self.at(SOCKET), SOCKET_BYTES as u64);
+        self.nvm.fence();
     }
 }

@@ -274,7 +274,8 @@ fn must_have_its_name(path: &Path, file: &File) -> Result<(), PoolError> {
 fn is_served(path: &Path, file: &File) -> bool {
     let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
     let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };
-    holdfast_socket::connect(&holdfast_socket::socket_path(&superblock.uuid)).is_ok()
+    let words = Words { nvm: &mapping, layout: &superblock.layout };
+    words.socket().is_some_and(|told| holdfast_socket::connect(&holdfast_socket::told_path(told)).is_ok())
 }
 
 fn owner_pid(path: &Path, file: &File) -> Option<u64> {

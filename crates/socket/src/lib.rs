@@ -1,9 +1,11 @@
 //! Where keepers are found: one socket per pool in a directory of the user's own; how they answer
 //! there, and what else of the process itself is theirs to set.
 
+use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +31,13 @@ const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
 /// Sockets looked at by one keeper that starts.
 const SWEPT_MAX: usize = 256;
 
+/// Names the directory of the sockets, where a service and its programs do not see the same
+/// temporary directory.
+pub const DIRECTORY_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
+
+/// Where everybody may make directories.
+const SHARED: &str = "/tmp";
+
 /// Descriptors that managed files leave free: for events of the fence and for who connects.
 const DESCRIPTORS_KEPT: u64 = 256;
 /// How many this process may have.
@@ -39,6 +48,11 @@ static DESCRIPTORS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 /// who serve and by those who look for them alike.
 fn directory() -> PathBuf {
     let uid = rustix::process::geteuid();
+    // Where it is said by name nothing is passed over: what is wrong with it is told.
+    if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from).filter(|dir| dir.is_absolute())
+    {
+        return dir;
+    }
     let usual = if uid.is_root() {
         Some(PathBuf::from("/run"))
     } else {
@@ -50,36 +64,94 @@ fn directory() -> PathBuf {
     };
     match usual.filter(is_ours) {
         Some(dir) => dir.join("holdfast"),
-        None => PathBuf::from(format!("/tmp/holdfast-{}", uid.as_raw())),
+        None => Path::new(SHARED).join(format!("holdfast-{}", uid.as_raw())),
     }
 }
 
-/// The socket of the keeper that owns the pool with this UUID, whether it runs or not.
-pub fn socket_path(uuid: &[u8; 16]) -> PathBuf {
-    let name: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    directory().join(format!("{name}.sock"))
+/// The path of a socket as a keeper said it in its pool.
+pub fn told_path(told: Vec<u8>) -> PathBuf {
+    OsString::from_vec(told).into()
 }
 
-/// Makes the socket directory. It must belong to us and be closed to others, except that root's can
-/// be traversed: programs that give up root are refused there, and so the keeper can name them.
-pub fn prepare_directory() -> io::Result<()> {
-    let path = directory();
-    let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
-    match std::fs::DirBuilder::new().mode(mode).create(&path) {
+fn name(uuid: &[u8; 16]) -> String {
+    let name: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{name}.sock")
+}
+
+/// Sees that there is a directory for the socket of a keeper, and says which path the socket gets.
+/// The usual place may be somebody else's, who made it first: then the directory gets a name that
+/// nobody can know beforehand, and the pool says which.
+pub fn prepare(uuid: &[u8; 16], told: Option<Vec<u8>>) -> io::Result<PathBuf> {
+    if let Some(before) = told {
+        forget(&told_path(before));
+    }
+    let usual = directory();
+    let directory = match prepare_directory(&usual) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_shared(&usual) => {
+            make_directory().map_err(|_| error)?
+        }
+        prepared => prepared.map(|()| usual)?,
+    };
+    let path = directory.join(name(uuid));
+    // We own the pool, so nobody listens here any more.
+    let _ = std::fs::remove_file(&path);
+    sweep(&directory);
+    Ok(path)
+}
+
+/// Removes the socket of a keeper that has ended, and a directory that was made for it alone.
+pub fn forget(path: &Path) {
+    let Some(directory) = path.parent().filter(|directory| must_be_ours_alone(directory).is_ok()) else {
+        return;
+    };
+    let _ = std::fs::remove_file(path);
+    let is_made = directory.parent() == Some(Path::new(SHARED))
+        && directory.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix().as_bytes()));
+    if is_made {
+        let _ = std::fs::remove_dir(directory);
+    }
+}
+
+fn mode() -> u32 {
+    // Root's can be traversed: programs that give up root are refused by the keeper, which can name
+    // them so.
+    if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 }
+}
+
+/// Makes the socket directory. It must belong to us and be closed to others.
+fn prepare_directory(path: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().mode(mode()).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             let why = format!("cannot make {}, where programs find their keeper: {error}", path.display());
             return Err(io::Error::new(error.kind(), why));
         }
         _ => {}
     }
-    must_be_ours_alone(&path)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+    must_be_ours_alone(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode()))
+}
+
+/// Whether the usual place is one where others may have been first. A place that somebody named is
+/// that or none.
+fn is_shared(usual: &Path) -> bool {
+    usual.starts_with(SHARED) && std::env::var_os(DIRECTORY_VARIABLE).is_none()
+}
+
+/// What the names of directories begin with that [`make_directory`] makes.
+fn prefix() -> String {
+    format!("holdfast-{}-", rustix::process::geteuid().as_raw())
+}
+
+fn make_directory() -> io::Result<PathBuf> {
+    let permissions = std::fs::Permissions::from_mode(mode());
+    let made = tempfile::Builder::new().prefix(&prefix()).permissions(permissions).tempdir_in(SHARED)?;
+    Ok(made.keep())
 }
 
 /// Removes sockets of keepers that were killed and whose pool nobody serves any more. A program
 /// that is told of one is refused with it and without it. Not those of a keeper that is just
 /// starting, and not too many at once.
-pub fn sweep(directory: &Path) {
+fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let is_old = |entry: &std::fs::DirEntry| {
         let modified = entry.metadata().and_then(|meta| meta.modified());
@@ -115,9 +187,9 @@ pub fn must_be_ours_alone(directory: &Path) -> io::Result<()> {
 /// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays
 /// that has let go of its terminal or pipe. Whoever waits for the end of that must not wait for us.
 /// What goes wrong from now on is in `status`.
-pub fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
+pub fn leave_standard_error_with(supervisor: Option<u32>, connection: &OwnedFd) {
     let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);
+        .is_ok_and(|peer| Some(peer.pid.as_raw_nonzero().get() as u32) == supervisor);
     if is_supervisors && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(null);
     }

@@ -192,7 +192,8 @@ impl<N: Nvm> Lane<'_, N> {
     }
 }
 
-fn now_ns() -> u64 {
+/// The monotonic clock, in nanoseconds. No system call.
+pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -107,7 +107,7 @@ fn run_once(line: &[OsString]) -> anyhow::Result<(ExitStatus, Option<Summary>)> 
         std::io::stderr().as_fd().try_clone_to_owned().context("cannot duplicate standard error")?;
     let status = Command::new(locate::executable()?)
         // Every write is asked about, synced or not.
-        .args(["run", "--volatile", "--durability", "write", "--size", "64M", "--pool"])
+        .args(["run", "--volatile", "--quiet", "--durability", "write", "--size", "64M", "--pool"])
         .arg(dir.path().join("pool"))
         .arg(summary_option)
         .arg("--")

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Origin, Outcome, Place, Reading};
-use holdfast_media::{Bytes, Mapping, OpenMode};
+use holdfast_media::Bytes;
 
 use super::{House, NEVER_MS, attach, contents, errno, house_with};
 use crate::config::WriteBehind;
@@ -428,9 +428,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
     let program = Program::new(&house.client, place, &file);
     program.write(Place::At(0), &record(0).repeat(RECORDS as usize));
     let path = house.directory.path().join("a");
-    let socket = holdfast_socket::socket_path(
-        &holdfast_pool::open(&Mapping::open(&house.pool, OpenMode::ReadOnly).unwrap().0).unwrap().uuid,
-    );
+    let socket = house.socket.clone();
     let mut random = Random(77);
     for round in 0..40 {
         let arguments = ["--exact", "--nocapture", "--quiet"];

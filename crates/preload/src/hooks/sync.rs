@@ -76,12 +76,14 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
             give_int(raw::encode(result.map(|()| 0)))
         }
         Target::Kernel | Target::KernelSynced => {
-            if let Some(client) = process::client() {
-                client.note_kernels_sync();
-            }
+            let begun = process::client().map(|client| (client, client.note_kernels_sync()));
             hear_all_files();
             // SAFETY: touches no memory.
-            give_int(raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) }))
+            let result = raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) });
+            if let Some((client, begun_ns)) = begun {
+                client.note_kernels_sync_took(begun_ns);
+            }
+            give_int(result)
         }
     }
 }

@@ -1,0 +1,152 @@
+//! The command lines of what makes, mends and explains: everything that neither runs nor watches a
+//! keeper.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::sizes;
+
+pub const RECOVER_EXAMPLES: &str = "\
+Examples:
+  holdfast recover --pool /mnt/pmem/db.pool --dry-run
+  holdfast recover --pool /mnt/pmem/db.pool
+  holdfast recover --pool /mnt/pmem/db.pool --export /root/set-aside
+  holdfast recover --pool /mnt/pmem/db.pool --force /srv/app.db
+  holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
+  holdfast recover --pool /mnt/pmem/db.pool --force '#12'
+
+A file is set aside, not replayed, when it was changed or replaced after the crash, when that cannot
+be told, or when its file system is older than it was known to be. `run` starts no program until you
+have decided: --force replays the log over it, --export saves what the log holds, --discard forgets
+it. A file that was served again since it was set aside cannot be forced. Exits 1 if any file was set
+aside or put off, or if a record is damaged.
+
+A file is put off when something stands in the way: its file system is full, read-only or not mounted,
+or the user may not change it. Nothing is decided by that: the next `recover` tries again.";
+
+/// Arguments of `recover`.
+#[derive(Args, Debug)]
+pub struct RecoverArgs {
+    /// The pool
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+    pub pool: PathBuf,
+    /// Look and report; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Replay FILE although it was changed or replaced since the crash (may be given several
+    /// times); a path that several files had is not enough: '#12' names one by its number, which
+    /// the report says
+    #[arg(long, value_name = "FILE")]
+    pub force: Vec<PathBuf>,
+    /// Write what is set aside to this directory
+    #[arg(long, value_name = "DIR")]
+    pub export: Option<PathBuf>,
+    /// Forget what the pool holds for FILE, or '#12' (may be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub discard: Vec<PathBuf>,
+    /// Replay the log even where the page cache still has every byte, so that a sync would do
+    #[arg(long)]
+    pub replay: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub const DRAIN_EXAMPLES: &str = "\
+Examples:
+  holdfast drain --pool /mnt/pmem/db.pool && lvcreate --snapshot ...";
+
+/// Arguments of `drain`.
+#[derive(Args, Debug)]
+pub struct DrainArgs {
+    /// The pool [default: /dev/shm/holdfast-UID.pool]
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+    pub pool: Option<PathBuf>,
+}
+
+pub const FORMAT_EXAMPLES: &str = "\
+Examples:
+  holdfast format --pool /mnt/pmem/db.pool --size 4G
+  holdfast format --pool /dev/dax0.0
+  holdfast format --pool /dev/shm/test.pool --size 256M --volatile
+
+All space is allocated now, so that no write can ever find the pool's own file system full.";
+
+/// Arguments of `format`.
+#[derive(Args, Debug)]
+pub struct FormatArgs {
+    /// Where: a DAX device, a file on a DAX file system, or (with --volatile) a file on tmpfs
+    #[arg(long, value_name = "PATH")]
+    pub pool: PathBuf,
+    /// Size of the pool [default: all of a device, 256M for a file]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub size: Option<u64>,
+    /// Overwrite a pool although it holds records that are not yet in the files
+    #[arg(long)]
+    pub force: bool,
+    /// Accept media that survives a crash of the program but not a power cut
+    #[arg(long)]
+    pub volatile: bool,
+}
+
+pub const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  holdfast doctor
+  holdfast doctor --json
+  holdfast doctor -- redis-cli ping      inspects it, runs it once, says what would not be seen";
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A program to inspect and to run once under a throw-away pool
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+pub const DEMO_EXAMPLES: &str = "\
+Examples:
+  holdfast demo
+  holdfast demo --dir /srv/scratch --seconds 2
+
+Needs the sqlite3 shell (apt-get install sqlite3) and a directory on ext4, xfs or btrfs.";
+
+/// Arguments of `demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Directory for the test databases, on ext4, xfs or btrfs [default: ./target, else .]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Seconds per measurement
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub seconds: u64,
+}
+
+pub const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  holdfast completions bash > /etc/bash_completion.d/holdfast";
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+pub const MAN_EXAMPLES: &str = "\
+Examples:
+  holdfast man | man -l -
+  holdfast man --dir /usr/local/share/man/man1";
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Write one page per subcommand to this directory instead of printing the main page
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
