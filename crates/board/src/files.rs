@@ -15,8 +15,9 @@ pub const NO_SIZE: u64 = u64::MAX;
 
 const LOADED: u32 = 1;
 const WATCHED: u32 = 2;
+const TOUCHED: u32 = 4;
 /// The bits of [`FileRow`]'s flags above these hold a print of mode and owner.
-const FLAGS: u32 = LOADED | WATCHED;
+const FLAGS: u32 = LOADED | WATCHED | TOUCHED;
 
 /// One file.
 #[repr(C, align(128))]
@@ -37,7 +38,8 @@ pub struct FileRow {
     /// creation was noted in the ledger.
     recorded: AtomicU32,
     /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there
-    /// are no outsiders; above them the [`ownership_print`] that the keeper saw last, or 0.
+    /// are no outsiders, [`TOUCHED`] when a client has moved the time of change and nothing else
+    /// since somebody looked; above them the [`ownership_print`] that the keeper saw last, or 0.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,
@@ -193,6 +195,20 @@ impl FileRow {
     /// Notes whether they may.
     pub fn set_watched(&self, may: bool) {
         self.set_flag(WATCHED, may);
+    }
+
+    /// A client made a call that moved the time of change and nothing else.
+    pub fn note_touched(&self) {
+        self.set_flag(TOUCHED, true);
+    }
+
+    /// Whether one did since this was asked last.
+    pub fn take_touched(&self) -> bool {
+        let was_touched = self.flags.load(Ordering::SeqCst) & TOUCHED != 0;
+        if was_touched {
+            self.set_flag(TOUCHED, false);
+        }
+        was_touched
     }
 
     /// Notes mode and owner, by their [`ownership_print`]; 0: nobody knows them.

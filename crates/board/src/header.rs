@@ -4,8 +4,9 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::census::Roll;
+use crate::changing::Calls;
 use crate::habits::Habits;
-use crate::ledger::{LEDGER_ROWS, LedgerRow};
+use crate::ledger::{Epochs, LEDGER_ROWS, LedgerRow};
 use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
@@ -136,6 +137,8 @@ pub struct Header {
     /// 1 when the fence asks who is in an open of the library's; set by the keeper.
     pub asks_openers: Switch,
     passing: [PassingRow; PASSING_ROWS],
+    /// Calls under way that change what a journal has.
+    pub changing: Calls,
     /// What new files are for.
     pub habits: Habits,
     /// Files that must stay out of state Behind.
@@ -223,11 +226,30 @@ impl Header {
         self.passing.iter().for_each(|row| row.clear(client));
     }
 
-    /// Notes a change on every file system that had one: somebody died who may have made one.
-    pub fn note_all_ledgers(&self) {
-        self.ledgers_in_use().for_each(|(_, row)| {
-            row.note();
-        });
+    /// Notes a change on every file system that has a ledger: what is about to be made may be on
+    /// any.
+    pub fn note_all_ledgers(&self) -> Epochs {
+        let mut noted = Epochs::default();
+        for (row, epoch) in self.ledgers.iter().zip(&mut noted.0) {
+            *epoch = row.device().map(|_| row.note());
+        }
+        noted
+    }
+
+    /// Takes the notes back: what was made is noted by itself, or nothing was.
+    pub fn withdraw_from_ledgers(&self, noted: &Epochs) {
+        for (row, epoch) in self.ledgers.iter().zip(&noted.0) {
+            epoch.iter().for_each(|&epoch| row.hold(epoch));
+        }
+    }
+
+    /// A client ended. If it may have died in the midst of a call that changes what a journal has,
+    /// it may have changed something on any file system and not noted it.
+    pub fn end_changing(&self, client: u32) {
+        if self.changing.has(client) {
+            self.note_all_ledgers();
+            self.changing.clear(client);
+        }
     }
 
     /// Whether the keeper is alive: one load, no system call.

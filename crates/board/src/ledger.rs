@@ -33,6 +33,14 @@ const EPOCH: u64 = 1 << 32;
 /// Of so many times what a commit takes, one is for commits that serve one file alone.
 const REST: u64 = 64;
 
+/// A file system that makes changes durable file by file is had commit at most this often: it takes
+/// longer there than a sync, and what btrfs has committed between a file's sync and its rename it
+/// does not make durable with the next sync any more.
+const COMMIT_EVERY_NS: u64 = 1_000_000_000;
+/// Who syncs a new file has it commit then, and waits for that. When nobody does for so long, it is
+/// had commit beside the programs, which go on making changes meanwhile.
+const COMMIT_GRACE_NS: u64 = 100_000_000;
+
 /// When a change was noted: between which two commits of its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u32);
@@ -48,6 +56,10 @@ impl Epoch {
         u32::try_from(raw.checked_sub(1)?).ok().map(Self)
     }
 }
+
+/// When a change was noted on each of the file systems that have a row.
+#[derive(Default)]
+pub struct Epochs(pub(crate) [Option<Epoch>; LEDGER_ROWS]);
 
 /// How a file system makes changes durable; the keeper knows, as soon as it has a file there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +83,15 @@ pub struct LedgerRow {
     commits: AtomicU32,
     /// Managed files there.
     files: AtomicU32,
-    /// A sync was made really because changes are pending: the keeper had better commit.
-    is_wanted: AtomicU32,
+    /// 1 where a commit writes out no files, so that a sync may wait for it.
+    commits_quickly: AtomicU32,
+    /// Since when the keeper had better commit, in nanoseconds of the monotonic clock: a sync was
+    /// made really because changes are pending. 0: it need not.
+    wanted_ns: AtomicU64,
+    /// When it was had commit last, by the same clock.
+    committed_ns: AtomicU64,
+    /// Until when nobody waits for a commit, by the same clock.
+    put_off_ns: AtomicU64,
     /// Nanoseconds of the monotonic clock before which no commit is worth while that serves one
     /// file's first sync alone.
     quiet_until_ns: AtomicU64,
@@ -152,7 +171,7 @@ impl LedgerRow {
             0 => word,
             _ => (word / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | COMMITTING,
         });
-        self.is_wanted.store(0, Ordering::SeqCst);
+        self.wanted_ns.store(0, Ordering::SeqCst);
         !before.is_multiple_of(EPOCH)
     }
 
@@ -162,6 +181,41 @@ impl LedgerRow {
             let word = word & !COMMITTING;
             word + u64::from(!succeeded && word & PENDING != PENDING)
         });
+    }
+
+    /// Whether a file system which makes changes durable file by file is to commit now, if
+    /// something is pending there, before a slot holds a change.
+    pub fn is_due(&self) -> bool {
+        self.is_due_at(monotonic_ns())
+    }
+
+    /// As [`LedgerRow::is_due`], by a clock of the caller's.
+    pub fn is_due_at(&self, now_ns: u64) -> bool {
+        self.commits() == Commits::ByFile
+            && self.commits_quickly.load(Ordering::SeqCst) != 0
+            && now_ns >= self.next_commit_ns().max(self.put_off_ns.load(Ordering::SeqCst))
+    }
+
+    /// Who came for the commit that is due does not wait for it: it is made beside the programs.
+    pub fn put_off(&self, now_ns: u64) {
+        self.put_off_ns.store(now_ns.saturating_add(COMMIT_EVERY_NS), Ordering::SeqCst);
+    }
+
+    fn next_commit_ns(&self) -> u64 {
+        match self.committed_ns.load(Ordering::SeqCst) {
+            0 => 0,
+            before_ns => before_ns.saturating_add(COMMIT_EVERY_NS),
+        }
+    }
+
+    /// It was had commit, which ended at `now_ns`.
+    pub fn committed_at(&self, now_ns: u64) {
+        self.committed_ns.store(now_ns.max(1), Ordering::SeqCst);
+    }
+
+    /// Says whether a commit there writes out no files.
+    pub fn set_commits_quickly(&self, quickly: bool) {
+        self.commits_quickly.store(u32::from(quickly), Ordering::SeqCst);
     }
 
     /// Says how the file system makes changes durable.
@@ -181,7 +235,7 @@ impl LedgerRow {
 
     /// A commit was made, which took so long.
     pub fn rest(&self, took_ns: u64) {
-        self.rest_at(now_ns(), took_ns);
+        self.rest_at(monotonic_ns(), took_ns);
     }
 
     fn rest_at(&self, now_ns: u64, took_ns: u64) {
@@ -191,7 +245,7 @@ impl LedgerRow {
     /// Whether the last commit is so short a time ago that another one had better not serve one
     /// file's first sync alone.
     pub fn rests(&self) -> bool {
-        self.rests_at(now_ns())
+        self.rests_at(monotonic_ns())
     }
 
     fn rests_at(&self, now_ns: u64) -> bool {
@@ -200,12 +254,16 @@ impl LedgerRow {
 
     /// Asks the keeper for a commit when it has time.
     pub(crate) fn want(&self) {
-        self.is_wanted.store(1, Ordering::SeqCst);
+        let _ = self.wanted_ns.compare_exchange(0, monotonic_ns(), Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked for one.
-    pub fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::SeqCst) != 0
+    /// From when on, by the monotonic clock, the keeper is to have it commit by itself; `None`:
+    /// nobody asked, or nothing is pending.
+    pub fn wanted_from_ns(&self) -> Option<u64> {
+        let wanted_ns = self.wanted_ns.load(Ordering::SeqCst);
+        let quickly = self.commits_quickly.load(Ordering::SeqCst) != 0;
+        let from_ns = wanted_ns.max(self.next_commit_ns()) + if quickly { COMMIT_GRACE_NS } else { 0 };
+        (wanted_ns != 0 && !self.is_clean()).then_some(from_ns)
     }
 
     /// Changes the word; what it was before.
@@ -221,7 +279,7 @@ impl LedgerRow {
 }
 
 /// The monotonic clock.
-fn now_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -266,6 +324,36 @@ mod tests {
         assert!(row.rests_at(1000 + 10 * REST - 1) && !row.rests_at(1000 + 10 * REST));
         row.rest_at(u64::MAX - 1, u64::MAX);
         assert!(row.rests_at(u64::MAX - 1));
+    }
+
+    #[test]
+    fn a_commit_of_all_files_is_due_once_a_second() {
+        let row = LedgerRow::default();
+        row.set_commits(Commits::ByFile);
+        assert!(!row.is_due_at(5 * COMMIT_EVERY_NS));
+        row.set_commits_quickly(true);
+        assert!(row.is_due_at(0));
+        row.committed_at(1000);
+        assert!(!row.is_due_at(1000 + COMMIT_EVERY_NS - 1) && row.is_due_at(1000 + COMMIT_EVERY_NS));
+        row.put_off(2 * COMMIT_EVERY_NS);
+        assert!(!row.is_due_at(3 * COMMIT_EVERY_NS - 1) && row.is_due_at(3 * COMMIT_EVERY_NS));
+        row.set_commits(Commits::InOrder);
+        assert!(!row.is_due_at(u64::MAX));
+    }
+
+    #[test]
+    fn a_commit_is_wanted_for_what_is_pending() {
+        let row = LedgerRow::default();
+        row.want();
+        assert_eq!(row.wanted_from_ns(), None);
+        row.note();
+        assert!(row.wanted_from_ns().is_some());
+        let now_ns = monotonic_ns();
+        row.committed_at(now_ns);
+        assert_eq!(row.wanted_from_ns(), Some(now_ns + COMMIT_EVERY_NS));
+        assert!(row.begin());
+        row.end(false);
+        assert_eq!(row.wanted_from_ns(), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod board;
 mod census;
+mod changing;
 mod files;
 mod frames;
 mod habits;
@@ -38,12 +39,13 @@ mod took;
 
 pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
+pub use changing::{Calls, Change, Changing};
 pub use files::{FileRow, NO_SIZE, ownership_print};
 pub use frames::Frames;
 pub use habits::{Habits, kind_of};
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
-pub use ledger::{Commits, Epoch, LedgerRow};
+pub use ledger::{Commits, Epoch, Epochs, LedgerRow, monotonic_ns};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use openers::{Openers, Opening};

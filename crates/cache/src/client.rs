@@ -419,6 +419,22 @@ impl<N: Nvm> Client<N> {
         }
     }
 
+    /// A call is being made that moves a file's time of change and nothing else. What others did is
+    /// told by that time and by the same notices: so it is heard of before the call and behind it
+    /// ([`Client::hear_all`]).
+    pub fn note_touched(&self, file: FileRef) {
+        if self.is_current(file) {
+            self.row(file).note_touched();
+        }
+    }
+
+    /// The keeper has heard of that call.
+    pub fn end_touched(&self, file: FileRef) {
+        if self.is_current(file) {
+            self.row(file).take_touched();
+        }
+    }
+
     /// The ledger of a file's file system.
     #[inline]
     pub(crate) fn ledger(&self, row: &FileRow) -> Option<&LedgerRow> {

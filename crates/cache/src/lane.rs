@@ -430,7 +430,7 @@ impl<N: Nvm> Client<N> {
 
 /// The clocks that stamp files, in nanoseconds since 1970: the kernel uses the coarse one, and the
 /// other where somebody looked at the file since its last change. No system call.
-fn clock_ns(id: ClockId) -> u64 {
+pub(crate) fn clock_ns(id: ClockId) -> u64 {
     let now = rustix::time::clock_gettime(id);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -8,6 +8,7 @@
 
 mod ask;
 pub mod behind;
+mod changing;
 mod client;
 mod lane;
 mod names;

@@ -236,7 +236,7 @@ impl<N: Nvm> Client<N> {
         naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<(), Errno>, Errno> {
-        self.note_change(renaming.device);
+        let noted = self.note_change(renaming.device);
         for file in [renaming.named, renaming.target].into_iter().flatten() {
             self.settle_if_live(file, true)?;
         }
@@ -257,8 +257,11 @@ impl<N: Nvm> Client<N> {
             }
         }
         let done = raw(Replace::AsAsked);
-        if done.is_err() && naming == Naming::Told {
-            named.into_iter().flatten().for_each(|(file, _)| self.withdraw(file));
+        if done.is_err() {
+            if naming == Naming::Told {
+                named.into_iter().flatten().for_each(|(file, _)| self.withdraw(file));
+            }
+            noted.into_iter().for_each(|epoch| self.withdraw_change(renaming.device, epoch));
         }
         if done.is_ok() {
             let replaced = renaming.target.filter(|_| exchanged.is_none());

@@ -98,6 +98,7 @@ canaries! {
         NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
         CommitSkipped, "11", "pending changes count as committed without a commit";
         PendingIgnored, "10", "what is durable at once does not wait for what is pending";
+        CreationUnannounced, "10", "a file that open makes is noted only when it is made";
         UnlinkUnannounced, "4 (names)", "a removal is made without a durable intent";
         RemovalNotWithdrawn, "4 (names)", "a refused removal is not withdrawn";
         RemovalAssumed, "4 (names)", "a file's records are void once its removal is announced";
@@ -173,6 +174,7 @@ canaries! {
         ClockBelieved, "8 (recovery)", "recovery takes no notice of a clock that was set back";
         SupersededForgotten, "8 (recovery)", "old records are replayed over a later life of their file";
         SetAsideUnsaid, "8 (recovery)", "a program is started while files are set aside";
+        DeathUnnoted, "10", "a process that dies in the midst of a change leaves nothing pending";
         MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
         FixedManaged, "8 (recovery)", "files that nobody may write to in place are managed";
         AllMeant, "8 (recovery)", "a path that a person names means every file that had it";

@@ -162,6 +162,11 @@ pub trait Disk {
         self.clock().now_ns / 1_000_000_000
     }
 
+    /// The monotonic clock, in nanoseconds.
+    fn monotonic_ns(&self) -> u64 {
+        holdfast_board::monotonic_ns()
+    }
+
     /// Names this boot of the machine.
     fn boot(&self) -> [u8; 16];
 
@@ -268,6 +273,11 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// earlier ones of others. When it cannot be told, the answer is no. Not for what was only
     /// found.
     fn orders_names(&self) -> bool;
+
+    /// Whether [`DiskFile::commit`] writes out no files, where names are not in order.
+    fn commits_quickly(&self) -> bool {
+        false
+    }
 
     /// Has the file system of an open directory, or of an open file if there is none, commit, so
     /// that every change of a name, a size or an attribute that was made there before is durable.

@@ -516,6 +516,10 @@ impl DiskFile for OsFile {
         }
     }
 
+    fn commits_quickly(&self) -> bool {
+        matches!(identity::file_system(self), Ok((_, FsKind::Btrfs)))
+    }
+
     fn commit(&self) -> io::Result<()> {
         super::commit::commit(self.file.as_fd(), self.orders_names())
     }

@@ -50,10 +50,15 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
             return;
         };
+        // What somebody is making just now was perhaps announced before there was this ledger.
+        let is_making = self.board.header().changing.is_making();
         if self.commit_beside(directory, device).is_ok_and(|order| order == Order::Pending) {
             let _turn = locked(&self.committing);
             ledger.begin();
             ledger.end(true);
+        }
+        if is_making {
+            ledger.note();
         }
     }
 
@@ -72,7 +77,35 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if on(Canary::PendingIgnored) {
             return Ok(Order::Kept);
         }
-        self.commit_beside(directory, device)
+        if self.commit_beside(directory, device)? == Order::Pending {
+            return self.commit_due(directory, device);
+        }
+        Ok(Order::Kept)
+    }
+
+    /// Has a file system commit that makes changes durable file by file, if that is to be done once
+    /// a second anyway and the time has come: a program that makes and removes a file again and
+    /// again waits meanwhile, and so leaves nothing pending behind.
+    fn commit_due(&self, directory: &Path, device: u64) -> io::Result<Order> {
+        let is_due = || self.ledger(device).is_some_and(|row| row.is_due_at(self.disk.monotonic_ns()));
+        if !is_due() {
+            return Ok(Order::Pending);
+        }
+        let open = self.disk.open(directory)?;
+        self.commit_file_system(device, &open, is_due).map(|is_done| match is_done {
+            true => Order::Kept,
+            false => Order::Pending,
+        })
+    }
+
+    /// A file that came for that commit cannot be held by its slot: what is committed between its
+    /// sync and its rename would be lost for the next sync of another file, so it is left alone.
+    pub(super) fn put_off_commit(&self, device: u64) {
+        let is_due = |row: &&LedgerRow| !row.is_clean() && row.is_due_at(self.disk.monotonic_ns());
+        if let Some(ledger) = self.ledger(device).filter(is_due) {
+            ledger.put_off(self.disk.monotonic_ns());
+            self.board.header().want_commit(ledger);
+        }
     }
 
     /// Whether nothing is pending on a file system.
@@ -89,7 +122,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Whether a request would have to wait for a commit: somebody's changes are pending where they
     /// are made durable in order.
     pub fn has_pending(&self, noted: Option<Epoch>) -> bool {
-        let is_pending = |row: &LedgerRow| row.commits() != Commits::ByFile && !row.is_clean_but(noted);
+        let commits = |row: &LedgerRow| row.commits() != Commits::ByFile || row.is_due();
+        let is_pending = |row: &LedgerRow| !row.is_clean_but(noted) && commits(row);
         self.board.header().ledgers_in_use().any(|(_, row)| is_pending(row))
     }
 
@@ -105,7 +139,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             return Ok(Order::Pending);
         }
-        self.commit_file_system(device, &open).map(|()| Order::Kept)
+        self.commit_file_system(device, &open, || true).map(|_| Order::Kept)
     }
 
     /// Whether the file system of an open directory makes changes durable in order.
@@ -116,33 +150,43 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let in_order = directory.orders_names();
         if let Some(ledger) = self.ledger(device) {
+            ledger.set_commits_quickly(directory.commits_quickly());
             ledger.set_commits(if in_order { Commits::InOrder } else { Commits::ByFile });
         }
         in_order
     }
 
-    /// Has the file system of an open directory commit. One at a time: two would not know what the
-    /// other covers.
-    fn commit_file_system(&self, device: u64, directory: &D::File) -> io::Result<()> {
+    /// Has the file system of an open directory commit, if it is to (`wants`) when its turn has
+    /// come; false if not. One at a time: two would not know what the other covers.
+    fn commit_file_system(
+        &self,
+        device: u64,
+        directory: &D::File,
+        wants: impl Fn() -> bool,
+    ) -> io::Result<bool> {
         let _turn = locked(&self.committing);
         let Some(ledger) = self.ledger(device) else {
             // Nobody counts: everything may be pending.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            return directory.commit();
+            return directory.commit().map(|()| true);
         };
+        if !ledger.is_clean() && !wants() {
+            return Ok(false);
+        }
         if !ledger.begin() {
             // Somebody else's, for which we waited, covered it.
-            return Ok(());
+            return Ok(true);
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { directory.commit() };
         ledger.end(committed.is_ok());
         ledger.rest(begun.elapsed().as_nanos() as u64);
+        ledger.committed_at(self.disk.monotonic_ns());
         if let Err(error) = &committed {
             self.events.trouble(format!("a file system cannot commit: {error}"));
         }
-        committed
+        committed.map(|()| true)
     }
 
     /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is
@@ -170,7 +214,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let opens = &self.board.files()[file.slot as usize].client_opens;
         match file.description(opens) {
             Ok(description) if self.learns_order(file.dev, &description) => {
-                self.commit_file_system(file.dev, &description)
+                self.commit_file_system(file.dev, &description, || true).map(|_| ())
             }
             Ok(_) => Err(io::ErrorKind::Unsupported.into()),
             Err(_) => Err(failure),
@@ -190,26 +234,35 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Whether a program's sync had to go around what is pending.
     pub fn wants_commit(&self) -> bool {
-        self.board.header().ledgers_in_use().any(|(_, row)| row.is_wanted() && !row.is_clean())
+        self.next_commit_ns().is_some()
+    }
+
+    /// From when on, by the monotonic clock, that is to be committed.
+    pub fn next_commit_ns(&self) -> Option<u64> {
+        self.board.header().ledgers_in_use().filter_map(|(_, row)| row.wanted_from_ns()).min()
     }
 
     /// Commits, where changes are made durable file by file, what programs' syncs had to go around:
-    /// until then each of their syncs is the kernel's.
+    /// until then each of their syncs is the kernel's. Where nobody did so for a second.
     pub fn commit_wanted(&self) {
-        let wanted: Vec<u64> = self
-            .board
-            .header()
-            .ledgers_in_use()
-            .filter(|(_, row)| row.is_wanted() && !row.is_clean())
-            .map(|(device, _)| device)
-            .collect();
+        let now_ns = self.disk.monotonic_ns();
+        let is_wanted = |row: &LedgerRow| row.wanted_from_ns().is_some_and(|from_ns| from_ns <= now_ns);
+        let ledgers = self.board.header().ledgers_in_use();
+        let wanted: Vec<u64> = ledgers.filter(|(_, row)| is_wanted(row)).map(|(device, _)| device).collect();
         for device in wanted {
+            let mut is_tried = false;
             for directory in self.directories_on(device) {
                 let open = self.disk.open(&directory).ok();
                 let open = open.filter(|open| open.stat().is_ok_and(|stat| stat.dev == device));
-                if open.is_some_and(|open| self.commit_file_system(device, &open).is_ok()) {
+                let wants = || self.ledger(device).is_some_and(is_wanted);
+                is_tried = open.is_some_and(|open| self.commit_file_system(device, &open, wants).is_ok());
+                if is_tried {
                     break;
                 }
+            }
+            if let Some(ledger) = self.ledger(device).filter(|_| !is_tried) {
+                // Nor is there a way a moment later.
+                ledger.committed_at(now_ns);
             }
         }
     }

@@ -10,8 +10,9 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use holdfast_board::{FileState, LedgerRow, NO_SIZE, Way, ownership_print};
+use holdfast_board::{FileState, LedgerRow, NO_SIZE, Way, ownership_print, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_REMOVED, MARK_VOID};
@@ -24,6 +25,11 @@ pub(super) const GONE: u64 = MARK_VOID | MARK_REMOVED;
 
 /// A write has the time of the clock before its call, and the file that of a moment within it.
 const CALL_NS_MAX: u64 = 20_000_000;
+
+/// How often a look is repeated that met a client in the midst of a change of its own, and after
+/// how long each time. A client that stands still there longer counts as nobody.
+const LOOKS_MAX: u32 = 8;
+const LOOK_PAUSE: Duration = Duration::from_micros(50);
 
 /// What is to be heard of a file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,6 +113,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// nobody; whether something else is to be done, which is [`Durable::look`]'s.
     pub fn hear(&self, file: &ManagedFile<D::File>, tale: Tale) -> bool {
         let row = &self.board.files()[file.slot as usize];
+        self.await_rest(file);
         // Who gives its slot back meanwhile waits for this: no mark is another file's.
         let _slot = locked(&file.expiring);
         if !self.is_looked_at(file) || !row.state().is_absorbed() {
@@ -119,13 +126,24 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             }
             return true;
         }
-        let is_told = self.seems_set(file, &stat) || tale.of_attributes;
+        let is_told = self.seems_set(file, &stat) || tale.of_attributes && !row.take_touched();
         self.look_at_attributes(file, &stat, is_told && !on(Canary::AttributesUnheard));
         let is_moved = tale.of_name && self.moved_to(file).is_some();
         if is_moved && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
         }
         is_moved || tale.of_content && self.hear_cut(file)
+    }
+
+    /// Waits until no client is in the midst of removing a file or changing its attributes, if it
+    /// comes to the end of that soon.
+    fn await_rest(&self, file: &ManagedFile<D::File>) {
+        for _ in 1..LOOKS_MAX {
+            if !self.board.header().changing.is_changing(file.ino) {
+                return;
+            }
+            pause(LOOK_PAUSE);
+        }
     }
 
     /// Whether a file has other attributes or links since the log stands for it, by its times and
@@ -152,7 +170,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // A client's rename moves the one time alone, and a write before it was made since the last
         // look. A link that it made is pending anyway.
         let is_written = modified_ns == modified_before_ns || (before_ns..changed_ns).contains(&modified_ns);
-        let is_set = changed_ns != modified_ns && !(is_renamed && is_written);
+        let row = &self.board.files()[file.slot as usize];
+        let is_clients = || is_renamed || row.take_touched();
+        let is_set = changed_ns != modified_ns && !(is_written && is_clients());
         is_known && (is_set || links != links_before)
     }
 
@@ -209,7 +229,31 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.look_at_attributes(file, &stat, false);
         }
         let is_unsettled = file.meta().seen.is_unsettled && row.state() == FileState::Through;
-        is_removed || is_unsettled || self.seems_cut(file, &stat)
+        let is_cut = || match row.state() {
+            FileState::Through => self.seems_cut_by_others(file),
+            _ => self.seems_cut(file, &stat),
+        };
+        is_removed || is_unsettled || is_cut()
+    }
+
+    /// Whether the kernel has another size than the clients left, as far as can be told while they
+    /// change it. Whoever keeps the writers out to know it for certain makes a client's sync real
+    /// that comes meanwhile, so what is a client's own is found out without that.
+    fn seems_cut_by_others(&self, file: &ManagedFile<D::File>) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        for _ in 0..LOOKS_MAX {
+            let known = row.size_hint.load(Ordering::SeqCst);
+            let Ok(stat) = file.held().stat() else { return false };
+            // Who makes it longer holds the cursor until the size is told.
+            if !row.seems_touched(stat.size, stat.links) {
+                return false;
+            }
+            if !row.is_exclusive() && row.size_hint.load(Ordering::SeqCst) == known {
+                return true;
+            }
+            pause(LOOK_PAUSE);
+        }
+        true
     }
 
     /// With its writers kept out nothing that is seen is under way.

@@ -35,8 +35,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         self.board.header().clear_passing(client);
         self.withdraw_announced(client);
+        if on(Canary::DeathUnnoted) {
+            self.board.header().changing.clear(client);
+        }
         // It may have changed names and died before it counted that.
-        self.board.header().note_all_ledgers();
+        self.board.header().end_changing(client);
         self.board.free_cells(client);
     }
 

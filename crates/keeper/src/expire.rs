@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, SegmentState, wait};
+use holdfast_board::{FileState, SegmentState, monotonic_ns, wait};
 use holdfast_canary::{Canary, on};
 
 use crate::ages::{Dirty, Due};
@@ -24,10 +24,6 @@ const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
 /// How often it is seen whether files may be in state Behind, while something is dirty.
 const REVIEW: Duration = Duration::from_secs(1);
-/// A file system that makes changes durable file by file is had commit at most this often: it takes
-/// longer there than a sync, and what btrfs has committed between a file's sync and its rename it
-/// does not make durable with the next sync any more.
-const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
@@ -47,7 +43,6 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         segment_ns: 0,
         sealed_left: 0,
         reviewed: Instant::now(),
-        committed: None,
         removed_look: (Instant::now(), REMOVED_LOOK),
         graves_since: None,
     };
@@ -75,8 +70,6 @@ struct Expirer<'a> {
     sealed_left: u64,
     /// When it was last seen whether files may be in state Behind.
     reviewed: Instant,
-    /// When a file system was last had commit what programs' syncs had to go around.
-    committed: Option<Instant>,
     /// When to look for removed files next, and how long to wait then.
     removed_look: (Instant, Duration),
     /// Slots of removed files have waited for their directories since then.
@@ -110,10 +103,7 @@ impl Expirer<'_> {
                 keeper.durable.release_removed();
                 continue;
             }
-            if keeper.durable.wants_commit() && self.committed.is_none_or(|at| at.elapsed() >= COMMIT_EVERY) {
-                keeper.durable.commit_wanted();
-                self.committed = Some(Instant::now());
-            }
+            keeper.durable.commit_wanted();
             let removals = self.let_go_removed();
             if !self.anything_dirty() {
                 was_dirty = false;
@@ -135,7 +125,11 @@ impl Expirer<'_> {
             if !due.is_empty() || graves_at.is_some_and(|at| at <= now) {
                 return Round::Some(due);
             }
-            let next = [Some(next), removals, graves_at].into_iter().flatten().min().unwrap_or(next);
+            let commit_ns = keeper.durable.next_commit_ns();
+            let commit_at =
+                commit_ns.map(|at_ns| now + Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
+            let next =
+                [Some(next), removals, graves_at, commit_at].into_iter().flatten().min().unwrap_or(next);
             if now >= self.reviewed + REVIEW {
                 self.reviewed = now;
                 keeper.durable.review_behind();

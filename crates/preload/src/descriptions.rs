@@ -220,6 +220,11 @@ impl Description {
         self.path_changes.store(PATH_CHANGES.load(Ordering::SeqCst), Ordering::Relaxed);
     }
 
+    /// The file is as new as before, though this process moved its time of change.
+    pub fn renew_birth(&self, stat: &Stat) {
+        self.born_ns.store(stat.changed_ns, Ordering::Relaxed);
+    }
+
     /// Remembers the kind of the name of a file that this open created.
     pub fn remember_kind(&self, kind: u64) {
         self.kind.store(kind, Ordering::Relaxed);

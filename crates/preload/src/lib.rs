@@ -9,6 +9,7 @@
 #![allow(unsafe_code)] // A symbol for the linker.
 
 mod behind;
+mod changing;
 mod critical;
 mod descriptions;
 mod fds;

@@ -79,6 +79,26 @@ pub fn note_change(fd: c_int) {
     note_pending(fd);
 }
 
+/// Makes a call that may set the attributes of the file behind `fd`, if that is new and nothing but
+/// that is done to it: then it stays as new as it was, and its slot is going to have what it is
+/// when its first change is logged. `None`: it is not new.
+pub fn as_born(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+    let client = process::client().filter(|client| !client.logs_on_sync())?;
+    let Row::Described(description) = fds::look(fd) else { return None };
+    let before = raw::fstat(fd).ok()?;
+    let is_new = description.state() == State::Pending(Origin::Created) && description.is_as_born(&before);
+    if !is_new || client.find(before.dev, before.ino).is_some() {
+        return None;
+    }
+    let result = call();
+    if let Ok(after) = raw::fstat(fd)
+        && (after.size, after.times.modified) == (before.size, before.times.modified)
+    {
+        description.renew_birth(&after);
+    }
+    Some(result)
+}
+
 /// The journal has something of the file behind `fd` that no record holds.
 pub fn note_pending(fd: c_int) {
     if let Some(client) = process::client()

@@ -158,7 +158,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 18] = [
+const DIRECTED: [(&[Op], Spread); 20] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of
@@ -229,6 +229,9 @@ const DIRECTED: [(&[Op], Spread); 18] = [
     ),
     // Two writers of the same bytes; neither makes the file longer.
     (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40)], Spread::Other(1, Op::Put(A, 20, 20))),
+    // A file that is being made, and a change beside it that a slot holds.
+    (&[Op::Put(A, 0, 40), Op::Create(B)], Spread::Other(0, Op::Rename(A, b'c'))),
+    (&[Op::Put(A, 0, 40), Op::Create(B)], Spread::Other(0, Op::Unlink(A))),
     // A watched directory, and a new file in it that has no record yet.
     (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Put(B, 0, 40)], Spread::Other(0, Op::SyncDirectory)),
     // The keeper's round, and a write in the middle of it.

@@ -23,6 +23,11 @@ use keeper::{
 };
 use naming::{rename, sync_directory, unlink};
 
+/// As which a client knows its thread.
+fn thread_key(thread: u8) -> u64 {
+    u64::from(thread) + 1
+}
+
 const ENOSPC: Errno = Errno(28);
 /// How often an operation begins anew when its slot went to another file meanwhile.
 const STALE_MAX: usize = 8;
@@ -44,10 +49,10 @@ pub(crate) fn is_possible(op: Op) -> bool {
 /// Does it.
 pub(crate) fn perform(thread: u8, op: Op) {
     match op {
-        Op::Create(name) => create(name),
+        Op::Create(name) => create(thread, name),
         Op::Put(name, at, bytes) => {
             if file_at(name).is_none() {
-                create(name);
+                create(thread, name);
             }
             write(thread, name, Some(at), bytes, bytes);
         }

@@ -2,11 +2,12 @@
 //! keeps out.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use holdfast_board::{Board, FileState, Plan, SegmentState};
+use holdfast_board::{Board, Change, FileState, Plan, SegmentState};
 use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_pool::Identity;
@@ -519,4 +520,51 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     assert_eq!(board.files()[bench.place.slot as usize].size_hint.load(Ordering::SeqCst), 10_000);
     assert_eq!(contents(&bench.file).len(), 0);
     assert_eq!(bench.client.hidden_size(bench.place), Some(10_000));
+}
+
+#[test]
+fn who_dies_in_the_midst_of_a_change_leaves_something_pending() {
+    let bench = bench("dies-amid");
+    let header = bench.durable.board.header();
+    let device = bench.file.metadata().unwrap().dev();
+    let ledger = || header.ledger(device).unwrap();
+    ledger().begin();
+    ledger().end(true);
+    header.changing.begin(9, 1, Change::Any).end();
+    bench.durable.repair(9);
+    assert!(ledger().is_clean(), "it made none, or noted it");
+    let amid = header.changing.begin(9, 1, Change::Any);
+    bench.durable.repair(8);
+    assert!(ledger().is_clean(), "somebody else died");
+    bench.durable.repair(9);
+    assert!(!ledger().is_clean(), "it may have made one");
+    drop(amid);
+    assert!(ledger().begin());
+    ledger().end(true);
+    bench.durable.repair(9);
+    assert!(ledger().is_clean(), "it died once");
+}
+
+#[test]
+fn what_is_being_made_while_a_ledger_begins_is_pending() {
+    let bench = bench("made-amid");
+    let header = bench.durable.board.header();
+    let client = &bench.client;
+    // Before there is a ledger a note says nothing.
+    let ((), noted) = client.making(1, || {
+        header.enter_ledger(77);
+        ((), None)
+    });
+    assert_eq!(noted, None);
+    let ledger = header.ledger(77).unwrap();
+    assert!(ledger.begin());
+    ledger.end(true);
+    let ((), noted) = client.making(1, || {
+        assert!(!ledger.is_clean(), "it may be there by now");
+        ((), Some(77))
+    });
+    assert!(noted.is_some() && ledger.is_clean_but(noted), "noted once, by itself");
+    ledger.hold(noted.unwrap());
+    client.making(1, || ((), None));
+    assert!(ledger.is_clean(), "nothing was made");
 }

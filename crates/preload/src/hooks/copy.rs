@@ -6,11 +6,14 @@
 
 use core::ffi::{c_int, c_uint, c_ulong};
 
+use holdfast_board::Change;
 use holdfast_cache::Reason;
 use libc::{msghdr, off_t, size_t, ssize_t};
 
 use super::room::with_room;
 use super::streams::original;
+use crate::changing::amid;
+use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
 use crate::{behind, critical, memory, patch, process, unsynced};
@@ -30,7 +33,13 @@ fn around_once(fd: c_int, kernel: &impl Fn() -> isize) -> isize {
         }
         result
     };
-    if let Some(result) = unsynced::pass(fd, kernel) {
+    // What is no file may wait for whoever is at its other end.
+    let is_file = matches!(fds::look(fd), Row::Described(_));
+    if is_file { amid(Change::Any, || around_noted(fd, kernel)) } else { around_noted(fd, kernel) }
+}
+
+fn around_noted(fd: c_int, kernel: impl Fn() -> isize) -> isize {
+    if let Some(result) = unsynced::pass(fd, &kernel) {
         return result;
     }
     match target::of_other(fd) {
@@ -230,12 +239,15 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
             behind::show(fd);
             // What was looked at.
             let argument = if is_read { own } else { argument };
-            // SAFETY: our own structure, or an address that the kernel checks.
-            let result = unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
-            match target::of_other(fd) {
-                Target::Managed(handle) => handle.client.note_attributes(handle.file),
-                _ => unsynced::note_change(fd),
-            }
+            let result = amid(Change::Any, || {
+                // SAFETY: our own structure, or an address that the kernel checks.
+                let result = unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
+                match target::of_other(fd) {
+                    Target::Managed(handle) => handle.client.note_attributes(handle.file),
+                    _ => unsynced::note_change(fd),
+                }
+                result
+            });
             give(result) as c_int
         }
         // Programs ask whether a file can do something; one that cannot stays in the log.

@@ -6,14 +6,17 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
+use holdfast_board::Change;
+use holdfast_cache::{Client, FileRef};
 use holdfast_canary::{Canary, on};
 use libc::{size_t, timespec, timeval, utimbuf};
 
 use super::streams::original;
+use crate::changing::{amid, changing};
 use crate::patch::{self, FCHMODAT};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, descriptions, fds, memory, process, unsynced};
+use crate::{behind, critical, descriptions, fds, memory, process, unsynced};
 
 type Name = *const c_char;
 
@@ -43,24 +46,52 @@ fn note_fd(fd: c_int, result: isize) -> c_int {
 /// Mode or owner of a descriptor's file: sqlite3 run by root gives every journal the owner it has
 /// anyway, which changes nothing that a sync would have to make durable.
 fn change_owner(fd: c_int, kernel: impl Fn() -> isize) -> c_int {
-    if process::client().is_none() {
-        return give_int(kernel());
-    }
-    fds::hold(fd, || change_owner_once(fd, &kernel))
+    let Some(client) = process::client() else { return give_int(kernel()) };
+    fds::hold(fd, || change_owner_held(client, fd, &kernel))
 }
 
-fn change_owner_once(fd: c_int, kernel: &impl Fn() -> isize) -> c_int {
-    let managed = target::of_other(fd);
-    let before = raw::fstat(fd).map(|stat| stat.ownership);
-    let result = kernel();
-    if result >= 0 && (before.is_err() || raw::fstat(fd).map(|stat| stat.ownership) != before) {
-        match managed {
-            Target::Managed(handle) => handle.client.note_attributes(handle.file),
-            // Of a new file its slot is going to have them.
-            _ => unsynced::note_pending(fd),
-        }
+fn change_owner_held(client: &Client, fd: c_int, kernel: &impl Fn() -> isize) -> c_int {
+    if let Some(result) = unsynced::as_born(fd, || change_owner_once(client, fd, None, kernel)) {
+        return give_int(result);
     }
-    give_int(result)
+    match target::of_other(fd) {
+        Target::Managed(handle) => {
+            // A dead keeper is for whoever syncs to tell of.
+            let hear = || critical::section(|| handle.client.hear_all(handle.file).unwrap_or(()));
+            hear();
+            let result = change_owner_once(client, fd, Some(handle.file), kernel);
+            hear();
+            handle.client.end_touched(handle.file);
+            give_int(result)
+        }
+        _ => give_int(change_owner_once(client, fd, None, kernel)),
+    }
+}
+
+fn change_owner_once(
+    client: &Client,
+    fd: c_int,
+    managed: Option<FileRef>,
+    kernel: &impl Fn() -> isize,
+) -> isize {
+    let before = raw::fstat(fd);
+    let change = before.map_or(Change::Any, |stat| Change::File(stat.ino));
+    changing(client, change, || {
+        let result = kernel();
+        if result < 0 {
+            return result;
+        }
+        let was = before.map(|stat| stat.ownership);
+        let is_changed = was.is_err() || raw::fstat(fd).map(|stat| stat.ownership) != was;
+        match managed {
+            Some(file) if is_changed => client.note_attributes(file),
+            Some(file) => client.note_touched(file),
+            // Of a new file its slot is going to have them.
+            None if is_changed => unsynced::note_pending(fd),
+            None => {}
+        }
+        result
+    })
 }
 
 /// The kernel's answer for descriptors of a path alone, whose file musl reaches by its path in
@@ -123,10 +154,10 @@ unsafe fn note_path(dirfd: c_int, path: Name, flags: c_int, result: isize) -> c_
 pub unsafe fn note_at(number: i64, [a, b, c, d, e, f]: [usize; 6], flags: c_int) -> c_int {
     let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH);
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe {
+    amid(Change::Any, || unsafe {
         let result = raw::call6(number, a, b, c, d, e, f);
         note_path(a as c_int, b as Name, follows, result)
-    }
+    })
 }
 
 /// Defines hooks that make one system call and note the file behind their first argument, a
@@ -137,7 +168,8 @@ macro_rules! noted {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
-            fds::hold(fd, || note_fd(fd, unsafe { call!($number, fd, $($argument),*) }))
+            let once = || note_fd(fd, unsafe { call!($number, fd, $($argument),*) });
+            fds::hold(fd, || amid(Change::Any, once))
         }
     )*};
     ($(path($flags:expr) $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
@@ -145,11 +177,11 @@ macro_rules! noted {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(path: Name, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
-            unsafe {
+            amid(Change::Any, || unsafe {
                 // Bytes that reach the kernel later would change the times again.
                 let result = behind::set_times_of(HERE, path, $flags, || call!($number, path, $($argument),*));
                 note_path(HERE, path, $flags, result)
-            }
+            })
         }
     )*};
 }
@@ -190,13 +222,13 @@ macro_rules! attributes {
             flags: c_int,
         ) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
-            unsafe {
+            amid(Change::Any, || unsafe {
                 if is_lost_by_writes(name) {
                     $show($subject);
                 }
                 let result = call!($number, $subject, name, value, bytes, flags);
                 $note($subject, result)
-            }
+            })
         }
     )*};
 }
@@ -251,34 +283,34 @@ pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint,
     let address = FCHMODAT.address();
     if flags == 0 || address == 0 {
         // SAFETY: the program's own call; the kernel checks its addresses.
-        return unsafe {
+        return amid(Change::Any, || unsafe {
             let result = call!(libc::SYS_fchmodat, dirfd, path, mode);
             note_path(dirfd, path, 0, result)
-        };
+        });
     }
     type Function = unsafe extern "C" fn(c_int, Name, c_uint, c_int) -> c_int;
     // SAFETY: libc's function of this name has this shape; the program's own call.
-    unsafe {
+    amid(Change::Any, || unsafe {
         let original: Function = core::mem::transmute(address);
         let result = original(dirfd, path, mode, flags);
         if result == 0 {
             note_path(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW, 0);
         }
         result
-    }
+    })
 }
 
 /// The system call `fchmodat2`, which has no function in libc.
 pub(super) unsafe fn fchmodat2(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe {
+    amid(Change::Any, || unsafe {
         let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH);
         if wants_bytes_shown(mode) {
             behind::show_path(dirfd, path, follows);
         }
         let result = call!(452, dirfd, path, mode, flags);
         note_path(dirfd, path, follows, result)
-    }
+    })
 }
 
 /// `fchownat`.
@@ -291,15 +323,15 @@ pub unsafe extern "C-unwind" fn fchownat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe {
+    amid(Change::Any, || unsafe {
         let result = call!(libc::SYS_fchownat, dirfd, path, owner, group, flags);
         note_path(dirfd, path, flags, result)
-    }
+    })
 }
 
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
-    unsafe {
+    amid(Change::Any, || unsafe {
         let set = || call!(libc::SYS_utimensat, dirfd, path, times, flags);
         if path.is_null() {
             return fds::hold(dirfd, || {
@@ -310,7 +342,7 @@ pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec,
         let drains = !on(Canary::TimesUndrained);
         let result = if drains { behind::set_times_of(dirfd, path, flags, set) } else { set() };
         note_path(dirfd, path, flags, result)
-    }
+    })
 }
 
 /// `utimensat`.

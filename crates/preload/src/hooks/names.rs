@@ -4,14 +4,14 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use holdfast_board::kind_of;
+use holdfast_board::{Change, kind_of};
 use holdfast_cache::{Client, Errno, FileRef, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
 use super::room::{self, with_room};
+use crate::changing::changing;
 use crate::raw::{self, call, give_int};
-use crate::target;
-use crate::{critical, process};
+use crate::{process, target};
 
 type Name = *const c_char;
 
@@ -21,6 +21,7 @@ const HERE: c_int = libc::AT_FDCWD;
 #[derive(Clone, Copy)]
 struct Found {
     device: u64,
+    ino: u64,
     file: Option<FileRef>,
     regular: bool,
     bytes: u64,
@@ -31,7 +32,7 @@ unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Optio
     let stat = unsafe { raw::fstatat(dirfd, path, flags) }.ok()?;
     let seen = if stat.regular { client.find(stat.dev, stat.ino) } else { None };
     let file = seen.map(|seen| seen.file);
-    Some(Found { device: stat.dev, file, regular: stat.regular, bytes: stat.size })
+    Some(Found { device: stat.dev, ino: stat.ino, file, regular: stat.regular, bytes: stat.size })
 }
 
 fn refuse(errno: Errno) -> isize {
@@ -51,32 +52,37 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
     let Some(client) = process::client() else { return kernel() };
     // SAFETY: the program's path.
     let found = unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) };
+    let change =
+        found.filter(|found| found.file.is_some()).map_or(Change::Any, |found| Change::File(found.ino));
+    // SAFETY: the program's path.
+    let (result, freed_bytes) =
+        changing(client, change, || unsafe { unlink_once(client, dirfd, path, found, kernel) });
+    freed_bytes.into_iter().for_each(room::note_removed);
+    result
+}
+
+/// Removes a name; how many bytes that will free, if it was announced.
+unsafe fn unlink_once(
+    client: &Client,
+    dirfd: c_int,
+    path: Name,
+    found: Option<Found>,
+    kernel: impl FnOnce() -> isize,
+) -> (isize, Option<u64>) {
     let Some(file) = found.and_then(|found| found.file) else {
-        count(client, found);
-        let result = kernel();
-        if result == 0 {
-            count(client, found);
-        }
-        return result;
+        return (noted(client, found.map(|found| found.device), kernel), None);
     };
     // SAFETY: the kernel has just read the path.
     let path = unsafe { raw::path(path) };
-    let removal = match critical::section(|| client.unlinking(file, dirfd, path)) {
+    let removal = match client.unlinking(file, dirfd, path) {
         Ok(removal) => removal,
-        Err(errno) => return refuse(errno),
+        Err(errno) => return (refuse(errno), None),
     };
-    if removal == Removal::Counted {
-        count(client, found);
-    }
-    let result = kernel();
-    if result == 0 && removal == Removal::Counted {
-        count(client, found);
-    }
-    critical::section(|| client.unlinked(file, removal, result == 0));
-    if let (Removal::Held, 0, Some(found)) = (removal, result, found) {
-        room::note_removed(found.bytes);
-    }
-    result
+    let counted = found.filter(|_| removal == Removal::Counted);
+    let result = noted(client, counted.map(|found| found.device), kernel);
+    client.unlinked(file, removal, result == 0);
+    let is_announced = (removal, result) == (Removal::Held, 0);
+    (result, found.filter(|_| is_announced).map(|found| found.bytes))
 }
 
 /// `unlink`.
@@ -152,17 +158,19 @@ unsafe fn device_of_directory(dirfd: c_int, path: Name) -> Option<u64> {
 /// Makes something at a name by the kernel's call.
 unsafe fn make(dirfd: c_int, path: Name, kernel: impl Fn() -> isize) -> c_int {
     let Some(client) = process::client() else { return give_int(kernel()) };
-    let kernel = || with_room(&kernel);
-    if on(Canary::MadeUnannounced) {
-        let result = kernel();
-        if result == 0 {
-            // SAFETY: the kernel has read the path.
-            count(client, unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) });
+    let make_once = || {
+        if on(Canary::MadeUnannounced) {
+            let result = kernel();
+            if result == 0 {
+                // SAFETY: the kernel has read the path.
+                count(client, unsafe { find(client, dirfd, path, libc::AT_SYMLINK_NOFOLLOW) });
+            }
+            return result;
         }
-        return give_int(result);
-    }
-    // SAFETY: the program's path.
-    give_int(noted(client, unsafe { device_of_directory(dirfd, path) }, kernel))
+        // SAFETY: the program's path.
+        noted(client, unsafe { device_of_directory(dirfd, path) }, &kernel)
+    };
+    give_int(with_room(|| changing(client, Change::Any, make_once)))
 }
 
 /// `mkdirat`.
@@ -267,15 +275,35 @@ unsafe fn rename_at(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
 }
 
 unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
+    let Some(client) = process::client() else {
+        // SAFETY: the program's call; the kernel checks the addresses.
+        return unsafe { kernel_rename(old_dirfd, old, new_dirfd, new, flags) };
+    };
+    // SAFETY: the program's paths.
+    changing(client, Change::Any, || unsafe { rename_by(client, old_dirfd, old, new_dirfd, new, flags) })
+}
+
+unsafe fn kernel_rename(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, flags: c_uint) -> isize {
     // SAFETY: the kernel checks the addresses.
-    let rename = |flags: c_uint| unsafe {
+    unsafe {
         match flags {
             0 => call!(libc::SYS_renameat, old_dirfd, old, new_dirfd, new),
             _ => call!(libc::SYS_renameat2, old_dirfd, old, new_dirfd, new, flags),
         }
-    };
+    }
+}
+
+unsafe fn rename_by(
+    client: &Client,
+    old_dirfd: c_int,
+    old: Name,
+    new_dirfd: c_int,
+    new: Name,
+    flags: c_uint,
+) -> isize {
+    // SAFETY: the kernel checks the addresses.
+    let rename = |flags: c_uint| unsafe { kernel_rename(old_dirfd, old, new_dirfd, new, flags) };
     let kernel = || rename(flags);
-    let Some(client) = process::client() else { return kernel() };
     // SAFETY: the program's path.
     if !unsafe { is_readable(new) } {
         return kernel();
@@ -298,13 +326,11 @@ unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, 
     };
     let (from, to) = (moved.and_then(|found| found.file), target.and_then(|found| found.file));
     if from.is_none() && to.is_none() {
-        count(client, moved);
-        let result = kernel();
+        let result = noted(client, moved.map(|found| found.device), kernel);
         if result == 0 {
-            count(client, moved);
             note_over(false);
             if [moved, target.filter(|_| swaps)].into_iter().flatten().any(|found| !found.regular) {
-                critical::section(|| client.directory_renamed());
+                client.directory_renamed();
             }
         }
         return result;
@@ -319,17 +345,15 @@ unsafe fn rename_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, 
     let to_path = unsafe { raw::path(new) };
     let device = moved.or(target).map_or(0, |found| found.device);
     let renaming = Renaming { named: from, target: to, device, to: (new_dirfd, to_path), to_free, back };
-    let result = critical::section(|| {
-        client.renaming(renaming, |replace| {
-            let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
-            raw::check(rename(flags | refused)).map(|_| ())
-        })
+    let result = client.renaming(renaming, |replace| {
+        let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
+        raw::check(rename(flags | refused)).map(|_| ())
     });
     match result {
         Ok(Ok(())) => {
             note_over(from.is_some());
             if swaps && is_of_directory {
-                critical::section(|| client.directory_renamed());
+                client.directory_renamed();
             }
             0
         }
@@ -373,6 +397,19 @@ unsafe fn link_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
     // SAFETY: the kernel checks the addresses.
     let kernel = || unsafe { call!(libc::SYS_linkat, old_dirfd, old, new_dirfd, new, flags) };
     let Some(client) = process::client() else { return kernel() };
+    // SAFETY: the program's paths.
+    changing(client, Change::Any, || unsafe {
+        link_by(client, (old_dirfd, old), (new_dirfd, new), flags, kernel)
+    })
+}
+
+unsafe fn link_by(
+    client: &Client,
+    (old_dirfd, old): (c_int, Name),
+    (new_dirfd, new): (c_int, Name),
+    flags: c_int,
+    kernel: impl Fn() -> isize,
+) -> isize {
     // SAFETY: the program's path.
     if !unsafe { is_readable(new) } {
         return kernel();
@@ -393,7 +430,7 @@ unsafe fn link_once(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name, fl
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });
     let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false, back: None };
-    let result = critical::section(|| client.renaming(renaming, |_| raw::check(kernel()).map(|_| ())));
+    let result = client.renaming(renaming, |_| raw::check(kernel()).map(|_| ()));
     match result.and_then(|result| result) {
         Ok(()) => 0,
         Err(errno) => refuse(errno),

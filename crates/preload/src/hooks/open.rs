@@ -7,10 +7,11 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use holdfast_board::{FileState, kind_of};
+use holdfast_board::{Epoch, FileState, kind_of};
 use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use super::room::with_room;
+use crate::changing::making;
 use crate::descriptions::{self, DSYNC, NAMELESS, SYNC, State, WRITE_ONLY};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Announced, Target};
@@ -59,6 +60,33 @@ unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     with_room(|| unsafe { open_once(dirfd, path, flags, mode, cancel) })
 }
 
+/// An open that made a file.
+#[derive(Clone, Copy)]
+struct Made {
+    /// What the kernel says of it.
+    stat: Option<raw::Stat>,
+    /// When its creation was noted.
+    noted: Option<Epoch>,
+}
+
+/// Has the kernel make a file, which nobody else made before, by an open. Such a call waits for
+/// nobody, as that of a pipe would that is there.
+unsafe fn make(
+    client: &Client,
+    dirfd: c_int,
+    path: Name,
+    flags: c_int,
+    mode: c_uint,
+) -> (isize, Option<Made>) {
+    let ((fd, stat), noted) = making(client, || {
+        // SAFETY: the kernel checks the path's address.
+        let fd = unsafe { kernel_open(dirfd, path, flags | libc::O_EXCL, mode, false) };
+        let stat = if fd >= 0 { raw::fstat(fd as c_int).ok() } else { None };
+        ((fd, stat), stat.map(|stat| stat.dev))
+    });
+    (fd, (fd >= 0).then_some(Made { stat, noted }))
+}
+
 unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let Some(client) = process::client() else {
         // SAFETY: our caller's path.
@@ -76,12 +104,12 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         // SAFETY: our caller's path.
         let announced = unsafe { announce(client, dirfd, path, flags) };
         // SAFETY: our caller's path.
-        let fd = unsafe { kernel_open(dirfd, path, flags, mode, cancel) };
+        let (fd, is_made) = unsafe { open_to_read(client, dirfd, path, flags, mode, cancel) };
         let mut opened = None;
         if fd >= 0 {
             let number = fd as c_int;
-            if flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
-                // It may have made the file, or emptied it.
+            if truncates && !is_made {
+                // It may have emptied it.
                 unsynced::note_pending(number);
             }
             let reads = !target::may_write(flags) && target::may_read(flags);
@@ -129,14 +157,15 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     let asked = flags & !(libc::O_SYNC | libc::O_TRUNC);
     // SAFETY: our caller's path.
     let announced = unsafe { announce(client, dirfd, path, flags) };
-    let mut created = asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
-    let mut fd = -1;
-    if asked & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT {
+    let (mut fd, mut made) = (-1, None);
+    if asked & libc::O_CREAT != 0 {
+        if cancel {
+            raw::cancellation_point();
+        }
         // SAFETY: our caller's path.
-        fd = unsafe { kernel_open(dirfd, path, asked | libc::O_EXCL, mode, false) };
-        created = fd >= 0;
+        (fd, made) = unsafe { make(client, dirfd, path, asked, mode) };
     }
-    if fd < 0 {
+    if fd < 0 && asked & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL {
         // SAFETY: our caller's path.
         fd = unsafe { kernel_open(dirfd, path, asked, mode, cancel) };
     }
@@ -145,11 +174,14 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         return fd;
     }
     let number = fd as c_int;
-    let stat = raw::fstat(number).ok();
+    let stat = made.map_or_else(|| raw::fstat(number).ok(), |made| made.stat);
+    if let (None, Some(stat)) = (made, stat.filter(|stat| asked & libc::O_CREAT != 0 && stat.size == 0)) {
+        client.note_perhaps_made(stat.dev, stat.changed_ns);
+    }
     let seen = target::opened(client, announced, stat.as_ref());
     // SAFETY: the kernel has just read the path.
-    let kind = if created { kind_of(unsafe { raw::path(path) }.to_bytes()) } else { 0 };
-    match adopt(client, number, (stat, seen), flags, (created, kind), truncates && !created) {
+    let kind = if made.is_some() { kind_of(unsafe { raw::path(path) }.to_bytes()) } else { 0 };
+    match adopt(client, number, (stat, seen), flags, (made, kind), truncates && made.is_none()) {
         Ok(()) => fd,
         Err(errno) => {
             fds::retire(number);
@@ -157,6 +189,26 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             -(errno.0 as isize)
         }
     }
+}
+
+/// Opens what is not written to by that; whether it made a file, which is noted.
+unsafe fn open_to_read(
+    client: &Client,
+    dirfd: c_int,
+    path: Name,
+    flags: c_int,
+    mode: c_uint,
+    cancel: bool,
+) -> (isize, bool) {
+    if flags & libc::O_CREAT != 0 && flags & TMPFILE_BIT == 0 {
+        // SAFETY: our caller's path.
+        let (fd, made) = unsafe { make(client, dirfd, path, flags, mode) };
+        if fd >= 0 || flags & libc::O_EXCL != 0 {
+            return (fd, made.is_some());
+        }
+    }
+    // SAFETY: our caller's path.
+    (unsafe { kernel_open(dirfd, path, flags, mode, cancel) }, false)
 }
 
 /// Gives a descriptor of a file without a name a row: the file may get a name.
@@ -181,7 +233,7 @@ fn adopt(
     fd: c_int,
     (stat, seen): (Option<raw::Stat>, Option<Seen>),
     flags: c_int,
-    (created, kind): (bool, u64),
+    (made, kind): (Option<Made>, u64),
     truncate: bool,
 ) -> Result<(), Errno> {
     fds::retire(fd);
@@ -200,11 +252,11 @@ fn adopt(
     if flags & libc::O_SYNC == libc::O_SYNC {
         described_as |= SYNC;
     }
-    let origin = if created { Origin::Created } else { Origin::Opened };
+    let origin = if made.is_some() { Origin::Created } else { Origin::Opened };
     let has_row = descriptions::allocate(described_as, origin).is_some_and(|(index, description)| {
         description.remember_birth(&stat);
-        if created {
-            description.remember_noted(client.note_change(stat.dev));
+        if let Some(made) = made {
+            description.remember_noted(made.noted);
             description.remember_kind(kind);
         }
         let described = fds::describe(fd, index, description);
@@ -218,9 +270,6 @@ fn adopt(
         }
         described
     });
-    if !has_row && created {
-        client.note_change(stat.dev);
-    }
     if !has_row && described_as & DSYNC != 0 {
         // Nobody would remember that its writes are to be synced.
         target::restore_sync(fd, flags & libc::O_SYNC);

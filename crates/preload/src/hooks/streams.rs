@@ -10,7 +10,10 @@ use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use holdfast_board::Change;
+
 use super::{numbers, open};
+use crate::changing::amid;
 use crate::patch;
 use crate::raw::{self, set_errno};
 use crate::{fds, process, streams, target};
@@ -95,24 +98,24 @@ with_musl! {
             result
         };
     mkdtemp(template: *mut c_char) -> *mut c_char = MKDTEMP, else core::ptr::null_mut();
-        {
+        amid(Change::Any, || {
             let made = original!(MKDTEMP(template => *mut c_char) -> *mut c_char, else core::ptr::null_mut());
             if !made.is_null() {
                 // SAFETY: libc has made a directory of this name; the kernel checks the address.
                 count_name(unsafe { raw::fstatat(HERE, made, libc::AT_SYMLINK_NOFOLLOW) }.ok());
             }
             made
-        };
+        });
     mkstemp(template: *mut c_char) -> c_int = MKSTEMP, else -1;
-        made_file(original!(MKSTEMP(template => *mut c_char) -> c_int, else -1));
+        amid(Change::Any, || made_file(original!(MKSTEMP(template => *mut c_char) -> c_int, else -1)));
     mkostemp(template: *mut c_char, flags: c_int) -> c_int = MKOSTEMP, else -1;
-        made_file(original!(MKOSTEMP(template => *mut c_char, flags => c_int) -> c_int, else -1));
+        amid(Change::Any, || made_file(original!(MKOSTEMP(template => *mut c_char, flags => c_int) -> c_int, else -1)));
     mkstemps(template: *mut c_char, suffix: c_int) -> c_int = MKSTEMPS, else -1;
-        made_file(original!(MKSTEMPS(template => *mut c_char, suffix => c_int) -> c_int, else -1));
+        amid(Change::Any, || made_file(original!(MKSTEMPS(template => *mut c_char, suffix => c_int) -> c_int, else -1)));
     mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int = MKOSTEMPS, else -1;
-        made_file(
+        amid(Change::Any, || made_file(
             original!(MKOSTEMPS(template => *mut c_char, suffix => c_int, flags => c_int) -> c_int, else -1),
-        );
+        ));
     aio_write(control: *mut c_void) -> c_int = AIO_WRITE, else -1;
         {
             // SAFETY: the program's structure, which begins with the descriptor.

@@ -7,11 +7,13 @@
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
 
+use holdfast_board::Change;
 use holdfast_cache::{Errno, Outcome, Reason};
 use libc::off_t;
 
 use super::open::plain_outcome;
 use super::room::{with_room, with_room_but_for_syncs};
+use crate::changing::amid;
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
@@ -34,7 +36,8 @@ fn passed(outcome: &Result<Outcome, Errno>, fd: c_int) {
 
 /// `ftruncate` with the kernel's convention for errors.
 pub(super) fn resize(fd: c_int, size: off_t) -> isize {
-    with_room_but_for_syncs(|sync_failed| fds::hold(fd, || resize_once(fd, size, sync_failed)))
+    let once = |sync_failed: &Cell<bool>| amid(Change::Any, || resize_once(fd, size, sync_failed));
+    with_room_but_for_syncs(|sync_failed| fds::hold(fd, || once(sync_failed)))
 }
 
 fn resize_once(fd: c_int, size: off_t, sync_failed: &Cell<bool>) -> isize {
@@ -79,7 +82,7 @@ pub unsafe extern "C-unwind" fn ftruncate(fd: c_int, size: off_t) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_int {
     // SAFETY: the program's path.
-    give_int(with_room(|| unsafe { truncate_once(path, size) }))
+    give_int(with_room(|| amid(Change::Any, || unsafe { truncate_once(path, size) })))
 }
 
 unsafe fn truncate_once(path: *const c_char, size: off_t) -> isize {
@@ -120,10 +123,11 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
     if cancel {
         raw::cancellation_point();
     }
-    with_room(|| fds::hold(fd, || allocate_once(fd, mode, offset, bytes, cancel)))
+    let once = || amid(Change::Any, || allocate_once(fd, mode, offset, bytes));
+    with_room(|| fds::hold(fd, once))
 }
 
-fn allocate_once(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
+fn allocate_once(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> isize {
     // SAFETY: touches no memory.
     let kernel = || unsafe { call!(libc::SYS_fallocate, fd, mode, offset, bytes) };
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -162,11 +166,6 @@ fn allocate_once(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bo
             })),
         ),
         Target::Refused(errno) => -(errno.0 as isize),
-        // SAFETY: touches no memory.
-        Target::Kernel | Target::KernelSynced if cancel => unsafe {
-            let arguments = [fd as usize, mode as usize, offset as usize, bytes as usize, 0, 0];
-            unlogged(fd, raw::cancellable(libc::SYS_fallocate, arguments))
-        },
         Target::Kernel | Target::KernelSynced => unlogged(fd, kernel()),
     }
 }

@@ -15,6 +15,9 @@ use super::journal::Change;
 use super::{DEVICE, FS_UUID, SECOND_NS, SimDisk, not_found};
 use crate::stage::{self, Kind};
 
+/// What a change takes: a commit that is had once a second is due after a few.
+const CHANGE_NS: u64 = 100_000_000;
+
 /// An open description.
 pub struct SimFile {
     disk: SimDisk,
@@ -263,6 +266,10 @@ impl DiskFile for SimFile {
         self.disk.is_ordered()
     }
 
+    fn commits_quickly(&self) -> bool {
+        true
+    }
+
     fn commit(&self) -> io::Result<()> {
         stage::point(Kind::Disk);
         self.disk.state().commit_all();
@@ -349,6 +356,11 @@ impl Disk for SimDisk {
         let state = self.state();
         let booted_ns = state.booted_unix_s * SECOND_NS;
         Clock { now_ns: state.now_unix_s * SECOND_NS, booted_ns_min: booted_ns, booted_ns_max: booted_ns }
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        // The same in each play of a history.
+        self.state().version * CHANGE_NS
     }
 
     fn boot(&self) -> [u8; 16] {

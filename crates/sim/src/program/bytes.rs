@@ -8,18 +8,23 @@ use holdfast_cache::{Content, Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_disk::DiskFile;
 use holdfast_media::Bytes;
 
-use super::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, with_handle};
+use super::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, thread_key, with_handle};
 use crate::disk::DEVICE;
 use crate::machine::{Handle, client, parts, path};
 use crate::model::{Effect, FileIndex};
 use crate::op::{Leave, Name};
 use crate::stage::{self, Kind, model};
 
-pub(super) fn create(name: Name) {
+pub(super) fn create(thread: u8, name: Name) {
     let disk = parts(|parts| parts.disk.clone());
-    let Ok(file) = disk.create(&path(name)) else { return };
-    let index = model(|model| model.create(&[name]));
-    let noted = client(0).note_change(DEVICE);
+    let make = || {
+        let Ok(file) = disk.create(&path(name)) else { return (None, None) };
+        let index = model(|model| model.create(&[name]));
+        // Others see it by now.
+        stage::point(Kind::Raw);
+        (Some((file, index)), Some(DEVICE))
+    };
+    let (Some((file, index)), noted) = client(thread).making(thread_key(thread), make) else { return };
     parts(|parts| {
         let handle = Handle { file, reference: None, is_as_born: true, noted, seen_error: AtomicU32::new(0) };
         parts.handles.insert(index, handle);
@@ -31,7 +36,7 @@ pub(super) fn create(name: Name) {
 /// yet.
 pub(super) fn lend(thread: u8, name: Name) {
     if file_at(name).is_none() {
-        create(name);
+        create(thread, name);
     }
     let Some(index) = file_at(name) else { return };
     let inode = with_handle(index, |handle| handle.file.id);

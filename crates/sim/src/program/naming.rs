@@ -4,10 +4,11 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::path::Path;
 
+use holdfast_board::Change;
 use holdfast_cache::{Errno, Removal, Renaming, Replace};
 use holdfast_disk::DiskFile;
 
-use super::{ENOSPC, UnderWay, file_at, known};
+use super::{ENOSPC, UnderWay, file_at, known, thread_key};
 use crate::disk::DEVICE;
 use crate::machine::{client, parts, path};
 use crate::model::Naming;
@@ -27,6 +28,10 @@ pub(super) fn sync_directory(thread: u8) {
 }
 
 pub(super) fn rename(thread: u8, from: Name, to: Name, works: bool) {
+    client(thread).changing(thread_key(thread), Change::Any, || rename_amid(thread, from, to, works));
+}
+
+fn rename_amid(thread: u8, from: Name, to: Name, works: bool) {
     if file_at(from).is_none() {
         return;
     }
@@ -81,6 +86,10 @@ pub(super) fn rename(thread: u8, from: Name, to: Name, works: bool) {
 }
 
 pub(super) fn unlink(thread: u8, name: Name, works: bool) {
+    client(thread).changing(thread_key(thread), Change::Any, || unlink_amid(thread, name, works));
+}
+
+fn unlink_amid(thread: u8, name: Name, works: bool) {
     let Some(index) = file_at(name) else { return };
     let reference = known(thread, name);
     let full = CString::new(path(name)).expect("no zero in a path");

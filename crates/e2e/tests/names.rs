@@ -1,0 +1,122 @@
+//! What changes names is pending until it is committed, and nothing else is: syncs beside it are
+//! absorbed. Told by counts, on each file system.
+
+use std::path::Path;
+
+use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::report;
+use serde_json::Value;
+
+const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths are text")
+}
+
+fn run(kind: Kind, pool: &Pool, script: &str, more: &[&str]) -> Value {
+    let disk = Disk::new(kind);
+    let program = [&["python3", "-c", script, text(&disk.root)], more].concat();
+    let (output, summary) = pool.run_summarised(&[], &program);
+    output.ok();
+    summary
+}
+
+fn count(summary: &Value, name: &str) -> u64 {
+    report::number(summary, name)
+}
+
+/// Processes that end beside a log, of each kind that ends: by exec, fork and vfork.
+const ENDING: &str = "
+import os, subprocess, sys
+log = os.open(sys.argv[1] + '/log', os.O_WRONLY | os.O_CREAT, 0o644)
+def entry():
+    os.write(log, b'x' * 100)
+    os.fdatasync(log)
+entry()
+for number in range(20):
+    subprocess.run(['true'])
+    entry()
+    if os.fork() == 0:
+        os.listdir(sys.argv[1])
+        os._exit(0)
+    os.wait()
+    entry()
+    os.posix_spawn('/bin/true', ['true'], os.environ)
+    os.wait()
+    entry()
+";
+
+#[test]
+fn a_process_that_ends_leaves_nothing_pending() {
+    for kind in KINDS {
+        for pool in [Pool::new(), Pool::new().logs_from_sync()] {
+            let summary = run(kind, &pool, ENDING, &[]);
+            let (real, by_keeper) = (count(&summary, "syncs_real"), count(&summary, "keeper_fsyncs"));
+            println!("{kind:?}: {real} syncs of 61 are real, {by_keeper} by the keeper");
+            assert!(real <= 6 && by_keeper <= 25, "{kind:?}: {summary:#}");
+        }
+    }
+}
+
+/// A database with a rollback journal, which it makes and removes in each transaction, beside other
+/// programs that need the processor; and something pending when it begins.
+const JOURNALS: &str = "
+import os, sqlite3, sys
+busy = []
+for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 0):
+    child = os.fork()
+    if child == 0:
+        while True: pass
+    busy.append(child)
+db = sqlite3.connect(sys.argv[1] + '/app.db', isolation_level=None)
+db.execute('CREATE TABLE item(n)')
+os.mkdir(sys.argv[1] + '/new')
+for number in range(200): db.execute('INSERT INTO item VALUES(1)')
+for child in busy:
+    os.kill(child, 9)
+    os.wait()
+";
+
+#[test]
+fn what_is_pending_once_does_not_stay_so() {
+    for kind in KINDS {
+        for pool in [Pool::new(), Pool::new().logs_from_sync()] {
+            let summary = run(kind, &pool, JOURNALS, &[]);
+            let real = count(&summary, "syncs_real");
+            println!("{kind:?}: {real} syncs of 804 are real");
+            assert!(real <= 100 && count(&summary, "syncs_absorbed") >= 700, "{kind:?}: {summary:#}");
+        }
+    }
+}
+
+/// What a client does itself is no stranger's, however long it is in the midst of it.
+#[test]
+fn no_program_is_a_stranger_on_a_busy_machine() {
+    let pools = [Pool::new(), Pool::new().logs_from_sync()];
+    for (kind, pool) in [Kind::Ext4, Kind::Btrfs].into_iter().zip(&pools) {
+        for (script, syncs) in [(JOURNALS, 804), (APPENDS, 200)] {
+            let summary = run(kind, pool, script, &["2"]);
+            let real = count(&summary, "syncs_real");
+            println!("{kind:?}: {real} syncs of {syncs} are real");
+            assert!(real <= syncs / 10, "{kind:?}: {summary:#}");
+        }
+    }
+}
+
+const APPENDS: &str = "
+import os, sys
+busy = []
+for _ in range(int(sys.argv[2])):
+    child = os.fork()
+    if child == 0:
+        while True: pass
+    busy.append(child)
+log = os.open(sys.argv[1] + '/log', os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+for number in range(200):
+    os.write(log, b'x' * 100)
+    os.fsync(log)
+for child in busy:
+    os.kill(child, 9)
+    os.wait()
+";
