@@ -102,7 +102,8 @@ impl Calls {
         self.is_about(MAKING)
     }
 
-    /// Whether somebody may be removing the file with this inode number, or changing its attributes.
+    /// Whether somebody may be removing the file with this inode number, or changing its
+    /// attributes.
     pub fn is_changing(&self, ino: u64) -> bool {
         self.is_about(ino)
     }

@@ -1,6 +1,6 @@
 //! Threads that close, replace and open anew the descriptor numbers that others are in the midst of
-//! using, and threads that end in the midst of calls: programs see what they see natively, and every
-//! byte is in the file that it was written to.
+//! using, and threads that end in the midst of calls: programs see what they see natively, and
+//! every byte is in the file that it was written to.
 
 use std::path::{Path, PathBuf};
 

@@ -326,7 +326,7 @@ fn nobody_keeps_a_keeper_from_its_socket() {
         .args([
             "run",
             "--user",
-            &SQUATTED.to_string(),
+            SQUATTED_NAME,
             "--volatile",
             "--pool",
             text(&pool.path),

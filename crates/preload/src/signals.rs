@@ -266,9 +266,9 @@ unsafe fn run(wanted: &Action, signal: c_int, info: *mut siginfo_t, context: *mu
     if wanted.flags & SA_RESETHAND != 0 {
         let _ = exchange(signal, Some(&Action::default()));
     }
-    // SAFETY: the program's own handler; one that takes only the number ignores the rest. It may end
-    // its thread, and so unwind through this call, whose type says that it does not: for one that
-    // does, the compiler adds code to our frames that ends the process (`raw::SetCancelType`).
+    // SAFETY: the program's own handler; one that takes only the number ignores the rest. It may
+    // end its thread, and so unwind through this call, whose type says that it does not: for one
+    // that does, the compiler adds code to our frames that ends the process (`raw::SetCancelType`).
     unsafe {
         let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
             core::mem::transmute(wanted.handler);

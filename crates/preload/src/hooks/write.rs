@@ -203,8 +203,8 @@ impl Call<'_> {
         raw::encode(done.and_then(|result| result))
     }
 
-    /// The kernel wrote to a file that no record tells of: another thread put it in the place of the
-    /// number meanwhile, or made it managed. It is brought to the disk before the call is
+    /// The kernel wrote to a file that no record tells of: another thread put it in the place of
+    /// the number meanwhile, or made it managed. It is brought to the disk before the call is
     /// acknowledged (invariant 5).
     #[cold]
     fn settle_other(&self, result: isize) -> isize {
