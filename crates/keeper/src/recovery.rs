@@ -24,6 +24,7 @@ mod frames;
 mod judge;
 mod live;
 mod locate;
+mod loss;
 mod mapped;
 mod open;
 mod overlay;

@@ -10,7 +10,7 @@ use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::{SEGMENT_BYTES, decode, encode};
 
 /// The format this code reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 const RAW_BYTES: u64 = size_of::<Raw>() as u64;
@@ -205,7 +205,15 @@ impl<N: Nvm> Words<'_, N> {
         self.layout.offset(Zone::Words) + index * LINE_BYTES
     }
 
-    fn set(&self, index: u64, word: u64) {
+    fn get(&self, index: u64) -> Option<u64> {
+        decode(self.nvm.load_u64(self.at(index)), self.at(index))
+    }
+
+    fn set(&self, index: u64, value: u64) {
+        self.store(index, encode(value, self.at(index)));
+    }
+
+    fn store(&self, index: u64, word: u64) {
         self.nvm.store_u64(self.at(index), word);
         self.nvm.flush(self.at(index), 8);
         self.nvm.fence();
@@ -213,48 +221,48 @@ impl<N: Nvm> Words<'_, N> {
 
     /// The last moment, in microseconds since 1970, at which a keeper was known to be at work.
     pub fn heartbeat_unix_us(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(0)))
+        self.get(0)
     }
 
     /// Persists the heartbeat.
     pub fn set_heartbeat_unix_us(&self, unix_us: u64) {
-        self.set(0, encode(unix_us));
+        self.set(0, unix_us);
     }
 
     /// When the machine of that keeper was booted, in microseconds since 1970 by its clock at the
     /// last heartbeat: it moves only when that clock is set.
     pub fn booted_unix_us(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(3)))
+        self.get(3)
     }
 
     /// Persists it.
     pub fn set_booted_unix_us(&self, unix_us: u64) {
-        self.set(3, encode(unix_us));
+        self.set(3, unix_us);
     }
 
     /// The counter's value if the pool was closed cleanly: nothing is live and every number used is
     /// below it.
     pub fn counter_clean(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(1)))
+        self.get(1)
     }
 
     /// Marks the pool as closed cleanly.
     pub fn set_counter_clean(&self, counter: u64) {
-        self.set(1, encode(counter));
+        self.set(1, counter);
     }
 
     /// Marks the pool as in use; from here on only a scan knows what is in it.
     pub fn set_in_use(&self) {
-        self.set(1, 0);
+        self.store(1, 0);
     }
 
     /// The process that opened the pool last; a hint for messages, the lock decides.
     pub fn owner_pid(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(2)))
+        self.get(2)
     }
 
     /// Stores the owner's process id.
     pub fn set_owner_pid(&self, pid: u64) {
-        self.set(2, encode(pid));
+        self.set(2, pid);
     }
 }

@@ -245,6 +245,7 @@ impl Writer {
             unix_time_ns: self.unix_time_ns,
             group_index: 0,
             group_count: 1,
+            is_called: false,
         }
     }
 
