@@ -163,9 +163,9 @@ pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: u32) -> Opt
     })
 }
 
-/// The slots of the records that stood in a gap, with their generations, as far as their headers
-/// tell: all of them if they lead from one to the next up to its end, else none.
-pub fn headers_in_gap(bytes: &[u8], generation: u64, gap: Gap) -> Option<Vec<(u32, u64)>> {
+/// The headers of the records that stood in a gap: all of them if they lead from one to the next up
+/// to its end, else none. A part of them may be what is damaged.
+pub fn headers_in_gap(bytes: &[u8], generation: u64, gap: Gap) -> Option<Vec<Header>> {
     let (mut at, mut found) = (gap.from, Vec::new());
     while at < gap.to {
         let head = bytes.get(at as usize..at as usize + RECORD_HEADER_BYTES as usize)?;
@@ -174,7 +174,7 @@ pub fn headers_in_gap(bytes: &[u8], generation: u64, gap: Gap) -> Option<Vec<(u3
         if header.segment_generation != generation || u64::from(at) + bytes > u64::from(gap.to) {
             return None;
         }
-        found.push((header.slot, header.slot_generation));
+        found.push(header);
         at += bytes as u32;
     }
     Some(found)

@@ -507,6 +507,9 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
                 Err(reason) => format!("{reason}: its file cannot be told"),
                 Ok(_) => "no path of it can be read".into(),
             },
+            Aside::Earlier if file.marks & MARK_LOST != 0 => {
+                "an earlier recovery set it aside: a record of it in the log was damaged, or may have been".into()
+            }
             Aside::Earlier => "an earlier recovery set it aside".into(),
             Aside::Conflict => {
                 "a process outside of Holdfast opened it while it had records in the log".into()
