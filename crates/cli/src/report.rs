@@ -184,6 +184,7 @@ mod tests {
             reason: String::new(),
             records: 3,
             bytes: 12_288,
+            can_be_forced: true,
         }
     }
 

@@ -75,8 +75,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     for told in report::other_users(&summary) {
         report::say(&told);
     }
-    if let Some(target) = &args.summary {
-        write_summary(&summary, target)?;
+    // The program has run: its status counts, whatever becomes of what is told about it.
+    if let Some(Err(error)) = args.summary.as_ref().map(|target| write_summary(&summary, target)) {
+        report::say(&format!("{error:#}"));
     }
     Ok(match exit_code(ended.status) {
         0 if !keeper_well => EXIT_KEEPER,

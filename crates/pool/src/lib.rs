@@ -25,5 +25,7 @@ pub use slot::{
 pub use spill::{
     DamagedEntry, FRAME_ENTRY_BYTES, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader,
 };
-pub use superblock::{FormatError, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open};
+pub use superblock::{
+    FormatError, Remains, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open, remains,
+};
 pub use word::{CHECKED_MAX, decode, encode};

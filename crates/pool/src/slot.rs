@@ -304,6 +304,16 @@ impl<N: Nvm> Slots<'_, N> {
         !self.is_blank(slot) && self.word(slot, IN_USE).is_none()
     }
 
+    /// Whether a file ever had the slot, by the checksum of its identity, which format versions
+    /// before this one began elsewhere.
+    pub(crate) fn was_used(&self, slot: u32) -> bool {
+        let (offset, mut bytes) = (self.layout.slot_offset(slot), [0u8; size_of::<RawIdentity>()]);
+        self.nvm.read(offset, &mut bytes);
+        let (sum, rest) = bytes.split_at(4);
+        let is = |expected: u32| sum == expected.to_le_bytes();
+        rest.iter().any(|&byte| byte != 0) && (is(sum_at(offset, rest)) || is(crc32c::crc32c(rest)))
+    }
+
     /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a
     /// fence.
     ///

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{Layout, PAGE_BYTES, Zone};
 use crate::segment::SEGMENT_HEADER_BYTES;
-use crate::{SEGMENT_BYTES, decode, encode};
+use crate::{SEGMENT_BYTES, Slots, decode, encode};
 
 /// The format this code reads and writes.
 pub const VERSION: u32 = 4;
@@ -126,6 +126,34 @@ pub fn mend(nvm: &impl Nvm, superblock: &Superblock) -> bool {
         }
     }
     is_mended
+}
+
+/// What media holds that is no pool by its superblocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// Both superblocks read as zeros, and slots of a pool stand behind them.
+    Pool,
+    /// Both superblocks read as zeros, and nothing tells that there was a pool.
+    Blank,
+    /// Something else.
+    Other,
+}
+
+/// What is left of a pool whose superblocks are gone, as cleared errors of the media leave them.
+pub fn remains(nvm: &impl Nvm) -> Remains {
+    let is_blank = |at: u64| {
+        let mut found = [0u8; RAW_BYTES as usize];
+        nvm.len() < at + RAW_BYTES || {
+            nvm.read(at, &mut found);
+            found == [0; RAW_BYTES as usize]
+        }
+    };
+    if !(is_blank(0) && is_blank(SUPERBLOCK_COPY_OFFSET)) {
+        return Remains::Other;
+    }
+    let Ok(layout) = Layout::new(nvm.len()) else { return Remains::Blank };
+    let slots = Slots { nvm, layout: &layout };
+    if (0..layout.slot_count).any(|slot| slots.was_used(slot)) { Remains::Pool } else { Remains::Blank }
 }
 
 fn put(nvm: &impl Nvm, at: u64, bytes: &[u8]) {

@@ -9,8 +9,8 @@ use std::fmt::Write;
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
     FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED, Mount, Ownership,
-    POOL_BYTES_MIN, Parent, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal, Slots, SpillHeader, Stamp, Taken, Words,
-    Zone, format, mend, open, seal_of, seal_segment, set_segment_generation,
+    POOL_BYTES_MIN, Parent, Remains, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal, Slots, SpillHeader, Stamp, Taken, Words,
+    Zone, format, mend, open, remains, seal_of, seal_segment, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -242,8 +242,26 @@ fn superblock_and_copy_stand_for_each_other() {
         }
     }
     memory.write(40, b"xx");
+    assert_eq!(remains(&memory), Remains::Other);
     memory.write(SUPERBLOCK_COPY_OFFSET + 40, b"xx");
     assert!(matches!(open(&memory), Err(FormatError::Damaged(_))));
+}
+
+#[test]
+fn a_pool_without_superblocks_is_told_from_no_pool() {
+    let memory = formatted(*b"the pool's uuid!");
+    for at in [0, 4096] {
+        memory.write(at, &[0; 4096]);
+    }
+    assert_eq!(open(&memory), Err(FormatError::NotAPool));
+    assert_eq!(remains(&memory), Remains::Blank);
+    let layout = Layout::new(POOL_BYTES_MIN).unwrap();
+    let identity = Identity { fs_uuid: [1; 16], handle_type: 1, handle: vec![2; 8], inode: 3 };
+    let ownership = Ownership { mode: 0o600, owner: 0, group: 0 };
+    let taken =
+        Taken { identity: &identity, ownership, marks: 0, path: b"/srv/a", parent: None, stamp: None };
+    Slots { nvm: &memory, layout: &layout }.take(7, 1000, &taken);
+    assert_eq!(remains(&memory), Remains::Pool);
 }
 
 #[test]

@@ -618,6 +618,7 @@ impl Planned {
             reason,
             records: live.of(self.file.slot).len() as u64,
             bytes: live.slots.get(&self.file.slot).map_or(0, |log| log.bytes),
+            can_be_forced: !self.file.hints.is_empty() && !self.facts.superseded,
         })
     }
 }
@@ -634,6 +635,7 @@ impl Plan {
                     reason: "the pool holds nothing of it".into(),
                     records: 0,
                     bytes: 0,
+                    can_be_forced: false,
                 });
             }
         }
