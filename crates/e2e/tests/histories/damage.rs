@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use holdfast_e2e::cmd::Output;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
+use holdfast_e2e::proc;
 use holdfast_e2e::report;
 use holdfast_e2e::running::Running;
 
@@ -120,7 +121,14 @@ fn killed_amid_drains(disk: &Disk, pool: &Pool) -> PathBuf {
     disk.settle();
     let mut run = Running::python(pool, &DRAINING, ANYWHERE, &file);
     run.until("ready");
-    run.kill_all(pool);
+    // At once, and without a pause: whoever writes next may be there within a millisecond.
+    let mut family = proc::descendants(run.child.id());
+    family.extend(proc::keepers(&pool.path));
+    drop(run.child.kill());
+    family.iter().for_each(|pid| proc::kill_hard(*pid));
+    while family.iter().any(|pid| proc::alive(*pid)) {
+        std::thread::yield_now();
+    }
     file
 }
 
