@@ -2,7 +2,9 @@
 //! around it.
 //!
 //! It must never write outside the range it was given at construction.
-#![allow(unsafe_code)] // Maps a file of the benchmark and stores to it past the cache, as nothing leaner can.
+
+// It maps a file of the benchmark and stores to it past the cache: nothing leaner could.
+#![allow(unsafe_code)]
 
 use std::arch::asm;
 use std::arch::x86_64::{

@@ -1,4 +1,8 @@
 //! A process attached to a keeper: what the preloaded library calls.
+//!
+//! A sync is absorbed here, unless something changed that the log does not hold: of the file
+//! (`FileRow::unlogged`), which its own sync brings to the disk, or of its file system (the
+//! ledger), which a commit of the keeper's does (invariant 9).
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -4,15 +4,18 @@
 //! Its writes are the kernel's, at the kernel's speed; they announce themselves, so that none is
 //! under way when the first sync takes the file out of the state, for good. A new file that is
 //! short then goes into the log as a whole, which answers that sync; any other is brought to the
-//! disk by it, as natively. Source: NVLog (FAST'25, section 4) absorbs what is synced and nothing
-//! else; a file of which one sync was asked for is logged with every write from then on.
+//! disk by it, as natively. In order: registration -> writers that found no row have ended -> the
+//! file's exclusive word -> the keeper has the slot name the file as it is called now -> state
+//! Through -> the content is logged, or the sync is made. Source: NVLog (FAST'25, section 4)
+//! absorbs what is synced and nothing else; a file of which one sync was asked for is logged with
+//! every write from then on.
 //!
 //! Must never let a write be under way unlogged while a sync is absorbed (invariant 9).
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, pause};
+use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -194,7 +197,7 @@ impl<N: Nvm> Client<N> {
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
         let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
-        row.set_state(FileState::Through);
+        self.board.go(file.slot, Way::Log);
         if let Some((mut lane, bytes)) = room.filter(|_| is_whole && changed == unlogged)
             && self.log_content(&mut lane, file, bytes, content)?
         {

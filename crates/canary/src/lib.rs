@@ -59,7 +59,6 @@ macro_rules! canaries {
 canaries! {
     simulated {
         SealedUnfenced, "4 (records)", "a segment's seal is persisted before the records in it are fenced";
-        DeadSealedUnflushed, "4 (records)", "a dead writer's segment is sealed before what it wrote last is flushed";
         DropFence, "1", "a write is acknowledged without the fence behind its record";
         NoCancel, "6", "no cancel record is written after a short or refused write";
         CancelUnfenced, "6", "the program hears of a short write before its cancel record is fenced";

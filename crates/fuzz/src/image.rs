@@ -5,7 +5,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use holdfast_keeper::disk::{Disk, OsDisk};
+use holdfast_disk::{Disk, OsDisk};
 use holdfast_media::Nvm;
 use holdfast_pool::{
     CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
@@ -38,7 +38,8 @@ pub fn empty() -> (Ram, Layout) {
 pub fn pool(choices: &mut Choices<'_>, yard: &Yard) -> (Ram, Layout) {
     let (ram, layout) = empty();
     let words = layout.offset(holdfast_pool::Zone::Words);
-    let heartbeat = if choices.once_in(4) { checked(choices.number(), words) } else { encode(now() * 1_000_000, words) };
+    let heartbeat =
+        if choices.once_in(4) { checked(choices.number(), words) } else { encode(now() * 1_000_000, words) };
     ram.put(words, &heartbeat.to_le_bytes());
     // Seldom «closed cleanly»: then nothing is looked at.
     let clean = if choices.once_in(16) { checked(choices.number(), words + 64) } else { 0 };
@@ -87,7 +88,8 @@ pub fn spill(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, path: &Path)
         let (at, generation) = (layout.frame_offset(frame), ram_word(&image) >> 12);
         let end = if choices.once_in(3) { choices.number() } else { choices.upto(10) };
         let named = if choices.once_in(8) { choices.number() >> 16 } else { segment.into() };
-        let place = if choices.once_in(24) { choices.number() } else { checked(named << 16 | end & 0xffff, at + 8) };
+        let place =
+            if choices.once_in(24) { choices.number() } else { checked(named << 16 | end & 0xffff, at + 8) };
         let word = match choices.upto(11) {
             0 => 0,
             1 => choices.number(),
@@ -215,12 +217,7 @@ fn put_slot(choices: &mut Choices<'_>, yard: &Yard, ram: &Ram, base: u64) -> u64
     generation
 }
 
-fn raw_identity(
-    choices: &mut Choices<'_>,
-    identity: &Identity,
-    generation: u64,
-    place: u64,
-) -> [u8; 184] {
+fn raw_identity(choices: &mut Choices<'_>, identity: &Identity, generation: u64, place: u64) -> [u8; 184] {
     let mut raw = [0; 184];
     put32(&mut raw, 4, identity.handle_type as u32);
     put64(&mut raw, 8, generation);

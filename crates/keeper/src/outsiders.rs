@@ -1,5 +1,5 @@
 //! What happens when somebody outside opens a managed file: it is settled and left to the kernel
-//! until they have gone (design 7).
+//! until they have gone (docs/crash.md, section 7).
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use holdfast_cache::Unseen;
 use holdfast_canary::{Canary, on};
 
-use crate::disk::OsFile;
-use crate::durable::{Events, ManagedFile, locked};
 use crate::fence::Outsiders;
 use crate::keeper::Keeper;
 use crate::late::{self, Change, Late};
-use crate::lease::Lease;
+use holdfast_disk::OsFile;
+use holdfast_disk::lease::Lease;
+use holdfast_disk::locked;
+use holdfast_durable::{Events, ManagedFile};
 
 /// Until an open that was let in shows up in its process's table of open files.
 const LET_IN: Duration = Duration::from_millis(20);

@@ -1,6 +1,6 @@
 //! The reclaimer: keeps log space free without the disk while files are in state Behind. What a
 //! pass does is `durable::reclaim`. It is a thread of its own, because the expirer may wait for the
-//! disk at any time.
+//! disk at any time. Only where no pass helps are files drained for want of space.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use holdfast_board::wait;
 
-use crate::durable::Effort;
 use crate::keeper::Keeper;
 use crate::spiller::SpillRoom;
+use holdfast_durable::Effort;
 
 /// Sleep while nobody rings.
 const IDLE: Duration = Duration::from_secs(3600);

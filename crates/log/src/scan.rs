@@ -151,8 +151,7 @@ fn end_of_headers(bytes: &[u8], generation: u64, from: u32) -> u32 {
 /// which is valid under the generation that it names itself.
 pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: u32) -> Option<u64> {
     let mut sums = Sums::new(bytes);
-    let mut lines =
-        (SEGMENT_HEADER_BYTES as u32..bytes.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
+    let mut lines = (SEGMENT_HEADER_BYTES as u32..bytes.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
     lines.find_map(|line| {
         let head = bytes[line as usize..].get(..RECORD_HEADER_BYTES as usize)?;
         let generation = Header::decode(head)?.0.segment_generation;

@@ -68,12 +68,7 @@ pub fn bound_segment(nvm: &impl Nvm, layout: &Layout, segment: u32, below: u64) 
 }
 
 /// The seal of a segment of which `bytes` are the header's, wherever they are now.
-pub fn seal_of(
-    bytes: &[u8],
-    layout: &Layout,
-    uuid: &[u8; 16],
-    (segment, generation): (u32, u64),
-) -> Seal {
+pub fn seal_of(bytes: &[u8], layout: &Layout, uuid: &[u8; 16], (segment, generation): (u32, u64)) -> Seal {
     let word = |at: u64| {
         let bytes = bytes.get(at as usize..).and_then(|bytes| bytes.first_chunk());
         u64::from_le_bytes(*bytes.unwrap_or(&[0; 8]))

@@ -5,7 +5,9 @@
 //! means can never act under its parent's number. No descriptor and no thread stays behind. A child
 //! that runs in its parent's memory (vfork, posix_spawn) is no client at all and must never take a
 //! lock or change the tables.
-#![allow(unsafe_code)] // A static that is written once per process, a wiped page, messages with descriptors.
+
+// A static that is written once per process, a wiped page, messages with descriptors.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};

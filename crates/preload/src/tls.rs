@@ -3,7 +3,9 @@
 //! Initial-exec thread-local storage, written by hand: `std::thread_local!` may allocate and may
 //! run destructors, and both are forbidden in a hook. A child made by vfork or posix_spawn shares
 //! this block with the thread that made it, which is how hooks in the child learn what they are.
-#![allow(unsafe_code)] // Thread-local storage without std needs its address from the thread pointer.
+
+// Thread-local storage without std needs its address from the thread pointer.
+#![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
 use core::cell::Cell;

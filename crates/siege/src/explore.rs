@@ -68,7 +68,7 @@ pub struct Found {
     pub seconds: f64,
 }
 
-/// Plays all of the plan. `tell` hears of each new difference at once.
+/// Plays every case of `plan`. `tell` hears of each new difference at once.
 pub fn explore(
     plan: &Plan,
     tools: &Arc<Tools>,

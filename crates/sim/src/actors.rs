@@ -1,6 +1,8 @@
 //! Threads of the simulated machine, as coroutines of one real thread: what runs when is decided
 //! here alone, so a history plays the same way every time.
-#![allow(unsafe_code)] // A killed thread's stack is left as it is: no destructor runs, as none would in reality.
+
+// A killed thread's stack is left as it is: no destructor runs, as none would in reality.
+#![allow(unsafe_code)]
 
 use std::cell::RefCell;
 

@@ -1,5 +1,5 @@
 //! Reading without a lock, a lane or a system call: from loaded pages and from the log, under
-//! stamps.
+//! stamps (stamps of the pages -> size -> copies -> stamps again).
 //!
 //! A read that a glance cannot answer (a page that is neither loaded nor covered by a record,
 //! somebody at work on a page, the end of the file) is left to `read.rs`. What a glance returns was

@@ -1,6 +1,10 @@
 //! Reading a file in state Behind under its page locks: what is loaded or covered by page rows
 //! comes from memory, the rest from the kernel. Nothing here waits for the keeper. Most reads of
 //! hot pages end before they come here (`glance.rs`).
+//!
+//! Announcement on a lane -> page locks -> size -> what is loaded or in a row, the rest by `pread`,
+//! which loads the page -> everything opened. Of a file without page rows larger reads, or all
+//! where no page can be loaded, are the kernel's, and count if no row came meanwhile.
 
 use core::sync::atomic::Ordering;
 

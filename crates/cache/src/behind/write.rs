@@ -1,4 +1,5 @@
-//! The write path of state Behind.
+//! The write path of state Behind: that of state Through up to the fence, then page rows
+//! (`publish.rs`) and size. It makes no system call, but an `lseek` for a write at the cursor.
 
 use core::sync::atomic::Ordering;
 
@@ -30,7 +31,8 @@ pub(crate) enum Written {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
+    /// Announces, locks, and writes: all but the clearing of announcement and locks, which the
+    /// caller does whatever happens here.
     /// `seek` sets the description's cursor; without it only writes at an offset are done here.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write_behind(

@@ -2,7 +2,7 @@
 //! always right.
 //!
 //! Reads, cursors, sizes and other readers need nothing from us, and draining never writes: it is
-//! `fsync` and expire (design 5). Source: NVCache (DSN'21, II.B and Algorithm 1) for the order,
+//! `fsync` and expire. Source: NVCache (DSN'21, II.B and Algorithm 1) for the order,
 //! with the page cache in place of its read cache.
 
 mod resize;

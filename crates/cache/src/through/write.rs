@@ -1,4 +1,9 @@
 //! The write path of state Through.
+//!
+//! Room in the log (may sleep, and holds no lock) -> announcement on the lane -> state of the file
+//! and generation of its slot -> page locks -> seq -> record, one fence -> the program's own call
+//! -> a cancel record if that failed or was short -> everything opened. The record is fenced before
+//! the call is made (invariant 1).
 
 use core::sync::atomic::Ordering;
 
@@ -139,7 +144,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Steps 1 to 3 of design 5. The caller clears announcement and locks whatever happens here.
+    /// Announces, locks, and writes: all but the clearing of announcement and locks, which the
+    /// caller does whatever happens here.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write_entered(
         &self,

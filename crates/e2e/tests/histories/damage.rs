@@ -96,7 +96,8 @@ fn slots_in_each_others_places_are_told() {
     let left = [&a, &b].map(|file| content(file));
     let told = pool.recover(&[]);
     told.expect(&[1]);
-    let kept = report::find(&report::parse(&told.stdout), "files").and_then(|rows| Some(rows.as_array()?.len()));
+    let kept =
+        report::find(&report::parse(&told.stdout), "files").and_then(|rows| Some(rows.as_array()?.len()));
     assert_eq!(kept, Some(2), "{}", told.told());
     assert!([&a, &b].map(|file| content(file)) == left, "{}", told.told());
     pool.run(&[]).args(["--", "true"]).output().expect(&[REFUSED]);

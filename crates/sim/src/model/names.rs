@@ -131,8 +131,8 @@ impl Model {
         self.next_id
     }
 
-    /// Changes of names up to a number are durable. `only_held` leaves out creations of files that
-    /// have no byte: no promise covers them.
+    /// Changes of names up to a number are durable. Creations of files that have no byte are so
+    /// only `with_blank`: no promise covers them.
     pub fn names_synced(&mut self, up_to: u64, with_blank: bool) {
         for index in 0..self.changes.len() {
             let change = &self.changes[index];

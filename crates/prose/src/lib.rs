@@ -1,0 +1,49 @@
+//! Holds documents and comments to what their readers need: lines that fit, links that lead
+//! somewhere, and names that the code has.
+//!
+//! Development only. It reads the checkout and nothing else, must never write to it, and says of
+//! each fault where it is and what to do about it.
+
+mod canaries;
+mod comments;
+mod links;
+mod map;
+mod names;
+mod paths;
+mod references;
+mod tables;
+mod text;
+mod tree;
+mod widths;
+mod words;
+
+use std::fmt;
+use std::path::PathBuf;
+
+pub use canaries::canaries;
+pub use links::links;
+pub use map::map;
+pub use names::names;
+pub use paths::paths;
+pub use references::references;
+pub use tables::tables;
+pub use tree::Tree;
+pub use widths::widths;
+pub use words::words;
+
+/// One thing that is wrong.
+#[derive(Debug)]
+pub struct Fault {
+    /// The file, from the root of the checkout.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong, and what to do.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file.display(), self.line, self.what)
+    }
+}
