@@ -90,7 +90,7 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_keeper::recovery::FileReport;
+    use holdfast_recovery::FileReport;
 
     use super::*;
 

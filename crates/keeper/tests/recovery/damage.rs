@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::support::{Rig, Taken, Writer};
 use super::{RecoverOptions, none, outcomes};
-use holdfast_keeper::recovery::Report;
+use holdfast_recovery::Report;
 use holdfast_pool::{SEGMENT_BYTES, SLOT_BYTES};
 
 /// Three files, each with two records: `a` and `b` in segment 1 in turn, `c` in segment 2.
