@@ -136,6 +136,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
                     unix_time_ns: 0,
                     group_index: 0,
                     group_count: 1,
+                    is_called: false,
                 };
                 append(nvm, &tail, &draft, &[Bytes::from_slice(&source[..bytes])], 0, bytes);
                 if fenced {

@@ -8,6 +8,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// Files told apart in a summary; with more the segment is judged by its highest seq alone.
 const SUMMARY_SLOTS: usize = 4;
 const OVERFLOW: u32 = 1;
+/// Bits of the flags below where the records end, in lines.
+const END_SHIFT: u32 = 8;
+/// Records begin at multiples of this many bytes, and so they end.
+const LINE_BYTES: u32 = 64;
 
 /// Who has a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +95,18 @@ impl SegmentRow {
                 return;
             }
         }
-        self.flags.store(OVERFLOW, Ordering::Release);
+        self.flags.fetch_or(OVERFLOW, Ordering::Release);
+    }
+
+    /// Notes where the records of a segment end, to which its lane appends nothing more.
+    pub fn note_end(&self, end: u32) {
+        self.flags.fetch_or(end / LINE_BYTES << END_SHIFT, Ordering::Relaxed);
+    }
+
+    /// Where they end, if that was noted.
+    pub fn end(&self) -> Option<u32> {
+        let lines = self.flags.load(Ordering::Relaxed) >> END_SHIFT;
+        (lines != 0).then_some(lines * LINE_BYTES)
     }
 
     /// As `note`, for a copy of an older record.
@@ -116,7 +131,7 @@ impl SegmentRow {
         if max_seq <= expired_seq_min {
             return true;
         }
-        self.flags.load(Ordering::Acquire) == 0
+        self.flags.load(Ordering::Acquire) & OVERFLOW == 0
             && (0..SUMMARY_SLOTS).all(|index| match self.slots[index].load(Ordering::Acquire) {
                 0 => true,
                 slot => self.seqs[index].load(Ordering::Relaxed) <= expired_seq(slot - 1),

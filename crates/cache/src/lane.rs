@@ -10,7 +10,7 @@ use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, LaneRow, SegmentState, wait, wake};
+use holdfast_board::{FileState, LaneRow, wait, wake};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
@@ -238,7 +238,7 @@ impl<N: Nvm> Lane<'_, N> {
         if !self.has_room(bytes) && !on(Canary::RoomUnchecked) {
             return Err(Errno::EIO);
         }
-        Ok(self.append(file, Kind::Write, offset, bytes, parts))
+        Ok(self.append_as(file, (Kind::Write, true), (offset, bytes), parts))
     }
 
     /// Draws a seq under the announcement and writes the record or group durably: one fence.
@@ -248,6 +248,18 @@ impl<N: Nvm> Lane<'_, N> {
         kind: Kind,
         file_offset: u64,
         extent: u64,
+        parts: &[Bytes<'_>],
+    ) -> u64 {
+        self.append_as(file, (kind, false), (file_offset, extent), parts)
+    }
+
+    /// As `append`; `is_called`: the call of the kernel's that makes the change follows.
+    #[inline]
+    fn append_as(
+        &mut self,
+        file: FileRef,
+        (kind, is_called): (Kind, bool),
+        (file_offset, extent): (u64, u64),
         parts: &[Bytes<'_>],
     ) -> u64 {
         let header = self.client.board.header();
@@ -270,6 +282,7 @@ impl<N: Nvm> Lane<'_, N> {
             unix_time_ns: self.written_ns,
             group_index: 0,
             group_count: 1,
+            is_called,
         };
         if record_bytes(payload) + CANCEL_BYTES <= self.room() {
             self.write_record(&draft, parts, 0, payload);
@@ -328,6 +341,7 @@ impl<N: Nvm> Lane<'_, N> {
             unix_time_ns: self.client.record_ns(),
             group_index: 0,
             group_count: 1,
+            is_called: false,
         };
         self.write_record(&draft, &[], 0, 0);
     }
@@ -374,14 +388,13 @@ impl<N: Nvm> Lane<'_, N> {
 impl<N: Nvm> Drop for Lane<'_, N> {
     fn drop(&mut self) {
         let board = &self.client.board;
-        let rows = board.segments();
         self.give_back();
         if self.more_used > 0 {
             if self.first > 0 {
-                rows[self.first as usize - 1].set_state(SegmentState::Sealed);
+                self.seal(self.first - 1);
             }
             for segment in &self.row.reserved[..self.more_used - 1] {
-                rows[segment.load(Ordering::Relaxed) as usize].set_state(SegmentState::Sealed);
+                self.seal(segment.load(Ordering::Relaxed));
             }
         }
         // Not a plain store: the look at the word must not overtake it, or a waiter would sleep on.

@@ -58,6 +58,7 @@ macro_rules! canaries {
 
 canaries! {
     simulated {
+        SealedUnfenced, "4 (records)", "a segment's seal is persisted before the records in it are fenced";
         DropFence, "1", "a write is acknowledged without the fence behind its record";
         NoCancel, "6", "no cancel record is written after a short or refused write";
         CancelUnfenced, "6", "the program hears of a short write before its cancel record is fenced";
@@ -151,6 +152,9 @@ canaries! {
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
+        LeftNearly, "8 (recovery)", "a file in state Behind that somebody wrote to right after a death counts as left";
+        LossIgnored, "8 (recovery)", "recovery replays the rest of a file of which a record is damaged";
+        PlaceUnchecked, "8 (recovery)", "what was moved to another slot's or segment's place passes its checks";
         OwnPendingIgnored, "10", "on btrfs a record of a file does not wait for what is pending of that file";
         SynchronousUnsynced, "9", "a synchronous write does not end with a sync";
         DeadKeeperServed, "history 11", "a program does not hear that the keeper is dead, and goes on";

@@ -65,9 +65,12 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
             ),
             _ => format!(
                 "{path} is set aside ({reason}). Decide with `holdfast recover --pool {pool}` and one of: \
-                 --force {named} (write what the log holds to whatever stands there), --export DIR (save what the log holds), --discard {named} \
-                 (forget it)\n",
+                 {force}--export DIR (save what the log holds), --discard {named} (forget it)\n",
                 reason = shown(&file.reason),
+                force = match file.can_be_forced {
+                    true => format!("--force {named} (write what the log holds to whatever stands there), "),
+                    false => String::new(),
+                },
             ),
         };
     }
@@ -87,7 +90,26 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_recovery::FileReport;
+
     use super::*;
+
+    #[test]
+    fn what_cannot_be_done_is_not_offered() {
+        let file = |path: &str, can_be_forced| FileReport {
+            path: path.to_owned(),
+            named: path.to_owned(),
+            outcome: "set aside".to_owned(),
+            reason: "why".to_owned(),
+            records: 1,
+            bytes: 1,
+            can_be_forced,
+        };
+        let told = |file| advice(&Report { files: vec![file], ..Report::default() }, Path::new("/pool"));
+        assert!(told(file("/srv/a", true)).contains("--force /srv/a"));
+        let unknown = told(file("#5", false));
+        assert!(!unknown.contains("--force") && unknown.contains("--discard '#5'"), "{unknown}");
+    }
 
     #[test]
     fn numbers_of_slots_are_no_paths() {

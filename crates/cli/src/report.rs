@@ -172,6 +172,7 @@ mod tests {
             reason: String::new(),
             records: 3,
             bytes: 12_288,
+            can_be_forced: true,
         }
     }
 

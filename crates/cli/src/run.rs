@@ -69,8 +69,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
     let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
     let verdict = verdict::verdict(&before, &summary, config.durability);
-    if let Some(target) = &args.summary {
-        write_summary(&summary, verdict.as_deref(), target)?;
+    // The program has run: its status counts, whatever becomes of what is told about it.
+    let wrote = args.summary.as_ref().map(|target| write_summary(&summary, verdict.as_deref(), target));
+    if let Some(Err(error)) = wrote {
+        report::say(&format!("{error:#}"));
     }
     // A summary on standard error ends with it.
     let is_said = args.summary.as_deref() == Some(Path::new("-"));

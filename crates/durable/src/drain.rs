@@ -320,6 +320,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
             self.drop_loaded(file);
             self.board.go(file.slot, Way::LeaveBehind);
+            self.forget_left(file);
             let mut meta = file.meta();
             let must_rewrite = meta.rewrite;
             self.set_ahead(file, &mut meta, must_rewrite);

@@ -14,7 +14,7 @@ use holdfast_log::{
     Draft, Header, Kind, RECORD_HEADER_BYTES, Tail, append, read_record, record_bytes, scan_headers,
 };
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
+use holdfast_pool::{SEGMENT_HEADER_BYTES, Superblock, seal_segment, segment_seed, set_segment_generation};
 
 use super::drain::KEEPER_LANE;
 use super::{Durable, locked};
@@ -283,7 +283,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     fn seal_tail(&self, reclaimer: &mut Reclaimer) {
-        if let Some((segment, _)) = reclaimer.tail.take() {
+        if let Some((segment, tail)) = reclaimer.tail.take() {
+            let Superblock { layout, uuid, .. } = &self.superblock;
+            let below = self.board.header().counter.get() + 1;
+            seal_segment(&self.nvm, layout, uuid, (segment, tail.generation), tail.at, below);
             self.board.segments()[segment as usize].set_state(SegmentState::Sealed);
         }
     }
@@ -328,5 +331,6 @@ fn draft(header: &Header) -> Draft {
         unix_time_ns: header.unix_time_ns,
         group_index: header.group_index,
         group_count: header.group_count,
+        is_called: header.is_called,
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use holdfast_board::{DeadLane, FileRow, FileState, NO_SIZE, RequestState, pieces};
 use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Kind, RECORD_HEADER_BYTES, whole_write};
+use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
+use holdfast_pool::{Superblock, seal_segment};
 
 use super::rewrite::{persist, roll_forward};
 use super::{Durable, ManagedFile, Writers};
@@ -29,6 +30,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             if let Some(seq) = dead.seq.filter(|_| !on(Canary::RollForwardSkipped)) {
                 self.finish_operation(&dead, seq);
             }
+            for &segment in &dead.segments {
+                self.seal_dead(segment);
+            }
             self.board.frames().free_taken(dead.index);
             self.board.loaded().free_taken(dead.index);
             self.board.open_lane(&dead);
@@ -41,6 +45,19 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // It may have changed names and died before it counted that.
         self.board.header().end_changing(client);
         self.board.free_cells(client);
+    }
+
+    /// Seals a segment that a dead client appended to: behind its last whole record. What the
+    /// client wrote last it may not have fenced, so that is made durable first: else a power cut
+    /// would leave less than the seal says.
+    fn seal_dead(&self, segment: u32) {
+        let Superblock { layout, uuid, .. } = &self.superblock;
+        let scan = sum_segment(&self.nvm, layout, uuid, segment, |_| ());
+        let (Some(generation), Stop::Full | Stop::Tail) = (scan.generation, scan.stop) else { return };
+        self.nvm.flush(layout.segment_offset(segment), u64::from(scan.end));
+        self.nvm.fence();
+        let below = self.board.header().counter.get() + 1;
+        seal_segment(&self.nvm, layout, uuid, (segment, generation), scan.end, below);
     }
 
     /// Whether it keeps others out of a file.
@@ -141,6 +158,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let lane = &self.board.lanes()[dead.index as usize];
         let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
         let place = (slot, file.generation);
+        self.forget_left(&file);
         let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, place, &mut || {
             let target = self.open_for_writing(&file)?;
             if range.1 > 0 {

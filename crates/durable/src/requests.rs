@@ -35,11 +35,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 let kept_out = args[2] == 1 && holder == client;
                 let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
                 self.settle(&file, writers).map_err(refused)?;
+                self.forget_left(&file);
             }
-            Ask::Drain => self
-                .drain_all(&file)
-                .inspect_err(|error| self.drain_failed(&file, error))
-                .map_err(|_| Errno::EIO)?,
+            Ask::Drain => {
+                self.drain_all(&file)
+                    .inspect_err(|error| self.drain_failed(&file, error))
+                    .map_err(|_| Errno::EIO)?;
+                self.forget_left(&file);
+            }
             Ask::Through => self.leave_behind(&file, args[2] != 0).map_err(|_| Errno::EIO)?,
             Ask::Bypass if args[3] == 1 => {
                 self.try_let_go(&file, Reason::from_u64(args[2])).map_err(refused)?;

@@ -280,6 +280,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Writes the live records of a file, whose writers are kept out, to it again: a failed sync
     /// may have dropped the pages (history 18).
     fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        self.forget_left(file);
         // First the rows: what the log says is then what the file says, with nothing newer above
         // it.
         self.drain_all(file)?;

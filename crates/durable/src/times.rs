@@ -9,10 +9,10 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{Changes, Times};
+use holdfast_board::{Changes, FileTime, Times};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::Left;
+use holdfast_pool::{Left, LeftAt};
 
 use super::{Durable, KEEPER_ID, ManagedFile, Writers, locked};
 use holdfast_disk::{Disk, DiskFile};
@@ -35,6 +35,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let row = &self.board.times()[file.slot as usize];
             row.begin(file.generation, self.times_shown(file, kernel, now), now);
             row.end(kernel);
+            if self.is_current(file) {
+                self.slots().set_left(file.slot, left_at(kernel));
+            }
             self.board.header().times_kept.word.store(1, Ordering::SeqCst);
         }
     }
@@ -59,7 +62,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // this is the last it said.
         let is_current = self.is_current(file);
         if is_current {
-            self.slots().set_left(file.slot, Left::InHand);
+            let since = self.disk.clock().now_ns / 1000;
+            self.slots().set_left(file.slot, Left::InHandSince(since, None));
         }
         let done = change(shown);
         let kernel = target.times().unwrap_or_default();
@@ -68,6 +72,18 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         row.end(kernel);
         done
+    }
+
+    /// From here on programs change the file by calls of their own, or the keeper does in ways that
+    /// it does not look at: how it was left says nothing any more, until it is left anew.
+    pub(super) fn forget_left(&self, file: &ManagedFile<D::File>) {
+        if !D::File::HAS_TIMES {
+            return;
+        }
+        let _alone = locked(&file.times);
+        if self.is_current(file) && self.slots().left(file.slot) != Left::Unknown {
+            self.slots().set_left(file.slot, Left::Unknown);
+        }
     }
 
     /// Sets the kernel's time of modification of a drained file to what programs see. Not where the
@@ -104,8 +120,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
 /// How the keeper left a file of which the kernel says these times.
 fn left_at(kernel: Times) -> Left {
-    kernel.changed.parts().map_or(Left::Unknown, |(seconds, ns)| {
-        u64::try_from(seconds)
-            .map_or(Left::Unknown, |seconds| Left::At(seconds * 1_000_000 + ns as u64 / 1000))
-    })
+    let us = |time: FileTime| {
+        time.parts()
+            .and_then(|(seconds, ns)| Some(u64::try_from(seconds).ok()? * 1_000_000 + ns as u64 / 1000))
+    };
+    match (us(kernel.changed), us(kernel.modified)) {
+        (Some(changed_us), Some(modified_us)) => Left::At(LeftAt { changed_us, modified_us }),
+        _ => Left::Unknown,
+    }
 }

@@ -16,13 +16,15 @@ use holdfast_e2e::running::{Running, SOON};
 use holdfast_e2e::{canaries, need, report, tally};
 use rustix::process::Signal;
 
+#[path = "histories/damage.rs"]
+mod damage;
 #[path = "histories/recovered.rs"]
 mod recovered;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice. Not among them are those that another rule stands behind by now: with one of the
 /// two taken out the test still passes.
-const RULES: [(&str, &str); 36] = [
+const RULES: [(&str, &str); 39] = [
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_after_the_keepers_death"),
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_to_those_who_are_forked_later"),
     ("RecoveryPutOff", "h12_recovery_follows_the_keepers_death_at_once"),
@@ -39,6 +41,9 @@ const RULES: [(&str, &str); 36] = [
     ("DrainSkipped", "h28_a_drained_file_system_can_be_copied_without_the_pool"),
     ("VectorInPlace", "a_vector_that_changes_during_its_call_harms_nobody"),
     ("RoomUnchecked", "a_vector_that_changes_during_its_call_harms_nobody"),
+    ("LossIgnored", "damage::a_file_that_lost_a_record_is_set_aside_by_name"),
+    ("PlaceUnchecked", "damage::slots_in_each_others_places_are_told"),
+    ("LeftNearly", "damage::who_writes_right_after_a_death_is_not_written_over"),
     ("ReplayedWhileRunning", "recovered::what_others_sync_right_after_a_kill_stays"),
     ("AheadForgotten", "recovered::what_only_the_log_has_comes_back_after_a_kill"),
     ("RollbackUnseen", "recovered::an_older_state_of_a_volume_is_left_as_it_is"),

@@ -38,10 +38,11 @@ pub fn empty() -> (Ram, Layout) {
 pub fn pool(choices: &mut Choices<'_>, yard: &Yard) -> (Ram, Layout) {
     let (ram, layout) = empty();
     let words = layout.offset(holdfast_pool::Zone::Words);
-    let heartbeat = if choices.once_in(4) { checked(choices.number()) } else { encode(now() * 1_000_000) };
+    let heartbeat =
+        if choices.once_in(4) { checked(choices.number(), words) } else { encode(now() * 1_000_000, words) };
     ram.put(words, &heartbeat.to_le_bytes());
     // Seldom «closed cleanly»: then nothing is looked at.
-    let clean = if choices.once_in(16) { checked(choices.number()) } else { 0 };
+    let clean = if choices.once_in(16) { checked(choices.number(), words + 64) } else { 0 };
     ram.put(words + 64, &clean.to_le_bytes());
     let mut generations = Vec::new();
     for slot in 0..choices.upto(SLOTS_MAX) + 1 {
@@ -83,15 +84,17 @@ pub fn spill(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, path: &Path)
         {
             place[..SEGMENT_BYTES as usize].copy_from_slice(&image);
         }
-        let generation = ram_word(&image);
+        // As the segment's word has it, at another place.
+        let (at, generation) = (layout.frame_offset(frame), ram_word(&image) >> 12);
         let end = if choices.once_in(3) { choices.number() } else { choices.upto(10) };
         let named = if choices.once_in(8) { choices.number() >> 16 } else { segment.into() };
-        let place = if choices.once_in(24) { choices.number() } else { checked(named << 16 | end & 0xffff) };
+        let place =
+            if choices.once_in(24) { choices.number() } else { checked(named << 16 | end & 0xffff, at + 8) };
         let word = match choices.upto(11) {
             0 => 0,
             1 => choices.number(),
-            2 => checked(choices.number()),
-            _ => generation,
+            2 => checked(choices.number(), at),
+            _ => checked(generation, at),
         };
         ram.put(layout.frame_offset(frame) + 8, &place.to_le_bytes());
         ram.put(layout.frame_offset(frame), &word.to_le_bytes());
@@ -159,8 +162,8 @@ fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
-fn checked(value: u64) -> u64 {
-    encode(value.min(CHECKED_MAX))
+fn checked(value: u64, at: u64) -> u64 {
+    encode(value.min(CHECKED_MAX), at)
 }
 
 fn put16(bytes: &mut [u8], at: usize, value: u64) {
@@ -175,42 +178,46 @@ fn put64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Sets the checksum at the start of a structure.
-fn seal(bytes: &mut [u8], choices: &mut Choices<'_>) {
-    let crc = crc32c::crc32c(&bytes[4..]);
+/// Sets the checksum at the start of a structure that begins at byte `at` of the pool; seldom that
+/// of one that was moved there.
+fn seal(bytes: &mut [u8], choices: &mut Choices<'_>, at: u64) {
+    let at = if choices.once_in(24) { at + 4096 } else { at };
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&at.to_le_bytes()), &bytes[4..]);
     put32(bytes, 0, if choices.once_in(16) { crc ^ 1 } else { crc });
 }
 
 fn put_slot(choices: &mut Choices<'_>, yard: &Yard, ram: &Ram, base: u64) -> u64 {
     let generation = if choices.once_in(6) { choices.number().min(CHECKED_MAX) } else { 10 };
     let identity = &yard.identities[choices.upto(yard.identities.len() as u64 - 1) as usize];
-    ram.put(base, &raw_identity(choices, identity, generation));
+    ram.put(base, &raw_identity(choices, identity, generation, base));
     let in_use = if choices.once_in(8) { 0 } else { generation };
     let expired = if choices.once_in(4) { choices.number() } else { generation };
     // Most often created and unconflicted, so that something is done.
     let marks = match choices.upto(3) {
         0 => 0,
         1 => 8,
-        _ => choices.upto(127),
+        _ => choices.upto(511),
     };
     for (at, value) in [(256, in_use), (320, expired), (384, marks)] {
-        let word = if choices.once_in(24) { choices.number() } else { checked(value) };
-        ram.put(base + at, &word.to_le_bytes());
+        let at = base + at;
+        let moved = if choices.once_in(24) { 4096 } else { 0 };
+        let word = if choices.once_in(24) { choices.number() } else { checked(value, at + moved) };
+        ram.put(at, &word.to_le_bytes());
     }
     for at in [512, 640] {
         if !choices.once_in(4) {
-            ram.put(base + at, &raw_stamp(choices, generation));
+            ram.put(base + at, &raw_stamp(choices, generation, base + at));
         }
     }
     for at in [768, 768 + 1664] {
         if !choices.once_in(4) {
-            ram.put(base + at, &raw_hint(choices, yard, generation));
+            ram.put(base + at, &raw_hint(choices, yard, generation, base + at));
         }
     }
     generation
 }
 
-fn raw_identity(choices: &mut Choices<'_>, identity: &Identity, generation: u64) -> [u8; 184] {
+fn raw_identity(choices: &mut Choices<'_>, identity: &Identity, generation: u64, place: u64) -> [u8; 184] {
     let mut raw = [0; 184];
     put32(&mut raw, 4, identity.handle_type as u32);
     put64(&mut raw, 8, generation);
@@ -225,12 +232,12 @@ fn raw_identity(choices: &mut Choices<'_>, identity: &Identity, generation: u64)
         put32(&mut raw, 176, choices.number() as u32);
         put32(&mut raw, 180, choices.number() as u32);
     }
-    seal(&mut raw, choices);
+    seal(&mut raw, choices, place);
     raw
 }
 
 /// Most often of this boot and another mount, so that something is done.
-fn raw_stamp(choices: &mut Choices<'_>, generation: u64) -> [u8; 128] {
+fn raw_stamp(choices: &mut Choices<'_>, generation: u64, place: u64) -> [u8; 128] {
     let mut raw = [0; 128];
     put32(&mut raw, 4, if choices.once_in(4) { choices.number() as u32 } else { 0 });
     let version = choices.number();
@@ -245,11 +252,11 @@ fn raw_stamp(choices: &mut Choices<'_>, generation: u64) -> [u8; 128] {
     }
     put64(&mut raw, 64, if choices.once_in(4) { choices.number() } else { 1 });
     put32(&mut raw, 72, if choices.once_in(4) { choices.number() as u32 } else { 0o600 });
-    seal(&mut raw, choices);
+    seal(&mut raw, choices, place);
     raw
 }
 
-fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64) -> [u8; 1664] {
+fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64, place: u64) -> [u8; 1664] {
     let mut raw = [0; 1664];
     let mut path = yard.paths[choices.upto(yard.paths.len() as u64 - 1) as usize].clone();
     if choices.once_in(12) {
@@ -273,7 +280,7 @@ fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64) -> [u8; 166
         put64(&mut raw, 32, choices.number());
     }
     raw[160..160 + path.len()].copy_from_slice(&path);
-    seal(&mut raw, choices);
+    seal(&mut raw, choices, place);
     raw
 }
 
@@ -281,7 +288,7 @@ fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: u
     let base = layout.segment_offset(segment);
     let generation =
         if choices.once_in(6) { choices.number().min(CHECKED_MAX) } else { 20 + u64::from(segment) };
-    let word = if choices.once_in(24) { choices.number() } else { encode(generation) };
+    let word = if choices.once_in(24) { choices.number() } else { encode(generation, base) };
     ram.put(base, &word.to_le_bytes());
     let seed = segment_seed(&UUID, segment, generation);
     let mut at = SEGMENT_HEADER_BYTES;
@@ -296,6 +303,17 @@ fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: u
         }
         if at + 128 > SEGMENT_BYTES {
             break;
+        }
+    }
+    // A seal where the records end, somewhere else, or none.
+    match choices.upto(3) {
+        0 => {}
+        seal => {
+            let end = if seal == 1 { choices.upto(SEGMENT_BYTES + 64) as u32 } else { at as u32 };
+            let crc = crc32c::crc32c_append(seed, &end.to_le_bytes());
+            let below = if choices.once_in(4) { choices.number() } else { 60 };
+            ram.put(base + 8, &checked(below, base + 8).to_le_bytes());
+            ram.put(base + 16, &(u64::from(crc) << 32 | u64::from(end)).to_le_bytes());
         }
     }
     if choices.once_in(60) {

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_log::{scan_bytes, scan_segment};
-use holdfast_pool::{Frames, HintKind, Identity, Layout, MARK_CREATED, MARK_VOID, Slots};
+use holdfast_log::{generation_of_records, survey};
+use holdfast_pool::{Frames, HintKind, Identity, Layout, MARK_CREATED, MARK_VOID, Slots, segment_generation};
 
 use crate::image::UUID;
 use crate::ram::Ram;
@@ -24,11 +24,26 @@ pub struct Named {
 impl Named {
     pub fn read(ram: &Ram, layout: &Layout, spill: Option<&[u8]>) -> Self {
         let mut records = Vec::new();
-        let mut buffer = Vec::new();
+        let mut look = |bytes: &[u8], place: (u32, u64)| {
+            survey(
+                bytes,
+                &UUID,
+                place,
+                None,
+                |record| {
+                    let header = record.header;
+                    records.push((header.slot, header.slot_generation, header.seq));
+                },
+                |_| (),
+            );
+        };
         for segment in 0..layout.segment_count {
-            scan_segment(ram, layout, &UUID, segment, &mut buffer, |record| {
-                records.push((record.header.slot, record.header.slot_generation, record.header.seq));
-            });
+            let bytes = ram.get(layout.segment_offset(segment), layout.segment_bytes as usize);
+            let generation = segment_generation(ram, layout, segment);
+            let generation = generation.or_else(|| generation_of_records(&bytes, &UUID, segment));
+            if let Some(generation) = generation {
+                look(&bytes, (segment, generation));
+            }
         }
         let frames = Frames { nvm: ram, layout };
         for frame in frames.in_use() {
@@ -36,9 +51,7 @@ impl Named {
             let from = frames.file_offset(frame) as usize;
             let image = spill.and_then(|bytes| bytes.get(from..from + layout.segment_bytes as usize));
             let Some(image) = image else { continue };
-            scan_bytes(image, &UUID, (held.segment, held.generation), |record| {
-                records.push((record.header.slot, record.header.slot_generation, record.header.seq));
-            });
+            look(image, (held.segment, held.generation));
         }
         let slots = Slots { nvm: ram, layout };
         let mut named = Self::default();

@@ -43,6 +43,7 @@ fn the_document_shows_the_records_that_are_written() {
         unix_time_ns: 1_700_000_001_500_000_000,
         group_index: 0,
         group_count: 1,
+        is_called: false,
     };
     let records = [
         (draft, &b"bytes"[..]),

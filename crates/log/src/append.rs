@@ -43,6 +43,8 @@ pub struct Draft {
     pub group_index: u16,
     /// Members of the group.
     pub group_count: u16,
+    /// See [`Header::is_called`].
+    pub is_called: bool,
 }
 
 /// Streams a record to `tail` and returns the bytes it took. It is durable, and valid, after the
@@ -78,6 +80,7 @@ pub fn append(
         unix_time_ns: draft.unix_time_ns,
         group_index: draft.group_index,
         group_count: draft.group_count,
+        is_called: draft.is_called,
     };
     let mut raw = header.encode(0);
     raw.crc = finish_crc(crc, &raw, tail.at).into();

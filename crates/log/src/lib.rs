@@ -12,5 +12,6 @@ mod scan;
 pub use append::{Draft, Tail, append};
 pub use record::{Header, Kind, RECORD_HEADER_BYTES, TICK_NS, record_bytes};
 pub use scan::{
-    Record, SegmentScan, Stop, read_record, scan_bytes, scan_headers, scan_segment, sum_segment, whole_write,
+    Gap, Record, SegmentScan, Stop, generation_of_records, headers_in_gap, read_record, scan_bytes,
+    scan_headers, scan_segment, sum_segment, survey, whole_write,
 };

@@ -10,6 +10,8 @@ pub const RECORD_HEADER_BYTES: u64 = 64;
 /// second of them.
 pub const TICK_NS: u64 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
+/// Beside the kind: see [`Header::is_called`].
+const CALLED: u8 = 0x80;
 const _: () = assert!(SECOND_NS.is_multiple_of(TICK_NS) && SECOND_NS / TICK_NS < 1 << 24);
 
 /// What a record says.
@@ -87,6 +89,8 @@ pub struct Header {
     pub group_index: u16,
     /// Members of the group; 1 for a record of its own.
     pub group_count: u16,
+    /// Write: its bytes go to the page cache by a call of the writer's own, not by the keeper.
+    pub is_called: bool,
 }
 
 impl Header {
@@ -96,7 +100,7 @@ impl Header {
         let ticks = (ns.div_ceil(TICK_NS) as u32).to_le_bytes();
         RawHeader {
             crc: U32::new(crc),
-            kind: self.kind.code(),
+            kind: self.kind.code() | if self.is_called { CALLED } else { 0 },
             unix_time_ticks: [ticks[0], ticks[1], ticks[2]],
             payload_bytes: U32::new(self.payload_bytes),
             slot: U32::new(self.slot),
@@ -114,7 +118,7 @@ impl Header {
     /// Decodes 64 bytes into a header and its stored checksum; `None` when a field is impossible.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, u32)> {
         let raw = RawHeader::read_from_bytes(bytes).ok()?;
-        let kind = Kind::from_code(raw.kind)?;
+        let kind = Kind::from_code(raw.kind & !CALLED)?;
         let ticks = u64::from(u32::from_le_bytes([
             raw.unix_time_ticks[0],
             raw.unix_time_ticks[1],
@@ -136,6 +140,7 @@ impl Header {
             unix_time_ns: u64::from(raw.unix_time_s.get()) * SECOND_NS + ticks * TICK_NS,
             group_index: raw.group_index.get(),
             group_count: raw.group_count.get(),
+            is_called: raw.kind & CALLED != 0,
         };
         Some((header, raw.crc.get()))
     }

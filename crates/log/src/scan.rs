@@ -87,6 +87,98 @@ pub fn scan_bytes(
     walk(bytes.len() as u64, generation, next, |at| stop_at(&bytes[at as usize..], at, generation, seed))
 }
 
+/// Bytes of a segment in which there were records and are none that are valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Its first byte.
+    pub from: u32,
+    /// The first byte behind it: that of a valid record, or where the records are to end.
+    pub to: u32,
+}
+
+/// Visits all valid records of a segment, those behind damage too, and says where there were
+/// others: where a valid one stands behind, or before `end`, which is where its seal says that the
+/// records end. Returns where the last one ends.
+pub fn survey(
+    bytes: &[u8],
+    uuid: &[u8; 16],
+    (segment, generation): (u32, u64),
+    end: Option<u32>,
+    mut visit: impl FnMut(Record<'_>),
+    mut lost: impl FnMut(Gap),
+) -> u32 {
+    let seed = segment_seed(uuid, segment, generation);
+    let (mut at, mut sums) = (SEGMENT_HEADER_BYTES as u32, None);
+    loop {
+        while at as usize + RECORD_HEADER_BYTES as usize <= bytes.len()
+            && let Some((header, payload)) = record_at(bytes, at, generation, seed)
+        {
+            visit(Record { segment, at, header, payload });
+            at += record_bytes(u64::from(header.payload_bytes)) as u32;
+        }
+        if at as usize >= bytes.len() {
+            return at;
+        }
+        let sums = sums.get_or_insert_with(|| Sums::new(bytes));
+        match valid_after(sums, bytes, (at, 0), generation, seed) {
+            Some(to) => {
+                lost(Gap { from: at, to });
+                at = to;
+            }
+            None => {
+                let to = end.unwrap_or_else(|| end_of_headers(bytes, generation, at));
+                if to > at {
+                    lost(Gap { from: at, to });
+                }
+                return at;
+            }
+        }
+    }
+}
+
+/// Where what stands at a byte ends if it is more than a record that a crash tore: nothing was
+/// begun behind that, so no header of this generation stands there, whole or not.
+fn end_of_headers(bytes: &[u8], generation: u64, from: u32) -> u32 {
+    let (mut at, mut headers) = (from, 0);
+    while let Some((header, ..)) = candidate(bytes, at, generation) {
+        at += record_bytes(u64::from(header.payload_bytes)) as u32;
+        headers += 1;
+    }
+    if headers > 1 { at } else { from }
+}
+
+/// The generation of a segment whose header is lost, told by its records: that of the first one
+/// which is valid under the generation that it names itself.
+pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: u32) -> Option<u64> {
+    let mut sums = Sums::new(bytes);
+    let mut lines = (SEGMENT_HEADER_BYTES as u32..bytes.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
+    lines.find_map(|line| {
+        let head = bytes[line as usize..].get(..RECORD_HEADER_BYTES as usize)?;
+        let generation = Header::decode(head)?.0.segment_generation;
+        let (header, crc, payload) = candidate(bytes, line, generation)?;
+        let from = line as usize + RECORD_HEADER_BYTES as usize;
+        let payload_crc = sums.append(segment_seed(uuid, segment, generation), from, payload.len());
+        (finish_crc(payload_crc, &header.encode(crc), line) == crc).then_some(generation)
+    })
+}
+
+/// The headers of the records that stood in a gap: all of them if they lead from one to the next up
+/// to its end, else none. A part of them may be what is damaged.
+pub fn headers_in_gap(bytes: &[u8], generation: u64, gap: Gap) -> Option<Vec<Header>> {
+    let (mut at, mut found) = (gap.from, Vec::new());
+    while at < gap.to {
+        let head = bytes.get(at as usize..at as usize + RECORD_HEADER_BYTES as usize)?;
+        let (header, _) = Header::decode(head)?;
+        let bytes = record_bytes(u64::from(header.payload_bytes));
+        if header.segment_generation != generation || u64::from(at) + bytes > u64::from(gap.to) {
+            return None;
+        }
+        found.push(header);
+        at += bytes as u32;
+    }
+    Some(found)
+}
+
 /// As [`scan_segment`], for who needs no payloads: records are summed piece by piece where they
 /// stand, so that no segment is copied. Visits the headers of valid records.
 pub fn sum_segment(
@@ -248,7 +340,7 @@ fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Hea
 
 /// What stands at `at` if it can be a record of this generation: header, stored checksum, payload.
 fn candidate(segment: &[u8], at: u32, generation: u64) -> Option<(Header, u32, &[u8])> {
-    let (head, tail) = segment[at as usize..].split_at_checked(RECORD_HEADER_BYTES as usize)?;
+    let (head, tail) = segment.get(at as usize..)?.split_at_checked(RECORD_HEADER_BYTES as usize)?;
     let (header, crc) = Header::decode(head)?;
     if header.segment_generation != generation {
         return None;
@@ -258,22 +350,31 @@ fn candidate(segment: &[u8], at: u32, generation: u64) -> Option<(Header, u32, &
 
 /// Why a scan ended at byte `at` of a segment, whose bytes from there on are `tail`.
 fn stop_at(tail: &[u8], at: u32, generation: u64, seed: u32) -> Stop {
-    match valid_after(tail, at, generation, seed) {
+    match valid_after(&mut Sums::new(tail), tail, (0, at), generation, seed) {
         Some(valid_at) => Stop::Damaged { valid_at },
         None => Stop::Tail,
     }
 }
 
+/// The first valid record behind byte `from` of `bytes`, which begin at byte `base` of the segment,
+/// as a byte of the segment.
+///
 /// Bytes that a forged segment may claim over and over are summed once: each line of it could hold
 /// a header whose payload is all that follows.
-fn valid_after(tail: &[u8], at: u32, generation: u64, seed: u32) -> Option<u32> {
-    let mut sums = Sums::new(tail);
-    let mut lines = (RECORD_HEADER_BYTES as u32..tail.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
+fn valid_after(
+    sums: &mut Sums<'_>,
+    bytes: &[u8],
+    (from, base): (u32, u32),
+    generation: u64,
+    seed: u32,
+) -> Option<u32> {
+    let first = from + RECORD_HEADER_BYTES as u32;
+    let mut lines = (first..bytes.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
     let valid = lines.find(|&line| {
-        candidate(tail, line, generation).is_some_and(|(header, crc, payload)| {
+        candidate(bytes, line, generation).is_some_and(|(header, crc, payload)| {
             let payload_crc = sums.append(seed, line as usize + RECORD_HEADER_BYTES as usize, payload.len());
-            finish_crc(payload_crc, &header.encode(crc), at + line) == crc
+            finish_crc(payload_crc, &header.encode(crc), base + line) == crc
         })
     });
-    valid.map(|line| at + line)
+    valid.map(|line| base + line)
 }

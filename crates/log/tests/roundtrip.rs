@@ -53,6 +53,7 @@ impl Pool {
             unix_time_ns: 77_000_000_064,
             group_index: 0,
             group_count: 1,
+            is_called: false,
         };
         let parts: Vec<Bytes<'_>> = parts.iter().map(|part| Bytes::from_slice(part)).collect();
         let at = tail.at;

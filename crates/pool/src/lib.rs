@@ -13,14 +13,19 @@ mod superblock;
 mod word;
 
 pub use layout::{Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, Zone};
-pub use segment::{SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
+pub use segment::{
+    SEGMENT_HEADER_BYTES, Seal, bound_segment, seal_of, seal_segment, segment_generation, segment_seed,
+    set_segment_generation,
+};
 pub use slot::{
-    HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED,
-    MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Mount, Ownership, PATH_BYTES_MAX, Parent,
-    SLOT_BYTES, Slots, Stamp, Taken,
+    HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED,
+    MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Mount, Ownership, PATH_BYTES_MAX,
+    Parent, SLOT_BYTES, Slots, Stamp, Taken,
 };
 pub use spill::{
     DamagedEntry, FRAME_ENTRY_BYTES, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader,
 };
-pub use superblock::{FormatError, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open};
+pub use superblock::{
+    FormatError, Remains, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open, remains,
+};
 pub use word::{CHECKED_MAX, decode, encode};

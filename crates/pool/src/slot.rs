@@ -11,6 +11,7 @@ use holdfast_media::Nvm;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::word::sum_at;
 use crate::{CHECKED_MAX, Layout, decode, encode};
 
 /// Size of a slot, in bytes.
@@ -40,6 +41,9 @@ pub const MARK_SUPERSEDED: u64 = 64;
 /// Its last name was removed by nobody under Holdfast. Where the crash has brought it back it is
 /// the file that it was, with its records; where it has not, nothing is built anew.
 pub const MARK_REMOVED: u64 = 128;
+/// Records of it were lost, or may have been, where the log is damaged: what is left of them must
+/// not be replayed without a person's word.
+pub const MARK_LOST: u64 = 256;
 
 const IN_USE: u64 = 256;
 const EXPIRED: u64 = 320;
@@ -47,9 +51,11 @@ const MARKS: u64 = 384;
 const LEFT: u64 = 448;
 const LIFE: u64 = 456;
 const LIFE_BOOTED: u64 = 464;
+const LEFT_MODIFIED: u64 = 472;
+const HAND: u64 = 480;
 const STAMPS: [u64; 2] = [512, 640];
 const HINTS: [u64; 2] = [768, 768 + 1664];
-/// The word of a file that the keeper is changing.
+/// In the word that says since when the keeper has the file in hand: whatever time that is.
 const IN_HAND: u64 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -192,10 +198,22 @@ impl Stamp {
 pub enum Left {
     /// Nothing.
     Unknown,
-    /// It is changing the file.
+    /// It has the file in hand, and whatever happened to it was its doing: recovery says so.
     InHand,
-    /// It left the file with this time of change, in microseconds since 1970.
-    At(u64),
+    /// It began to change the file at this moment, in microseconds since 1970, and had left it so
+    /// before, if that is known.
+    InHandSince(u64, Option<LeftAt>),
+    /// It left the file so.
+    At(LeftAt),
+}
+
+/// The times of a file as they were when the keeper left it, in microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftAt {
+    /// Its time of change.
+    pub changed_us: u64,
+    /// Its time of modification.
+    pub modified_us: u64,
 }
 
 /// The last sign of life of the keeper that had a slot, by its clock, for a recovery that comes
@@ -260,12 +278,13 @@ pub struct Slots<'a, N> {
 
 impl<N: Nvm> Slots<'_, N> {
     fn word(&self, slot: u32, field: u64) -> Option<u64> {
-        decode(self.nvm.load_u64(self.layout.slot_offset(slot) + field))
+        let offset = self.layout.slot_offset(slot) + field;
+        decode(self.nvm.load_u64(offset), offset)
     }
 
-    fn set_word(&self, slot: u32, field: u64, word: u64) {
+    fn set_word(&self, slot: u32, field: u64, value: u64) {
         let offset = self.layout.slot_offset(slot) + field;
-        self.nvm.store_u64(offset, word);
+        self.nvm.store_u64(offset, encode(value, offset));
         self.nvm.flush(offset, 8);
         self.nvm.fence();
     }
@@ -285,6 +304,16 @@ impl<N: Nvm> Slots<'_, N> {
         !self.is_blank(slot) && self.word(slot, IN_USE).is_none()
     }
 
+    /// Whether a file ever had the slot, by the checksum of its identity, which format versions
+    /// before this one began elsewhere.
+    pub(crate) fn was_used(&self, slot: u32) -> bool {
+        let (offset, mut bytes) = (self.layout.slot_offset(slot), [0u8; size_of::<RawIdentity>()]);
+        self.nvm.read(offset, &mut bytes);
+        let (sum, rest) = bytes.split_at(4);
+        let is = |expected: u32| sum == expected.to_le_bytes();
+        rest.iter().any(|&byte| byte != 0) && (is(sum_at(offset, rest)) || is(crc32c::crc32c(rest)))
+    }
+
     /// Takes a free slot for a file. Durable when it returns; the in-use mark goes last, behind a
     /// fence.
     ///
@@ -302,29 +331,29 @@ impl<N: Nvm> Slots<'_, N> {
         raw.mode = U32::new(ownership.mode);
         raw.owner = U32::new(ownership.owner);
         raw.group = U32::new(ownership.group);
-        raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
+        raw.crc = U32::new(sum_at(base, &raw.as_bytes()[4..]));
         if on(Canary::InUseBeforeIdentity) {
-            self.set_word(slot, IN_USE, encode(generation));
+            self.set_word(slot, IN_USE, generation);
         }
         self.nvm.write(base, raw.as_bytes());
         self.nvm.flush(base, size_of::<RawIdentity>() as u64);
         let older = if on(Canary::OlderUseLive) { self.expired_seq(slot) } else { None };
-        self.set_word(slot, EXPIRED, encode(older.unwrap_or(generation)));
-        self.set_word(slot, MARKS, encode(marks));
-        self.set_word(slot, LEFT, encode(0));
-        self.set_word(slot, LIFE, encode(0));
+        self.set_word(slot, EXPIRED, older.unwrap_or(generation));
+        self.set_word(slot, MARKS, marks);
+        self.set_left(slot, Left::Unknown);
+        self.set_word(slot, LIFE, 0);
         let parent = parent.cloned();
         let hint = Hint { kind: HintKind::Name, version: 1, path: path.to_vec(), parent };
         self.write_hint(slot, 0, generation, &hint);
         if let Some(stamp) = stamp {
             self.write_stamp(slot, 0, generation, 1, &stamp);
         }
-        self.set_word(slot, IN_USE, encode(generation));
+        self.set_word(slot, IN_USE, generation);
     }
 
     /// Gives a slot back. Its records are void from here on (rule 3 of liveness).
     pub fn release(&self, slot: u32) {
-        self.set_word(slot, IN_USE, encode(0));
+        self.set_word(slot, IN_USE, 0);
     }
 
     /// The identity of a slot in use, or why it cannot be read.
@@ -361,9 +390,10 @@ impl<N: Nvm> Slots<'_, N> {
 
     fn read_stamp(&self, slot: u32, copy: usize) -> Option<(u64, Stamp)> {
         let mut bytes = [0u8; size_of::<RawStamp>()];
-        self.nvm.read(self.layout.slot_offset(slot) + STAMPS[copy], &mut bytes);
+        let offset = self.layout.slot_offset(slot) + STAMPS[copy];
+        self.nvm.read(offset, &mut bytes);
         let raw = RawStamp::read_from_bytes(&bytes).ok()?;
-        let is_whole = raw.crc.get() == crc32c::crc32c(&bytes[4..]);
+        let is_whole = raw.crc.get() == sum_at(offset, &bytes[4..]);
         // Nobody counts so far: the next version has to be a higher one.
         let is_ours = Some(raw.generation.get()) == self.generation(slot) && raw.version.get() < u64::MAX;
         if !(is_whole && is_ours) {
@@ -395,8 +425,8 @@ impl<N: Nvm> Slots<'_, N> {
         raw.mode = U32::new(stamp.ownership.mode);
         raw.owner = U32::new(stamp.ownership.owner);
         raw.group = U32::new(stamp.ownership.group);
-        raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
         let offset = self.layout.slot_offset(slot) + STAMPS[copy];
+        raw.crc = U32::new(sum_at(offset, &raw.as_bytes()[4..]));
         self.nvm.write(offset, raw.as_bytes());
         self.nvm.flush(offset, size_of::<RawStamp>() as u64);
         self.nvm.fence();
@@ -404,21 +434,40 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// How the keeper left the file when it changed it by itself last; a damaged word says nothing.
     pub fn left(&self, slot: u32) -> Left {
-        match self.word(slot, LEFT) {
-            None | Some(0) => Left::Unknown,
-            Some(IN_HAND) => Left::InHand,
-            Some(unix_us) => Left::At(unix_us),
+        let word = |field| self.word(slot, field).filter(|&value| value != 0);
+        let left_at = word(LEFT).map(|changed_us| LeftAt {
+            changed_us,
+            modified_us: self.word(slot, LEFT_MODIFIED).unwrap_or(0),
+        });
+        match (word(HAND), left_at) {
+            (Some(IN_HAND), _) => Left::InHand,
+            (Some(since_us), before) => Left::InHandSince(since_us, before),
+            (None, Some(left_at)) => Left::At(left_at),
+            (None, None) => Left::Unknown,
         }
     }
 
-    /// Persists that.
+    /// Persists that. A process that dies in it leaves the one or the other; a power cut may leave
+    /// anything, and then nothing of it counts but [`Left::InHand`], which is one word.
     pub fn set_left(&self, slot: u32, left: Left) {
-        let word = match left {
-            Left::Unknown => 0,
-            Left::InHand => IN_HAND,
-            Left::At(unix_us) => unix_us.clamp(IN_HAND + 1, CHECKED_MAX),
+        let offset = self.layout.slot_offset(slot);
+        let store = |field: u64, value: u64| {
+            self.nvm.store_u64(offset + field, encode(value.min(CHECKED_MAX), offset + field));
         };
-        self.set_word(slot, LEFT, encode(word));
+        match left {
+            Left::Unknown => store(LEFT, 0),
+            Left::InHand => store(HAND, IN_HAND),
+            Left::InHandSince(since_us, _) => store(HAND, since_us.max(IN_HAND + 1)),
+            Left::At(LeftAt { changed_us, modified_us }) => {
+                store(LEFT, changed_us.max(1));
+                store(LEFT_MODIFIED, modified_us);
+            }
+        }
+        if matches!(left, Left::Unknown | Left::At(_)) {
+            store(HAND, 0);
+        }
+        self.nvm.flush(offset + LEFT, 64);
+        self.nvm.fence();
     }
 
     /// The last sign of life that counts for this file, if it is not the pool's.
@@ -434,15 +483,16 @@ impl<N: Nvm> Slots<'_, N> {
         let booted = (LIFE_BOOTED, life.booted_us.unwrap_or(0).min(CHECKED_MAX));
         let is_known = self.life(slot).is_some();
         for (field, value) in if is_known { [last, booted] } else { [booted, last] } {
-            self.set_word(slot, field, encode(value));
+            self.set_word(slot, field, value);
         }
     }
 
     fn read_identity(&self, slot: u32) -> Result<(Identity, Ownership), &'static str> {
         let mut bytes = [0u8; size_of::<RawIdentity>()];
-        self.nvm.read(self.layout.slot_offset(slot), &mut bytes);
+        let offset = self.layout.slot_offset(slot);
+        self.nvm.read(offset, &mut bytes);
         let raw = RawIdentity::read_from_bytes(&bytes).map_err(|_| "short")?;
-        if raw.crc.get() != crc32c::crc32c(&bytes[4..]) {
+        if raw.crc.get() != sum_at(offset, &bytes[4..]) {
             return Err("the checksum of its identity does not hold");
         }
         if Some(raw.generation.get()) != self.generation(slot) {
@@ -466,7 +516,12 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// Persists `expired_seq`. The caller upholds invariant 2.
     pub fn set_expired_seq(&self, slot: u32, seq: u64) {
-        self.set_word(slot, EXPIRED, encode(seq));
+        self.set_word(slot, EXPIRED, seq);
+    }
+
+    /// Whether what the marks of a slot are can be read.
+    pub fn has_marks(&self, slot: u32) -> bool {
+        self.word(slot, MARKS).is_some()
     }
 
     /// The `MARK_*` bits of a slot; a damaged word reads as a conflict, so that nothing is replayed
@@ -477,7 +532,7 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// Persists the marks.
     pub fn set_marks(&self, slot: u32, marks: u64) {
-        self.set_word(slot, MARKS, encode(marks));
+        self.set_word(slot, MARKS, marks);
     }
 
     /// Adds a mark: recovery holds all of the lost file, synced, under a temporary name beside its
@@ -529,9 +584,10 @@ impl<N: Nvm> Slots<'_, N> {
 
     fn hint(&self, slot: u32, copy: usize) -> Option<Hint> {
         let mut bytes = [0u8; size_of::<RawHint>()];
-        self.nvm.read(self.layout.slot_offset(slot) + HINTS[copy], &mut bytes);
+        let offset = self.layout.slot_offset(slot) + HINTS[copy];
+        self.nvm.read(offset, &mut bytes);
         let raw = RawHint::read_from_bytes(&bytes).ok()?;
-        let is_whole = raw.crc.get() == crc32c::crc32c(&bytes[4..]);
+        let is_whole = raw.crc.get() == sum_at(offset, &bytes[4..]);
         let is_ours = Some(raw.generation.get()) == self.generation(slot) && raw.version.get() < u64::MAX;
         if !(is_whole && is_ours) {
             return None;
@@ -566,8 +622,8 @@ impl<N: Nvm> Slots<'_, N> {
             raw.parent_bytes = U16::new(parent.handle.len() as u16);
             raw.parent[..parent.handle.len()].copy_from_slice(&parent.handle);
         }
-        raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[4..]));
         let offset = self.layout.slot_offset(slot) + HINTS[copy];
+        raw.crc = U32::new(sum_at(offset, &raw.as_bytes()[4..]));
         self.nvm.write(offset, raw.as_bytes());
         self.nvm.flush(offset, size_of::<RawHint>() as u64);
         self.nvm.fence();

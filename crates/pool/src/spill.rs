@@ -136,8 +136,8 @@ impl<N: Nvm> Frames<'_, N> {
         if word == 0 {
             return Ok(None);
         }
-        let generation = decode(word).ok_or(DamagedEntry)?;
-        let place = decode(self.nvm.load_u64(at + 8)).ok_or(DamagedEntry)?;
+        let generation = decode(word, at).ok_or(DamagedEntry)?;
+        let place = decode(self.nvm.load_u64(at + 8), at + 8).ok_or(DamagedEntry)?;
         let segment = u32::try_from(place >> END_BITS).map_err(|_| DamagedEntry)?;
         let end = (place & ((1 << END_BITS) - 1)) as u32 * LINE_BYTES;
         let is_possible = segment < self.layout.segment_count && u64::from(end) <= self.layout.segment_bytes;
@@ -150,13 +150,13 @@ impl<N: Nvm> Frames<'_, N> {
         for (frame, held) in frames {
             let at = self.layout.frame_offset(*frame) + 8;
             let end = u64::from(held.end.div_ceil(LINE_BYTES));
-            self.nvm.store_u64(at, encode(u64::from(held.segment) << END_BITS | end));
+            self.nvm.store_u64(at, encode(u64::from(held.segment) << END_BITS | end, at));
             self.nvm.flush(at, 8);
         }
         self.nvm.fence();
         for (frame, held) in frames {
             let at = self.layout.frame_offset(*frame);
-            self.nvm.store_u64(at, encode(held.generation));
+            self.nvm.store_u64(at, encode(held.generation, at));
             self.nvm.flush(at, 8);
         }
         self.nvm.fence();

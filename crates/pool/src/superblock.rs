@@ -7,10 +7,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{Layout, PAGE_BYTES, Zone};
 use crate::segment::SEGMENT_HEADER_BYTES;
-use crate::{SEGMENT_BYTES, decode, encode};
+use crate::{SEGMENT_BYTES, Slots, decode, encode};
 
 /// The format this code reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 const RAW_BYTES: u64 = size_of::<Raw>() as u64;
@@ -128,6 +128,34 @@ pub fn mend(nvm: &impl Nvm, superblock: &Superblock) -> bool {
     is_mended
 }
 
+/// What media holds that is no pool by its superblocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// Both superblocks read as zeros, and slots of a pool stand behind them.
+    Pool,
+    /// Both superblocks read as zeros, and nothing tells that there was a pool.
+    Blank,
+    /// Something else.
+    Other,
+}
+
+/// What is left of a pool whose superblocks are gone, as cleared errors of the media leave them.
+pub fn remains(nvm: &impl Nvm) -> Remains {
+    let is_blank = |at: u64| {
+        let mut found = [0u8; RAW_BYTES as usize];
+        nvm.len() < at + RAW_BYTES || {
+            nvm.read(at, &mut found);
+            found == [0; RAW_BYTES as usize]
+        }
+    };
+    if !(is_blank(0) && is_blank(SUPERBLOCK_COPY_OFFSET)) {
+        return Remains::Other;
+    }
+    let Ok(layout) = Layout::new(nvm.len()) else { return Remains::Blank };
+    let slots = Slots { nvm, layout: &layout };
+    if (0..layout.slot_count).any(|slot| slots.was_used(slot)) { Remains::Pool } else { Remains::Blank }
+}
+
 fn put(nvm: &impl Nvm, at: u64, bytes: &[u8]) {
     nvm.write(at, bytes);
     nvm.flush(at, bytes.len() as u64);
@@ -211,7 +239,15 @@ impl<N: Nvm> Words<'_, N> {
         self.layout.offset(Zone::Words) + index * LINE_BYTES
     }
 
-    fn set(&self, index: u64, word: u64) {
+    fn get(&self, index: u64) -> Option<u64> {
+        decode(self.nvm.load_u64(self.at(index)), self.at(index))
+    }
+
+    fn set(&self, index: u64, value: u64) {
+        self.store(index, encode(value, self.at(index)));
+    }
+
+    fn store(&self, index: u64, word: u64) {
         self.nvm.store_u64(self.at(index), word);
         self.nvm.flush(self.at(index), 8);
         self.nvm.fence();
@@ -219,49 +255,49 @@ impl<N: Nvm> Words<'_, N> {
 
     /// The last moment, in microseconds since 1970, at which a keeper was known to be at work.
     pub fn heartbeat_unix_us(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(0)))
+        self.get(0)
     }
 
     /// Persists the heartbeat.
     pub fn set_heartbeat_unix_us(&self, unix_us: u64) {
-        self.set(0, encode(unix_us));
+        self.set(0, unix_us);
     }
 
     /// When the machine of that keeper was booted, in microseconds since 1970 by its clock at the
     /// last heartbeat: it moves only when that clock is set.
     pub fn booted_unix_us(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(3)))
+        self.get(3)
     }
 
     /// Persists it.
     pub fn set_booted_unix_us(&self, unix_us: u64) {
-        self.set(3, encode(unix_us));
+        self.set(3, unix_us);
     }
 
     /// The counter's value if the pool was closed cleanly: nothing is live and every number used is
     /// below it.
     pub fn counter_clean(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(1)))
+        self.get(1)
     }
 
     /// Marks the pool as closed cleanly.
     pub fn set_counter_clean(&self, counter: u64) {
-        self.set(1, encode(counter));
+        self.set(1, counter);
     }
 
     /// Marks the pool as in use; from here on only a scan knows what is in it.
     pub fn set_in_use(&self) {
-        self.set(1, 0);
+        self.store(1, 0);
     }
 
     /// The process that opened the pool last; a hint for messages, the lock decides.
     pub fn owner_pid(&self) -> Option<u64> {
-        decode(self.nvm.load_u64(self.at(2)))
+        self.get(2)
     }
 
     /// Stores the owner's process id.
     pub fn set_owner_pid(&self, pid: u64) {
-        self.set(2, encode(pid));
+        self.set(2, pid);
     }
 
     /// The path of the socket at which the last owner took connections, if that was said whole. It

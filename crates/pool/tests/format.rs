@@ -8,9 +8,9 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, Life, MARK_CREATED, Mount, Ownership,
-    POOL_BYTES_MIN, Parent, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Slots, SpillHeader, Stamp, Taken, Words,
-    Zone, format, mend, open, set_segment_generation,
+    FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED, Mount,
+    Ownership, POOL_BYTES_MIN, Parent, Remains, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal, Slots, SpillHeader,
+    Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of, seal_segment, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -163,8 +163,16 @@ fn the_document_shows_the_bytes_that_are_written() {
     let later = Stamp { is_on_disk: true, ..stamp };
     slots.push_stamp(0, &later);
     assert_eq!(slots.stamp(0), Some(later));
-    slots.set_left(0, Left::At(1_700_000_000_987_654));
-    assert_eq!(slots.left(0), Left::At(1_700_000_000_987_654));
+    let left_at = LeftAt { changed_us: 1_700_000_000_987_654, modified_us: 1_700_000_000_123_456 };
+    for left in [
+        Left::InHand,
+        Left::Unknown,
+        Left::At(left_at),
+        Left::InHandSince(1_700_000_000_999_999, Some(left_at)),
+    ] {
+        slots.set_left(0, left);
+        assert_eq!(slots.left(0), left);
+    }
     let life = Life { last_us: 1_700_000_000_999_999, booted_us: Some(1_600_000_000_000_000) };
     slots.set_life(0, &life);
     assert_eq!(slots.life(0), Some(life));
@@ -173,6 +181,13 @@ fn the_document_shows_the_bytes_that_are_written() {
     assert_eq!((hints[0].parent.as_ref(), hints[1].parent.as_ref()), (None, Some(&parent)));
     slots.set_expired_seq(0, 1234);
     set_segment_generation(&memory, &layout, 0, 1001);
+    seal_segment(&memory, &layout, &uuid, (0, 1001), 384, 1239);
+    let seal =
+        |place| seal_of(&memory.0.borrow()[layout.segment_offset(0) as usize..], &layout, &uuid, place);
+    assert_eq!(seal((0, 1001)), Seal { end: Some(384), below: Some(1239) });
+    // Of another use or place it says nothing.
+    assert_eq!(seal((0, 1240)), Seal::default());
+    assert_eq!(seal((1, 1001)), Seal::default());
     let frames = Frames { nvm: &memory, layout: &layout };
     let home = Home { path: b"/srv/spill".to_vec(), id: *b"the file's name!", frame_count: 512 };
     frames.set_home(&home).unwrap();
@@ -228,8 +243,26 @@ fn superblock_and_copy_stand_for_each_other() {
         }
     }
     memory.write(40, b"xx");
+    assert_eq!(remains(&memory), Remains::Other);
     memory.write(SUPERBLOCK_COPY_OFFSET + 40, b"xx");
     assert!(matches!(open(&memory), Err(FormatError::Damaged(_))));
+}
+
+#[test]
+fn a_pool_without_superblocks_is_told_from_no_pool() {
+    let memory = formatted(*b"the pool's uuid!");
+    for at in [0, 4096] {
+        memory.write(at, &[0; 4096]);
+    }
+    assert_eq!(open(&memory), Err(FormatError::NotAPool));
+    assert_eq!(remains(&memory), Remains::Blank);
+    let layout = Layout::new(POOL_BYTES_MIN).unwrap();
+    let identity = Identity { fs_uuid: [1; 16], handle_type: 1, handle: vec![2; 8], inode: 3 };
+    let ownership = Ownership { mode: 0o600, owner: 0, group: 0 };
+    let taken =
+        Taken { identity: &identity, ownership, marks: 0, path: b"/srv/a", parent: None, stamp: None };
+    Slots { nvm: &memory, layout: &layout }.take(7, 1000, &taken);
+    assert_eq!(remains(&memory), Remains::Pool);
 }
 
 #[test]

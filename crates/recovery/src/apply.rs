@@ -12,8 +12,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    HintKind, Left, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID,
-    Ownership, Slots,
+    HintKind, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED,
+    MARK_SET_ASIDE, MARK_VOID, Ownership, Slots,
 };
 
 use super::compare::{finish, torn};
@@ -101,7 +101,10 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// somebody else.
     fn let_go(&self, file: &SlotFile, target: &D::File) {
         self.beat();
-        let left = target.stat().map_or(Left::Unknown, |stat| Left::At(stat.changed_ns.max(0) as u64 / 1000));
+        let us = |ns: i64| ns.max(0) as u64 / 1000;
+        let left = target.stat().map_or(Left::Unknown, |stat| {
+            Left::At(LeftAt { changed_us: us(stat.changed_ns), modified_us: us(stat.modified_ns) })
+        });
         let (slots, words) = (self.slots(), self.source.words());
         slots.set_left(file.slot, left);
         if let Some(last_us) = words.heartbeat_unix_us() {
@@ -321,6 +324,15 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         self.clear_copy(file);
     }
 
+    /// Persists that records of it were lost, or may have been: where they stood will not tell the
+    /// next recovery any more.
+    pub(super) fn note_loss(&self, file: &SlotFile) {
+        let marks = self.slots().marks(file.slot);
+        if marks & MARK_LOST == 0 {
+            self.slots().set_marks(file.slot, marks | MARK_LOST);
+        }
+    }
+
     /// Leaves a file to the next recovery, which will judge it by what is known now: what stands in
     /// our way is nobody's decision, and the heartbeat moves. Says whether it is: not so of a file
     /// of which a person has to decide anyway.
@@ -354,7 +366,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
 /// The marks that stay when a rebuilt file goes back to being a set-aside one.
 fn kept_marks(file: &SlotFile) -> u64 {
-    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED)
+    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED | MARK_LOST)
 }
 
 fn to_write<F: DiskFile>(found: &SameFile<F>) -> io::Result<F> {

@@ -120,6 +120,25 @@ fn first_difference(
     Ok(None)
 }
 
+/// Whether a call that was made for a record reached the file: its first page is there, or the size
+/// that it set.
+pub(super) fn is_begun(
+    payloads: &Payloads<'_, impl Nvm>,
+    entry: &Entry,
+    file: &impl DiskFile,
+) -> io::Result<bool> {
+    let size = file.stat()?.size;
+    match entry.kind {
+        Kind::Write => {
+            let first = u64::from(entry.bytes).min(PAGE_BYTES - entry.file_offset % PAGE_BYTES);
+            Ok(first > 0 && first_difference(payloads, entry, 0, first, file)?.is_none())
+        }
+        Kind::Truncate => Ok(size == entry.file_offset),
+        Kind::Punch => is_zero(file, entry.file_offset..entry.file_offset.saturating_add(1).min(size)),
+        Kind::Cancel => Ok(false),
+    }
+}
+
 /// The rest of a write that is in a file in part.
 pub(super) struct Torn {
     write: Entry,

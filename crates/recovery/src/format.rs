@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_media::{Mapping, MediaError, MediaKind, OpenMode};
-use holdfast_pool::{FormatError, Layout, Words};
+use holdfast_pool::{FormatError, Layout, Remains, Words};
 use rustix::fs::FlockOperation;
 
 use super::PoolError;
@@ -83,6 +83,12 @@ fn refuse_what_is_needed(path: &Path, file: &File) -> Result<(), PoolError> {
                 )));
             }
             Ok(())
+        }
+        Err(FormatError::NotAPool) if holdfast_pool::remains(&mapping) == Remains::Pool => {
+            Err(PoolError::new(format!(
+                "both superblocks of {shown} read as zeros, and what stands behind them is a pool's, which may hold what is in \
+                 no file: restore it from a backup, or give it up with --force"
+            )))
         }
         // A new DAX device has no file to lose, and an empty start is no pool that could be meant.
         Err(FormatError::NotAPool) if info.kind == MediaKind::DaxDevice => Ok(()),

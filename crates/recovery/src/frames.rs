@@ -5,9 +5,9 @@
 
 use std::io;
 
-use holdfast_log::{RECORD_HEADER_BYTES, SegmentScan, Stop, scan_bytes};
+use holdfast_log::{Gap, RECORD_HEADER_BYTES, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{Frames, Layout};
+use holdfast_pool::{Frames, Layout, seal_of};
 
 use super::PoolError;
 use super::run::Source;
@@ -65,27 +65,10 @@ pub(super) fn open<D: Disk>(
 /// What a frame says when it is read.
 pub(super) struct FrameScan {
     pub(super) generation: u64,
-    pub(super) scan: SegmentScan,
-    /// Where its records are to end.
-    pub(super) end: u32,
-}
-
-impl FrameScan {
-    /// What is wrong with it, in words.
-    pub(super) fn damage(&self, frame: u32) -> Option<String> {
-        let at = self.scan.end;
-        match self.scan.stop {
-            Stop::Damaged { valid_at } => Some(format!(
-                "spill frame {frame}, byte {at}: a record is damaged, and a valid one stands behind it at byte {valid_at}; it \
-                 and what follows in this frame is not replayed"
-            )),
-            _ if at < self.end => Some(format!(
-                "spill frame {frame}, byte {at}: its records are to end at byte {}; what is missing is not replayed",
-                self.end
-            )),
-            _ => None,
-        }
-    }
+    /// Where records stood and none is valid.
+    pub(super) gaps: Vec<Gap>,
+    /// Every number in it is below this, if that is known.
+    pub(super) below: Option<u64>,
 }
 
 /// Reads a frame: nothing when it is free, an error in words when its entry is damaged.
@@ -102,8 +85,11 @@ pub(super) fn scan_frame(
     let (Some(held), Some(spill)) = (entry, source.spill) else { return Ok(None) };
     buffer.resize(source.layout().segment_bytes as usize, 0);
     spill.read(frames.file_offset(frame), buffer).map_err(FrameError::Unread)?;
-    let scan = scan_bytes(buffer, &source.superblock.uuid, (held.segment, held.generation), visit);
-    Ok(Some(FrameScan { generation: held.generation, scan, end: held.end }))
+    let (layout, uuid, place) = (source.layout(), &source.superblock.uuid, (held.segment, held.generation));
+    let mut gaps = Vec::new();
+    survey(buffer, uuid, place, Some(held.end), visit, |gap| gaps.push(gap));
+    let below = seal_of(buffer, layout, uuid, place).below;
+    Ok(Some(FrameScan { generation: held.generation, gaps, below }))
 }
 
 /// Why a frame cannot be scanned.

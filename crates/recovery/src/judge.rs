@@ -30,7 +30,20 @@ pub(super) struct Clocks {
 /// a mount with its journal lie between that and anybody else.
 const CALL_NS_MAX: i64 = 20_000_000;
 
+/// By how much the clock that stamps files lags, in microseconds.
+const TICK_US_MAX: u64 = 10_000;
+
+/// How long after the keeper said that it writes to a file the kernel may stamp it, in
+/// microseconds: it does so before it copies a byte.
+const BEGIN_US_MAX: u64 = 4_000;
+
 impl Clocks {
+    /// Whether the call that belongs to a record may have given a file this time of change.
+    pub(super) fn is_of_call(record_ns: u64, changed_ns: i64) -> bool {
+        let since_ns = changed_ns.saturating_sub(record_ns as i64);
+        (-(TICK_US_MAX as i64 * 1000)..=CALL_NS_MAX).contains(&since_ns)
+    }
+
     /// The same for a file that earlier recoveries were kept from.
     pub(super) fn of(&self, life: Option<Life>) -> Self {
         life.map_or(*self, |life| Self {
@@ -143,13 +156,10 @@ pub(super) fn changed(
     stat: &Stat,
 ) -> Changed {
     let (changed_ns, modified_ns) = (stat.changed_ns, stat.modified_ns);
-    let is_left = match left {
-        Left::InHand => true,
-        Left::At(unix_us) => changed_ns / 1000 == unix_us as i64,
-        Left::Unknown => false,
-    };
-    if witness == Witness::Ahead && is_left {
-        return Changed::No;
+    if witness == Witness::Ahead
+        && let Some(changed) = changed_since_left(left, stat)
+    {
+        return changed;
     }
     // Not one nanosecond later: nothing reached the disk since, or only what was written in the
     // same tick of the clock.
@@ -169,9 +179,38 @@ pub(super) fn changed(
     }
 }
 
+/// The same of a file that the keeper changed by itself, as far as the times tell with which it
+/// left it. The kernel lives, so these are exact: whoever wrote to the file after the keeper's
+/// death is known, but for the moment that a write of the keeper's own took.
+fn changed_since_left(left: Left, stat: &Stat) -> Option<Changed> {
+    if on(Canary::LeftNearly) && left != Left::InHand {
+        return None;
+    }
+    let us = |ns: i64| ns.max(0) as u64 / 1000;
+    let (changed_us, modified_us) = (us(stat.changed_ns), us(stat.modified_ns));
+    let known = match left {
+        Left::InHand => return Some(Changed::No),
+        Left::InHandSince(_, before) => before,
+        Left::At(left_at) => Some(left_at),
+        Left::Unknown => return None,
+    };
+    if let Left::InHandSince(since_us, _) = left
+        && (since_us.saturating_sub(TICK_US_MAX)..=since_us + BEGIN_US_MAX).contains(&changed_us)
+    {
+        return Some(Changed::No);
+    }
+    match known {
+        Some(known) if known.changed_us == changed_us => Some(Changed::No),
+        // A write moves both times, to the same moment.
+        Some(known) if known.modified_us == modified_us => Some(Changed::No),
+        _ if stat.changed_ns == stat.modified_ns => Some(Changed::Yes),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use holdfast_pool::Ownership;
+    use holdfast_pool::{LeftAt, Ownership};
 
     use super::*;
 
@@ -284,10 +323,30 @@ mod tests {
         let (clocks, known) = (clocks(100), stamp(1, true));
         let later = stat(1003 * S, 1003 * S);
         let judged = |witness, left| changed(&clocks, witness, Some(&known), left, 950 * S, &later);
-        assert_eq!(judged(Witness::Ahead, Left::At(1_003_000_000)), Changed::No);
-        assert_eq!(judged(Witness::Ahead, Left::At(1_002_000_000)), Changed::Yes);
+        let left = |changed_us, modified_us| Left::At(LeftAt { changed_us, modified_us });
+        assert_eq!(judged(Witness::Ahead, left(1_003_000_000, 1)), Changed::No);
+        assert_eq!(judged(Witness::Ahead, left(1_002_000_000, 1)), Changed::Yes);
+        assert_eq!(judged(Witness::Ahead, left(1_002_000_000, 1_003_000_000)), Changed::No, "its mode");
         assert_eq!(judged(Witness::Ahead, Left::InHand), Changed::No);
         assert_eq!(judged(Witness::Cut, Left::InHand), Changed::Yes);
-        assert_eq!(judged(Witness::Cut, Left::At(1_003_000_000)), Changed::Yes);
+        assert_eq!(judged(Witness::Cut, left(1_003_000_000, 1_003_000_000)), Changed::Yes);
+    }
+
+    #[test]
+    fn who_writes_right_after_a_death_is_known() {
+        let (clocks, known) = (clocks(100), stamp(1, true));
+        // Ten milliseconds after the last sign of life.
+        let ns = 1000 * S + 10_000_000;
+        let judged = |left, changed_ns| {
+            let later = stat(ns, changed_ns);
+            changed(&clocks, Witness::Ahead, Some(&known), left, 950 * S, &later)
+        };
+        let left_at = LeftAt { changed_us: 1_000_000_001, modified_us: 999_000_000 };
+        assert_eq!(judged(Left::At(left_at), ns), Changed::Yes);
+        let in_hand = |since_us| Left::InHandSince(since_us, Some(left_at));
+        assert_eq!(judged(in_hand(1_000_000_002), ns), Changed::Yes);
+        assert_eq!(judged(in_hand(1_000_009_000), ns), Changed::No, "the keeper's own write");
+        assert_eq!(judged(in_hand(1_000_019_000), ns), Changed::No, "by a clock that lags");
+        assert_eq!(judged(Left::At(left_at), ns + 5000), Changed::No, "a time that was set");
     }
 }

@@ -24,6 +24,7 @@ mod frames;
 mod judge;
 mod live;
 mod locate;
+mod loss;
 mod mapped;
 mod open;
 mod overlay;
@@ -92,6 +93,10 @@ pub struct FileReport {
     pub records: u64,
     /// Bytes applied or held.
     pub bytes: u64,
+    /// Whether `--force` can do anything for it: some name of it is known, and its records are not
+    /// those of a life that another one followed.
+    #[serde(default)]
+    pub can_be_forced: bool,
 }
 
 /// What recovery found and did.

@@ -4,7 +4,7 @@
 //! Since the scan drops expired records first, a group is judged by expiry before it is judged by
 //! completeness (history 2).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use holdfast_canary::{Canary, on};
@@ -32,6 +32,8 @@ pub(super) struct SlotLog {
 pub(super) struct Live {
     pub(super) entries: Vec<Entry>,
     pub(super) slots: BTreeMap<u32, SlotLog>,
+    /// Slots of which two different records have one number.
+    pub(super) contradicted: BTreeSet<u32>,
 }
 
 impl Live {
@@ -50,7 +52,7 @@ pub(super) fn last_ns(entries: &[Entry]) -> Option<i64> {
 pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Live {
     // Stable, because that sort only merges runs that are sorted already.
     entries.sort_by_key(Entry::order);
-    let mut slots = BTreeMap::new();
+    let (mut slots, mut contradicted) = (BTreeMap::new(), BTreeSet::new());
     let mut kept = 0;
     let mut from = 0;
     while from < entries.len() {
@@ -77,7 +79,11 @@ pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Liv
                     keep(&mut entries, entry);
                 }
             } else {
+                let told = damaged.len();
                 let mut write = whole(&entries[from..end], damaged);
+                if damaged.len() > told {
+                    contradicted.insert(slot);
+                }
                 if let Some(&extent) = cancel {
                     cut(&mut write, extent);
                 }
@@ -91,7 +97,7 @@ pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Liv
         slots.insert(slot, log);
     }
     entries.truncate(kept);
-    Live { entries, slots }
+    Live { entries, slots, contradicted }
 }
 
 fn segments(slot: &[Entry]) -> Vec<u32> {
@@ -166,6 +172,7 @@ mod tests {
             group_index: 0,
             group_count: 1,
             kind,
+            is_called: false,
             is_last: false,
         }
     }

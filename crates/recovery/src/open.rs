@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::{Superblock, Words};
+use holdfast_pool::{Remains, Superblock, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -311,8 +311,21 @@ fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
     use holdfast_pool::FormatError;
     holdfast_pool::open(mapping).map_err(|error| {
         let todo = match error {
-            FormatError::NotAPool => "name a pool, or make one here with `holdfast format`",
-            FormatError::Version { .. } => "recover it with the version of Holdfast that made it",
+            FormatError::NotAPool => match holdfast_pool::remains(mapping) {
+                Remains::Pool => {
+                    "both its superblocks read as zeros, as errors of the media that were cleared leave them, and what \
+                     stands behind them is a pool's: it may hold what is in no file, so keep it as it is, and restore it \
+                     from a backup"
+                }
+                Remains::Blank => {
+                    "both its superblocks read as zeros: if there ever was a pool here, keep it as it is, and restore it \
+                     from a backup; if there was none, name a pool"
+                }
+                Remains::Other => "name a pool, or make one here with `holdfast format`",
+            },
+            FormatError::Version { .. } => {
+                "recover it with the version of Holdfast that made it (`holdfast recover`), then make it anew with this one"
+            }
             FormatError::Truncated { .. } => {
                 "restore the file to its full length from a backup; as it is, nothing in it was changed"
             }

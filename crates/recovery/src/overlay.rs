@@ -96,6 +96,7 @@ mod tests {
                 bytes,
                 slot: 0,
                 unix_time_ns: 0,
+                is_called: false,
                 is_last: false,
                 line: 0,
                 group_index: 0,

@@ -5,6 +5,7 @@
 //! (`--force`, `--discard`) overrides.
 
 use Tri::{Any, No, Yes};
+use holdfast_canary::{Canary, on};
 
 use super::judge::{Changed, Witness};
 
@@ -62,6 +63,8 @@ pub(super) struct Facts {
     /// Somebody else changed it, as far as can be told: the file, or the names in the directory
     /// that it is missing from.
     pub(super) changed: Changed,
+    /// A record of it was lost where the log is damaged, or may have been.
+    pub(super) lost: bool,
     /// An earlier recovery set this use of it aside or was kept from it, and it was served again
     /// since.
     pub(super) superseded: bool,
@@ -82,6 +85,8 @@ pub(super) enum Aside {
     Unclear,
     /// An older state of its file system stands there than the last that was known to be on disk.
     Older,
+    /// A record of it is damaged, or may be: nobody can tell what it was last.
+    Lost,
     /// What was written to it since would be written over.
     Superseded,
     /// It is gone, and somebody changed the names in its directory after the crash.
@@ -337,6 +342,24 @@ impl Row {
 
 /// Decides. The table is total, as the test proves; setting aside is what a hole in it would mean.
 pub(super) fn decide(facts: &Facts) -> Outcome {
+    let outcome = by_table(facts);
+    let is_lost = facts.lost && facts.request == Request::None && !on(Canary::LossIgnored);
+    match outcome {
+        Replay | Rebuild if is_lost => SetAside(Aside::Lost),
+        // Nothing is left of it in the log, and something was.
+        Release if is_lost && !facts.sound => SetAside(Aside::Damaged),
+        Release if is_lost => match (facts.witness, facts.place) {
+            // The page cache has all of it, whatever the log has.
+            (Witness::Running, Place::Same) => Sync,
+            (Witness::Running, Place::Taken | Place::Empty | Place::Orphaned) => Gone,
+            (_, Place::Absent) => SetAside(Aside::Absent),
+            _ => SetAside(Aside::Lost),
+        },
+        outcome => outcome,
+    }
+}
+
+fn by_table(facts: &Facts) -> Outcome {
     TABLE.iter().find(|row| row.fits(facts)).map_or(SetAside(Aside::Damaged), |row| row.outcome)
 }
 
@@ -349,10 +372,10 @@ mod tests {
         let places = [Place::Same, Place::Taken, Place::Empty, Place::Orphaned, Place::Absent];
         let witnesses = [Witness::Running, Witness::Ahead, Witness::Cut, Witness::Older];
         let changes = [Changed::No, Changed::Yes, Changed::Unclear];
-        let count = (requests.len() * places.len() * witnesses.len() * changes.len()) << 9;
+        let count = (requests.len() * places.len() * witnesses.len() * changes.len()) << 10;
         (0..count).map(move |number| {
             let bit = |index: usize| number >> index & 1 == 1;
-            let mut rest = number >> 9;
+            let mut rest = number >> 10;
             let mut one_of = |count: usize| {
                 let index = rest % count;
                 rest /= count;
@@ -372,6 +395,7 @@ mod tests {
                 unlinking: bit(6),
                 created: bit(7),
                 superseded: bit(8),
+                lost: bit(9),
             }
         })
     }
@@ -428,6 +452,10 @@ mod tests {
             }
             if matches!(outcome, Replay | UnlinkAgain | Sync) {
                 assert_eq!(facts.place, Place::Same);
+            }
+            // Nor one of which older bytes may be all that the log has.
+            if facts.lost {
+                assert!(!matches!(outcome, Replay | Rebuild | Release), "{facts:?}");
             }
             // Where only processes died, nothing is written or built; over an older state, nothing
             // is made at all.

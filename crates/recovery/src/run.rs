@@ -5,7 +5,7 @@
 //! then the heartbeat moves and files are written. Otherwise a recovery after a crash in this one
 //! would take somebody's change of a file for our own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,12 +15,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Frames, Layout, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_REMOVED, MARK_SET_ASIDE,
-    MARK_SUPERSEDED, Slots, Superblock, Words,
+    Frames, Layout, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE,
+    MARK_SUPERSEDED, Slots, Superblock, Words, bound_segment, set_segment_generation,
 };
 
 use super::apply::Applier;
-use super::compare::is_applied;
+use super::compare::{is_applied, is_begun};
 use super::directory::parent;
 use super::export::export;
 use super::file::SlotFile;
@@ -28,9 +28,10 @@ use super::frames::{self, Payloads, ReadSpill};
 use super::judge::{self, Changed, Clocks, Witness};
 use super::live::{Live, last_ns, resolve};
 use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced};
+use super::loss::Loss;
 use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
 use super::redo::redo;
-use super::scan::{Scan, counter_start, counter_start_clean, scan, slot_states};
+use super::scan::{Broken, Scan, SlotState, counter_start, counter_start_clean, scan, slot_states};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 use holdfast_disk::{Access, Disk, DiskFile};
 
@@ -76,6 +77,8 @@ struct Plan {
     counter_start: u64,
     clocks: Clocks,
     report: Report,
+    /// Segments that are damaged.
+    broken: Vec<Broken>,
 }
 
 /// An unrecovered pool, as far as recovery reads and changes it.
@@ -149,7 +152,10 @@ fn plan(
     };
     let counter_start = match clean {
         Some(counter) => counter_start_clean(source.layout(), counter),
-        None => counter_start(source, found.seq_max.max(found.generation_max)),
+        None => {
+            let is_damaged = !found.damaged.is_empty() || states.contains(&SlotState::Damaged);
+            counter_start(source, found.seq_max.max(found.generation_max), is_damaged)
+        }
     };
     let counter_start = counter_start.ok_or_else(|| {
         PoolError::new(format!(
@@ -161,6 +167,8 @@ fn plan(
     // A look around still works in such a pool, and helps.
     let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
     let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
+    let mut lost = live.contradicted.clone();
+    found.losses.iter().for_each(|loss: &Loss| loss.add_to(&mut lost, &states));
     let mut report = Report {
         clean: clean.is_some(),
         scanned_bytes: found.scanned_bytes,
@@ -184,14 +192,14 @@ fn plan(
     refuse_unclear(&files, &live, options)?;
     let newest = newest_paths(&files, &live);
     let clocks = clocks(disk, &words, &files, &live);
-    let mut judge =
-        Judge { source, disk, clocks, live: &live, older: HashSet::new(), replays: options.replay };
+    let replays = options.replay;
+    let mut judge = Judge { source, disk, clocks, live: &live, lost: &lost, older: HashSet::new(), replays };
     let vacated = judge.vacated_paths(&files);
     judge.find_older(&files);
     let mut files: Vec<Planned> =
         files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
     name(&mut files);
-    Ok(Plan { live, files, counter_start, clocks, report })
+    Ok(Plan { live, files, counter_start, clocks, report, broken: found.broken })
 }
 
 /// Gives each file the newest of its names by which it, and no other one with records, is known.
@@ -234,6 +242,8 @@ struct Judge<'a, N, D> {
     disk: &'a D,
     clocks: Clocks,
     live: &'a Live,
+    /// Slots whose files lost a record, or may have.
+    lost: &'a BTreeSet<u32>,
     /// File systems that are older than a file on them is known to be.
     older: HashSet<[u8; 16]>,
     replays: bool,
@@ -302,8 +312,17 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         if !needs_look || records.is_empty() {
             return changed;
         }
-        let open = same.file.reopen(Access::Read);
-        let written = open.and_then(|open| is_applied(&self.source.payloads(), records, &open));
+        let (open, payloads) = (same.file.reopen(Access::Read), self.source.payloads());
+        let written = open.and_then(|open| {
+            // The program's own call, which the keeper did not live to see.
+            let called = records.iter().filter(|entry| {
+                entry.is_called && Clocks::is_of_call(entry.unix_time_ns, same.stat.changed_ns)
+            });
+            let mut called = called.filter(|_| witness == Witness::Ahead);
+            let is_called = called
+                .try_fold(false, |is, entry| Ok::<_, io::Error>(is || is_begun(&payloads, entry, &open)?))?;
+            Ok(is_called || is_applied(&payloads, records, &open)?)
+        });
         if matches!(written, Ok(true)) { Changed::No } else { changed }
     }
 
@@ -431,6 +450,7 @@ fn plan_one(
         witness,
         changed,
         superseded: file.marks & MARK_SUPERSEDED != 0,
+        lost: file.marks & MARK_LOST != 0 || judge.lost.contains(&file.slot),
     };
     let facts = if file.marks & MARK_REMOVED != 0 { removed_outside(facts) } else { facts };
     let outcome = decide(&facts);
@@ -486,6 +506,9 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
                 Err(reason) => format!("{reason}: its file cannot be told"),
                 Ok(_) => "no path of it can be read".into(),
             },
+            Aside::Earlier if file.marks & MARK_LOST != 0 => {
+                "an earlier recovery set it aside: a record of it in the log was damaged, or may have been".into()
+            }
             Aside::Earlier => "an earlier recovery set it aside".into(),
             Aside::Conflict => {
                 "a process outside of Holdfast opened it while it had records in the log".into()
@@ -499,6 +522,11 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
             Aside::Older => {
                 "its file system is older than it was known to be, as after the return of a snapshot; all files on it are set \
                  aside"
+                    .into()
+            }
+            Aside::Lost => {
+                "a record of it in the log is damaged, or may be: what the log still has of it may be older than what the \
+                 file holds, or lack what came before; --export it and look, then --force writes it to the file"
                     .into()
             }
             Aside::Superseded => {
@@ -589,6 +617,7 @@ impl Planned {
             reason,
             records: live.of(self.file.slot).len() as u64,
             bytes: live.slots.get(&self.file.slot).map_or(0, |log| log.bytes),
+            can_be_forced: !self.file.hints.is_empty() && !self.facts.superseded,
         })
     }
 }
@@ -605,6 +634,7 @@ impl Plan {
                     reason: "the pool holds nothing of it".into(),
                     records: 0,
                     bytes: 0,
+                    can_be_forced: false,
                 });
             }
         }
@@ -726,6 +756,11 @@ pub(super) fn recover(
         });
         rows.extend(planned.row(&plan.live, kept.as_ref()));
     }
+    for planned in plan.files.iter().filter(|planned| planned.facts.lost) {
+        if aside.contains(&planned.file.slot) {
+            applier.note_loss(&planned.file);
+        }
+    }
     drop(applier);
     plan.report.files = rows;
     plan.report_unknown(options);
@@ -741,6 +776,20 @@ pub(super) fn recover(
     let pinned_frames: Vec<u32> =
         pinned.iter().filter_map(|place| place.checked_sub(segment_count)).collect();
     pinned.retain(|&place| place < segment_count);
+    // Whose records were there is noted in the slots by now.
+    for &Broken { segment, lost_generation } in &plan.broken {
+        let (nvm, layout) = (source.nvm, source.layout());
+        if pinned.binary_search(&segment).is_err() {
+            set_segment_generation(nvm, layout, segment, plan.counter_start);
+            plan.counter_start += 1;
+            continue;
+        }
+        // Files of later lives cannot have lost anything there.
+        bound_segment(nvm, layout, segment, plan.counter_start);
+        if let Some(generation) = lost_generation {
+            set_segment_generation(nvm, layout, segment, generation);
+        }
+    }
     // Everything else in them is synced to the files and void. Only now may they be written over.
     let mut unused = source.frames().in_use();
     unused.retain(|frame| pinned_frames.binary_search(frame).is_err());

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Kind, RECORD_HEADER_BYTES, Record, Stop, scan_segment};
+use holdfast_log::{Gap, Kind, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, segment_generation};
+use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, decode, seal_of, segment_generation};
 
 use super::PoolError;
 use super::frames::{FrameError, scan_frame};
+use super::loss::Loss;
 use super::run::Source;
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a
@@ -26,6 +27,9 @@ const _: () = assert!(START_MAX < SEQ_MAX / 2 + (1 << 40));
 /// At most this many damaged places are listed one by one.
 const DAMAGED_LISTED_MAX: usize = 1000;
 const SCAN_THREADS: usize = 2;
+/// Looks at a segment that seems to be damaged.
+const LOOKS_MAX: u32 = 3;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A log of so few segments is read before threads have begun.
 const SEGMENTS_ALONE_MAX: u32 = 16;
 /// More seqs than the operations draw that can be under way in all clients together when their
@@ -49,6 +53,8 @@ pub(super) struct Entry {
     pub(super) group_index: u16,
     pub(super) group_count: u16,
     pub(super) kind: Kind,
+    /// Its change was made by a call of its own.
+    pub(super) is_called: bool,
     /// No valid record stands behind it in its segment: its writer may have died before it made the
     /// call.
     pub(super) is_last: bool,
@@ -92,6 +98,8 @@ pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
     let slots = source.slots();
     (0..source.layout().slot_count)
         .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
+            // An identity of another slot, or of another use, says that so are the words.
+            (Some(_), _) if slots.identity(slot).is_err() || !slots.has_marks(slot) => SlotState::Damaged,
             (Some(generation), Some(expired_seq)) => SlotState::InUse { generation, expired_seq },
             (Some(_), None) => SlotState::Damaged,
             (None, _) if slots.is_blank(slot) => SlotState::Blank,
@@ -99,6 +107,14 @@ pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
             (None, _) => SlotState::Free,
         })
         .collect()
+}
+
+/// A segment that is damaged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Broken {
+    pub(super) segment: u32,
+    /// The generation of its records, if its header does not say it any more.
+    pub(super) lost_generation: Option<u64>,
 }
 
 /// Everything one pass over the log tells.
@@ -114,6 +130,10 @@ pub(super) struct Scan {
     pub(super) scanned_bytes: u64,
     /// Damaged places, in words.
     pub(super) damaged: Vec<String>,
+    /// What they took.
+    pub(super) losses: Vec<Loss>,
+    /// Segments that are damaged.
+    pub(super) broken: Vec<Broken>,
     damaged_more: u64,
 }
 
@@ -159,6 +179,7 @@ impl Scan {
                 group_index: header.group_index,
                 group_count: header.group_count,
                 kind: header.kind,
+                is_called: header.is_called || header.kind != Kind::Write,
                 is_last: false,
             });
         }
@@ -168,6 +189,9 @@ impl Scan {
         self.entries.append(&mut other.entries);
         self.seq_max = self.seq_max.max(other.seq_max);
         self.scanned_bytes += other.scanned_bytes;
+        self.generation_max = self.generation_max.max(other.generation_max);
+        self.losses.append(&mut other.losses);
+        self.broken.append(&mut other.broken);
         self.damaged_more += other.damaged_more;
         for text in other.damaged {
             self.damage(text);
@@ -216,21 +240,39 @@ fn scan_frames(source: &Source<'_, impl Nvm>, states: &[SlotState], all: &mut Sc
             Ok(Some(found)) => {
                 all.scanned_bytes += source.layout().segment_bytes;
                 all.generation_max = all.generation_max.max(found.generation);
-                found.damage(frame).into_iter().for_each(|text| all.damage(text));
+                for gap in &found.gaps {
+                    all.damage(format!(
+                        "spill frame {frame}, byte {}: what stood here up to byte {} is damaged",
+                        gap.from, gap.to
+                    ));
+                    all.losses.push(Loss::of_gap(&buffer, found.generation, *gap, found.below));
+                }
             }
             Ok(None) => {}
-            Err(FrameError::Damaged(text)) => all.damage(text),
+            Err(FrameError::Damaged(text)) => {
+                all.damage(text);
+                all.losses.push(Loss::of_anybody(None));
+            }
             Err(FrameError::Unread(error)) => return Err(error),
         }
     }
     Ok(())
 }
 
+/// How many segments there are up to and with the last one that says that it was used. Lanes take
+/// the lowest ones first, so one further behind that says nothing was not used.
+fn used_segments(source: &Source<'_, impl Nvm>) -> u32 {
+    let layout = source.layout();
+    let is_used = |segment: &u32| source.nvm.load_u64(layout.segment_offset(*segment)) != 0;
+    (0..layout.segment_count).rev().find(is_used).map_or(0, |segment| segment + 1)
+}
+
 /// In this thread.
 fn scan_alone(source: &Source<'_, impl Nvm>, states: &[SlotState]) -> Scan {
     let (mut all, mut buffer) = (Scan::default(), Vec::new());
+    let used = used_segments(source);
     for segment in 0..source.layout().segment_count {
-        scan_one(source, states, segment, &mut buffer, &mut all);
+        scan_one(source, states, segment, used, &mut buffer, &mut all);
     }
     all
 }
@@ -243,7 +285,7 @@ fn scan_together(
 ) -> Scan {
     let segments = source.layout().segment_count;
     let total = u64::from(segments) * source.layout().segment_bytes;
-    let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
+    let (next, done, used) = (AtomicU32::new(0), AtomicU64::new(0), used_segments(source));
     let mut all = Scan::default();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..SCAN_THREADS)
@@ -257,7 +299,7 @@ fn scan_together(
                             part.entries.sort_unstable_by_key(Entry::order);
                             return part;
                         }
-                        scan_one(source, states, segment, &mut buffer, &mut part);
+                        scan_one(source, states, segment, used, &mut buffer, &mut part);
                         done.fetch_add(source.layout().segment_bytes, Relaxed);
                     }
                 })
@@ -281,41 +323,123 @@ fn scan_one(
     source: &Source<'_, impl Nvm>,
     states: &[SlotState],
     segment: u32,
+    used: u32,
     buffer: &mut Vec<u8>,
     part: &mut Scan,
 ) {
     let (nvm, layout) = (source.nvm, source.layout());
-    let mut last = None;
-    let found = scan_segment(nvm, layout, &source.superblock.uuid, segment, buffer, |record| {
-        let before = part.entries.len();
-        part.visit(states, &record);
-        last = (part.entries.len() > before).then_some(before);
-    });
-    if let Some(last) = last {
+    let offset = layout.segment_offset(segment);
+    if nvm.load_u64(offset) == 0 && segment > used {
+        return;
+    }
+    let first = part.entries.len();
+    buffer.resize(layout.segment_bytes as usize, 0);
+    let (mut last, mut looks) = (None, 0);
+    let found = loop {
+        part.entries.truncate(first);
+        nvm.read(offset, buffer);
+        let found = survey_segment(source, segment, buffer, |record| {
+            let before = part.entries.len();
+            part.visit(states, &record);
+            last = (part.entries.len() > before).then_some(before);
+        });
+        // A client that has not noticed its keeper's death may just be writing here, and what was
+        // read is partly from before and partly from after.
+        looks += 1;
+        if found.is_whole() || looks == LOOKS_MAX {
+            break found;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    };
+    if let Some(last) = last.filter(|&last| last < part.entries.len()) {
         part.entries[last].is_last = true;
     }
-    match found.generation {
-        Some(_) => part.scanned_bytes += layout.segment_bytes,
-        None if nvm.load_u64(layout.segment_offset(segment)) != 0 => {
-            part.damage(format!(
-                "segment {segment}, byte 0: its generation is damaged, nothing in it can be read"
-            ));
-        }
-        None => {}
+    if found.generation.is_some() {
+        part.scanned_bytes += layout.segment_bytes;
     }
-    if let Stop::Damaged { valid_at } = found.stop {
-        part.damage(format!(
-            "segment {segment}, byte {} (byte {} of the pool): a record is damaged, and a valid one stands behind \
-             it at byte {valid_at}; it and what follows in this segment is not replayed",
-            found.end,
-            layout.segment_offset(segment) + u64::from(found.end),
-        ));
+    part.generation_max = part.generation_max.max(found.generation.unwrap_or(0));
+    found.tell(source, segment, buffer, part);
+}
+
+/// What a segment of an unrecovered pool is like.
+struct Surveyed {
+    /// Its generation, as its header or, where that is lost, its records say.
+    generation: Option<u64>,
+    /// Whether the header does not say it, and should.
+    is_header_lost: bool,
+    /// Where records stood and none is valid.
+    gaps: Vec<Gap>,
+    /// Every number in it is below this.
+    below: Option<u64>,
+}
+
+/// Visits the valid records of a segment, of which `bytes` are all, and finds what is damaged.
+fn survey_segment(
+    source: &Source<'_, impl Nvm>,
+    segment: u32,
+    bytes: &[u8],
+    visit: impl FnMut(Record<'_>),
+) -> Surveyed {
+    let (layout, uuid) = (source.layout(), &source.superblock.uuid);
+    let word = u64::from_le_bytes(*bytes.first_chunk().expect("a segment has a header"));
+    let known = decode(word, layout.segment_offset(segment));
+    let generation = known.or_else(|| generation_of_records(bytes, uuid, segment));
+    let is_header_lost = known.is_none() && (word != 0 || generation.is_some());
+    let place = (segment, generation.unwrap_or(0));
+    let seal = seal_of(bytes, layout, uuid, place);
+    let mut gaps = Vec::new();
+    if generation.is_some() {
+        survey(bytes, uuid, place, seal.end, visit, |gap| gaps.push(gap));
+    }
+    Surveyed { generation, is_header_lost, gaps, below: seal.below }
+}
+
+impl Surveyed {
+    fn is_whole(&self) -> bool {
+        self.gaps.is_empty() && !self.is_header_lost
+    }
+
+    fn tell(&self, source: &Source<'_, impl Nvm>, segment: u32, bytes: &[u8], part: &mut Scan) {
+        if self.is_whole() {
+            return;
+        }
+        let base = source.layout().segment_offset(segment);
+        part.broken
+            .push(Broken { segment, lost_generation: self.generation.filter(|_| self.is_header_lost) });
+        match self.generation {
+            None => {
+                part.damage(format!(
+                    "segment {segment}, byte 0 (byte {base} of the pool): its generation is damaged, and so is all that \
+                     can be read in it; what was written there is lost"
+                ));
+                part.losses.push(Loss::of_anybody(self.below));
+            }
+            Some(_) if self.is_header_lost => part.damage(format!(
+                "segment {segment}, byte 0 (byte {base} of the pool): its generation is damaged; its records tell it"
+            )),
+            Some(_) => {}
+        }
+        for gap in &self.gaps {
+            part.damage(format!(
+                "segment {segment}, byte {} (byte {} of the pool): what stood here up to byte {} is damaged, and more \
+                 was written behind it",
+                gap.from,
+                base + u64::from(gap.from),
+                gap.to
+            ));
+            let generation = self.generation.unwrap_or(0);
+            part.losses.push(Loss::of_gap(bytes, generation, *gap, self.below));
+        }
     }
 }
 
+/// More numbers than are likely to have been given out behind the highest that can still be read of
+/// a pool that is damaged.
+const NUMBERS_LOST_MAX: u64 = 1 << 24;
+
 /// The counter's first free number: above every generation, checksummed seq and `expired_seq` of
 /// the pool. Nothing given out from here on was ever used (history 3).
-pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Option<u64> {
+pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64, is_damaged: bool) -> Option<u64> {
     let (nvm, layout, slots) = (source.nvm, source.layout(), source.slots());
     let mut max = seq_max;
     for segment in 0..layout.segment_count {
@@ -327,6 +451,9 @@ pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64) -> Opti
     }
     if on(Canary::CounterLow) {
         max /= 2;
+    }
+    if is_damaged {
+        max = max.saturating_add(NUMBERS_LOST_MAX);
     }
     (max < START_MAX).then_some(max + 1)
 }

@@ -10,7 +10,9 @@ use holdfast_board::{GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, paus
 use holdfast_canary::{Canary, on};
 use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed, set_segment_generation};
+use holdfast_pool::{
+    Layout, SEGMENT_HEADER_BYTES, seal_segment, segment_generation, segment_seed, set_segment_generation,
+};
 
 use super::{LOOK_AGAIN, Lane};
 use crate::client::Errno;
@@ -153,7 +155,13 @@ impl<N: Nvm> Lane<'_, N> {
         let rows = client.board.segments();
         let segment = self.row.reserved[self.more_used].load(Ordering::Relaxed);
         self.more_used += 1;
-        self.row.segment.store(0, Ordering::SeqCst);
+        let before = self.row.segment.swap(0, Ordering::SeqCst);
+        if before > 0 {
+            rows[before as usize - 1].note_end(self.row.at.load(Ordering::Relaxed));
+            if on(Canary::SealedUnfenced) {
+                self.persist_seal(before - 1);
+            }
+        }
         let mut generation = client.board.header().counter.add(1);
         if on(Canary::GenerationKept) {
             generation = segment_generation(&client.nvm, &client.layout, segment).unwrap_or(generation);
@@ -162,7 +170,7 @@ impl<N: Nvm> Lane<'_, N> {
         #[cfg(shuttle)]
         if mutated(Mutation::RecordBeforeGeneration) {
             let offset = client.layout.segment_offset(segment);
-            client.nvm.store_u64(offset, holdfast_pool::encode(generation));
+            client.nvm.store_u64(offset, holdfast_pool::encode(generation, offset));
         }
         #[cfg(shuttle)]
         let set_segment_generation = |nvm, layout, segment, generation| {
@@ -175,6 +183,24 @@ impl<N: Nvm> Lane<'_, N> {
         self.row.seed.store(segment_seed(&client.uuid, segment, generation), Ordering::Relaxed);
         self.row.at.store(SEGMENT_HEADER_BYTES as u32, Ordering::Relaxed);
         self.row.segment.store(segment + 1, Ordering::SeqCst);
+    }
+
+    /// Nothing is appended to a segment of ours any more, and what is in it is durable: from here
+    /// on what is missing there is damage. Before it is the log's, which may use it again.
+    pub(super) fn seal(&self, segment: u32) {
+        self.persist_seal(segment);
+        self.client.board.segments()[segment as usize].set_state(SegmentState::Sealed);
+    }
+
+    fn persist_seal(&self, segment: u32) {
+        let (client, row) = (self.client, &self.client.board.segments()[segment as usize]);
+        let generation = segment_generation(&client.nvm, &client.layout, segment);
+        // Not of a use that another keeper began meanwhile: ours is over, and its numbers are lower.
+        let generation = generation.filter(|&it| it <= self.row.generation.load(Ordering::Relaxed));
+        if let (Some(generation), Some(end)) = (generation, row.end()) {
+            let below = client.board.header().counter.get() + 1;
+            seal_segment(&client.nvm, &client.layout, &client.uuid, (segment, generation), end, below);
+        }
     }
 
     /// Whether a payload fits into what is reserved. Segments behind these may be another lane's.

@@ -14,6 +14,7 @@ use holdfast_pool::{
 };
 use holdfast_recovery::{RecoverOptions, Report, recover};
 
+mod damage;
 mod lost;
 mod pools;
 mod support;
@@ -182,7 +183,8 @@ fn damage_in_the_middle_is_reported_with_its_place() {
     let report = rig.recover(&none());
     assert_eq!(report.damaged.len(), 1);
     assert!(report.damaged[0].contains("segment 1, byte 192"), "{:?}", report.damaged);
-    assert_eq!(fs::read(&path).unwrap(), b"1...");
+    assert_eq!(outcomes(&report), ["set aside"]);
+    assert_eq!(fs::read(&path).unwrap(), b"....");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use holdfast_disk::{Disk, DiskFile, OsDisk};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
 use holdfast_pool::{
-    Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Slots, Stamp, Words, segment_seed,
+    Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Slots, Stamp, Words, seal_segment, segment_seed,
     set_segment_generation,
 };
 use holdfast_recovery::{OpenPool, RecoverOptions, Report, format, recover};
@@ -245,6 +245,7 @@ impl Writer {
             unix_time_ns: self.unix_time_ns,
             group_index: 0,
             group_count: 1,
+            is_called: false,
         }
     }
 
@@ -257,6 +258,43 @@ impl Writer {
         self.nvm().fence();
         tail.at += took as u32;
         self.tails.insert(segment, tail);
+    }
+
+    /// Seals a segment where its records end now.
+    pub fn seal(&mut self, segment: u32) {
+        let (layout, uuid) = (self.open.superblock().layout, self.uuid());
+        let tail = self.tails[&segment];
+        let below = self.number();
+        seal_segment(self.nvm(), &layout, &uuid, (segment, tail.generation), tail.at, below);
+    }
+
+    /// Where the next record of a segment goes.
+    pub fn end(&self, segment: u32) -> u64 {
+        u64::from(self.tails[&segment].at)
+    }
+
+    /// Has a part of a segment read as zeros.
+    pub fn blank(&mut self, segment: u32, from: u64, bytes: usize) {
+        let offset = self.open.superblock().layout.segment_offset(segment) + from;
+        self.nvm().write(offset, &vec![0; bytes]);
+    }
+
+    /// Exchanges, or copies the first to the second, what stands in two places.
+    pub fn mix(&mut self, places: [u64; 2], bytes: usize, exchange: bool) {
+        let read = |offset| {
+            let mut found = vec![0; bytes];
+            self.nvm().read(offset, &mut found);
+            found
+        };
+        let [first, second] = places.map(read);
+        self.nvm().write(places[1], &first);
+        if exchange {
+            self.nvm().write(places[0], &second);
+        }
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.open.superblock().layout
     }
 
     /// Flips a bit of a segment.

@@ -201,6 +201,7 @@ fn entry(seq: u64, kind: Kind, file_offset: u64, extent: u64) -> Entry {
         bytes: 0,
         slot: 0,
         unix_time_ns: 0,
+        is_called: false,
         is_last: false,
         line: 0,
         group_index: 0,
