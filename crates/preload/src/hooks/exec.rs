@@ -29,21 +29,18 @@ fn own_environment() -> Arguments {
 }
 
 /// `execv`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Arguments) -> c_int {
     // SAFETY: the program's own call.
     unsafe { execve(path, arguments, own_environment()) }
 }
 
 /// `execvp`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Arguments) -> c_int {
     // SAFETY: the program's own call.
     unsafe { execvpe(file, arguments, own_environment()) }
 }
 
 /// `execvpe`: glibc tries a shell where a file is no program, musl does not.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvpe(
     file: *const c_char,
     arguments: Arguments,
@@ -126,7 +123,6 @@ unsafe fn search(
 macro_rules! listed {
     ($($name:ident = $run:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, first: *const c_char) -> c_int {
             naked_asm!(
@@ -263,7 +259,7 @@ unsafe fn follow(actions: *const c_void) {
             }
             OPEN | CLOSE | CHDIR | FCHDIR => {}
             // A musl that we do not know.
-            _ => aio::leave_all_to_kernel(Reason::Uncovered),
+            _ => aio::leave_to_kernel(Reason::Uncovered),
         }
         action = next;
     }

@@ -8,7 +8,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Reason, Unseen};
 use libc::pid_t;
 
 use super::exec::{Arguments, Program, before_spawn};
@@ -17,7 +17,7 @@ use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
-use crate::{descriptions, fds, process, target, tls, unseen};
+use crate::{descriptions, fds, gate, parting, process, target, tls, unseen};
 
 /// Runs a call that forks. `is_child` tells its result in the child.
 fn forking<R: Copy>(fork: impl FnOnce() -> R, is_child: impl Fn(R) -> bool, failed: impl Fn(R) -> bool) -> R {
@@ -61,19 +61,17 @@ fn fork_through(original: &Original) -> pid_t {
 }
 
 /// `fork`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fork() -> pid_t {
     fork_through(&patch::FORK)
 }
 
+#[allow(non_snake_case)] // libc's name.
 /// `_Fork`: without handlers, usable in signal handlers.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
     fork_through(&patch::FORK_SAFE)
 }
 
 /// `daemon`: returns in the child only, unless it fails.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     let address = patch::DAEMON.address();
     if address == 0 {
@@ -95,7 +93,6 @@ pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_in
 }
 
 /// `forkpty`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn forkpty(
     terminal: *mut c_int,
     name: *mut c_char,
@@ -119,7 +116,6 @@ pub unsafe extern "C-unwind" fn forkpty(
 
 /// `vfork`: the child runs in our memory, on our stack, until it becomes another program. The
 /// return address is kept in a register, as the child overwrites its place.
-#[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn vfork() -> pid_t {
     naked_asm!(
@@ -159,7 +155,7 @@ extern "C" fn vfork_failed(result: isize) -> c_int {
 /// Runs a call that makes a child in our memory.
 fn spawning<R>(spawn: impl FnOnce() -> R) -> R {
     tls::spawning_begins();
-    let result = spawn();
+    let result = gate::outside(spawn);
     tls::spawning_ends();
     result
 }
@@ -170,7 +166,7 @@ macro_rules! spawns {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:expr, else $missing:expr
         $(, before($told:ident) $before:stmt)? $(, after $after:expr)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: its child runs in our memory.")]
-        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)] // libc's name.
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
             let address = $original.address();
             if address == 0 {
@@ -220,7 +216,6 @@ fn piped(stream: *mut c_void) -> *mut c_void {
 }
 
 /// `clone`. Has up to seven arguments; those that were not passed are passed on unread.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn clone(
     function: *const c_void,
     stack: *mut c_void,
@@ -248,12 +243,14 @@ pub unsafe extern "C-unwind" fn clone(
     let call =
         // SAFETY: the program's own call.
         || unsafe { original(function, stack, flags, argument, parent_tid, thread_area, child_tid) };
+    // The child begins elsewhere, and never leaves by the gate.
+    let call = || gate::outside(call);
     if flags & libc::CLONE_THREAD != 0 {
         return call();
     }
     if flags & libc::CLONE_FILES != 0 {
         // What the child opens and closes changes our numbers, unseen.
-        super::aio::leave_all_to_kernel(Reason::Uncovered);
+        super::aio::leave_to_kernel(Reason::Uncovered);
     }
     if flags & libc::CLONE_VM == 0 {
         return forking(call, |_| false, |pid| pid < 0);
@@ -261,7 +258,7 @@ pub unsafe extern "C-unwind" fn clone(
     if flags & libc::CLONE_VFORK == 0 || flags & libc::CLONE_SETTLS != 0 {
         // Two processes in one memory at once, or a child without our mark: nothing here is made
         // for that.
-        super::aio::leave_all_to_kernel(Reason::Uncovered);
+        super::aio::leave_to_kernel(Reason::Uncovered);
     }
     spawning(call)
 }
@@ -270,14 +267,16 @@ pub unsafe extern "C-unwind" fn clone(
 /// elsewhere.
 #[cold]
 pub(super) fn unsharing() {
-    super::aio::leave_all_to_kernel(Reason::Uncovered);
+    super::aio::leave_to_kernel(Reason::Uncovered);
 }
 
 /// `unshare`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_NEWUSER != 0 {
+        parting::part(Unseen::Namespace);
+    }
     if flags & libc::CLONE_FILES != 0 {
-        unsharing();
+        gate::within(unsharing);
     }
     // SAFETY: touches no memory.
     give_int(unsafe { call!(libc::SYS_unshare, flags) })
@@ -316,24 +315,52 @@ pub(super) unsafe fn hand_over(environment: Arguments, told: &mut Environment) -
     unsafe { told.extend(environment) }.unwrap_or(environment)
 }
 
+/// What a program that takes over is given, as long as that lasts.
+pub(super) struct Handover {
+    told: Environment,
+    stripped: inherit::Stripped,
+}
+
+impl Handover {
+    pub(super) fn new() -> Self {
+        Self { told: Environment::new(), stripped: inherit::Stripped::new() }
+    }
+
+    /// Before another program takes over, by an `execveat` with these arguments. Returns the
+    /// environment it shall have.
+    ///
+    /// # Safety
+    /// The program's own arguments.
+    unsafe fn prepare(
+        &mut self,
+        (dirfd, path, flags): (c_int, *const c_char, c_int),
+        environment: Arguments,
+    ) -> Arguments {
+        // SAFETY: the caller's promise.
+        let told = gate::within(|| unsafe {
+            unseen::tell(dirfd, path, flags, environment);
+            hand_over(environment, &mut self.told)
+        });
+        // SAFETY: as above.
+        unsafe { parting::environment(told.unwrap_or(environment), &mut self.stripped) }
+    }
+}
+
 /// `execve`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     arguments: Arguments,
     environment: Arguments,
 ) -> c_int {
-    let mut told = Environment::new();
+    let mut handover = Handover::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        unseen::tell(libc::AT_FDCWD, path, 0, environment);
-        let environment = hand_over(environment, &mut told);
-        give_int(call!(libc::SYS_execve, path, arguments, environment))
+        let environment = handover.prepare((libc::AT_FDCWD, path, 0), environment);
+        give_int(gate::outside(|| call!(libc::SYS_execve, path, arguments, environment)))
     }
 }
 
 /// `execveat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execveat(
     dirfd: c_int,
     path: *const c_char,
@@ -341,26 +368,25 @@ pub unsafe extern "C-unwind" fn execveat(
     environment: Arguments,
     flags: c_int,
 ) -> c_int {
-    let mut told = Environment::new();
+    let mut handover = Handover::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        unseen::tell(dirfd, path, flags, environment);
-        let environment = hand_over(environment, &mut told);
-        give_int(call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags))
+        let environment = handover.prepare((dirfd, path, flags), environment);
+        give_int(gate::outside(|| call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags)))
     }
 }
 
 /// `fexecve`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environment: Arguments) -> c_int {
+    const HERE: c_int = libc::AT_EMPTY_PATH;
     if fd < 0 || arguments.is_null() || environment.is_null() {
         return give_int(-(libc::EINVAL as isize));
     }
-    let mut told = Environment::new();
+    let mut handover = Handover::new();
+    let path = c"".as_ptr();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        unseen::tell(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, environment);
-        let environment = hand_over(environment, &mut told);
-        give_int(call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH))
+        let environment = handover.prepare((fd, path, HERE), environment);
+        give_int(gate::outside(|| call!(libc::SYS_execveat, fd, path, arguments, environment, HERE)))
     }
 }

@@ -87,13 +87,11 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
 }
 
 /// `fsync`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     sync_file(fd, libc::SYS_fsync)
 }
 
 /// `fdatasync`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     sync_file(fd, libc::SYS_fdatasync)
 }
@@ -106,7 +104,6 @@ fn hear_all_files() {
 }
 
 /// `sync`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
     // It cannot say that it failed; the next sync of the file does.
     let _ = behind::bring_all();
@@ -116,7 +113,6 @@ pub unsafe extern "C-unwind" fn sync() {
 }
 
 /// `syncfs`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
     hear_all_files();
@@ -126,7 +122,6 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 }
 
 /// `sync_file_range`: a hint without a promise; the keeper writes back as it sees fit.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync_file_range(
     fd: c_int,
     offset: off_t,

@@ -9,7 +9,7 @@ use core::mem::MaybeUninit;
 
 use libc::{iovec, off_t};
 
-use crate::memory;
+use crate::{gate, memory};
 use crate::raw::{self, call};
 
 /// The kernel takes no longer vector.
@@ -73,6 +73,11 @@ impl Transfer {
             return unsafe { raw::cancellable(self.number, self.arguments) };
         }
         self.plain()
+    }
+
+    /// The kernel's call, which may wait for ever ([`gate::outside`]).
+    pub fn waiting(&self) -> isize {
+        gate::outside(|| self.kernel())
     }
 
     /// The kernel's call, in which the thread cannot be cancelled.
