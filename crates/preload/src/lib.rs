@@ -12,6 +12,7 @@ mod behind;
 mod critical;
 mod descriptions;
 mod fds;
+mod filter;
 mod gate;
 mod hooks;
 mod inherit;

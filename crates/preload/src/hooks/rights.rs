@@ -11,7 +11,7 @@ use libc::{gid_t, size_t, uid_t};
 
 use super::streams::original;
 use crate::raw::{self, call, give_int};
-use crate::{gate, memory, parting, patch, process};
+use crate::{filter, gate, memory, parting, patch, process};
 
 /// An id that stays as it is.
 const SAME: u32 = u32::MAX;
@@ -136,13 +136,18 @@ fn is_other_root(path: *const c_char) -> bool {
     }
 }
 
+/// Whether a filter, if it is one, does not leave us what we need.
+fn restricts_us(program: usize) -> bool {
+    program != 0 && !filter::lets_us_live(program)
+}
+
 /// Whether a `prctl` takes rights away.
 fn restricts(option: c_int, argument: usize, more: usize) -> bool {
     match option {
         libc::PR_SET_SECCOMP => match argument as c_uint {
             libc::SECCOMP_MODE_STRICT => true,
             // Without a filter it is a question.
-            libc::SECCOMP_MODE_FILTER => more != 0,
+            libc::SECCOMP_MODE_FILTER => restricts_us(more),
             _ => false,
         },
         // Calls from elsewhere than a range are turned away.
@@ -177,7 +182,7 @@ pub fn before(number: c_long, [a, b, c, ..]: [usize; 6]) {
         libc::SYS_prctl => (restricts(a as c_int, b, c), Unseen::Filter),
         libc::SYS_seccomp => match a {
             SECCOMP_SET_MODE_STRICT => (b == 0 && c == 0, Unseen::Filter),
-            SECCOMP_SET_MODE_FILTER => (c != 0, Unseen::Filter),
+            SECCOMP_SET_MODE_FILTER => (restricts_us(c), Unseen::Filter),
             _ => return,
         },
         SYS_LANDLOCK_RESTRICT_SELF => (true, Unseen::Landlock),
