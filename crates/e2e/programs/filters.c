@@ -5,7 +5,8 @@
 // filters calls SITUATION WHEN THREADS    all calls, one after the other
 // filters each SITUATION                  each call in a child of its own, for filters that kill
 // filters write SITUATION FILE            writes and syncs, gives up rights, waits to be killed
-// filters stay NOTHING FILE               calls that take nothing away, with writes between
+// filters stay NOTHING FILE               calls that take nothing away, and writes
+// filters start SITUATION                 gives up rights and starts programs that show what they have
 //
 // rows.h is made by tests/filters.rs: NAMES(row) lists all names of a hook.
 #define _GNU_SOURCE
@@ -130,6 +131,24 @@ static int lenient(void) {
 	return filter(code, COUNT(code), 0, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
+// As `few`, with what a program needs that writes by offset and waits.
+static int waiting(void) {
+	struct sock_filter code[] = {
+		LOAD_NUMBER, ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_pwrite64), ALLOW(SYS_fsync), ALLOW(SYS_pause),
+		ALLOW(SYS_exit_group), END(SECCOMP_RET_KILL_PROCESS),
+	};
+	return filter(code, COUNT(code), 1, 0);
+}
+
+// Programs can be started, but none that says hello to a keeper.
+static int refuses_sockets(void) {
+	struct sock_filter code[] = {
+		LOAD_NUMBER, BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_connect, 0, 1), END(SECCOMP_RET_KILL_PROCESS),
+		END(SECCOMP_RET_ALLOW),
+	};
+	return filter(code, COUNT(code), 1, 0);
+}
+
 static int landlock(void) {
 	struct landlock_ruleset_attr attr = {.handled_access_fs = LANDLOCK_ACCESS_FS_WRITE_FILE |
 		LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_DIR};
@@ -157,6 +176,8 @@ static int give_up(const char *how) {
 	if (!strcmp(how, "strict")) return prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
 	if (!strcmp(how, "few")) return few(0);
 	if (!strcmp(how, "refuses")) return refuses(0);
+	if (!strcmp(how, "few-waiting")) return waiting();
+	if (!strcmp(how, "refuses-exec")) return refuses_sockets();
 	if (!strcmp(how, "refuses-all")) return refuses(SECCOMP_FILTER_FLAG_TSYNC);
 	if (!strcmp(how, "user")) return become();
 	if (!strcmp(how, "effective")) return seteuid(65534);
@@ -544,10 +565,31 @@ static int stay(const char *path) {
 	return 0;
 }
 
+// The environment of what is started, by each way that glibc has.
+static int start(const char *how) {
+	pid_t pid;
+	int status;
+	make("data");
+	if (give_up(how)) die(how);
+	if (system("env | sort") != 0) die("system");
+	if (posix_spawn(&pid, "/usr/bin/env", NULL, NULL, (char *[]){"env", NULL}, environ)) die("posix_spawn");
+	if (waitpid(pid, &status, 0) < 0 || status) die("env");
+	if ((pid = fork()) == 0) {
+		char *own[] = {"A=1", getenv("PATH") ? "B=2" : "B=3", NULL};
+		execle("/usr/bin/env", "env", NULL, own);
+		_exit(1);
+	}
+	if (waitpid(pid, &status, 0) < 0 || status) die("execle");
+	execl("/usr/bin/env", "env", NULL);
+	die("execl");
+	return 1;
+}
+
 int main(int count, char **words) {
 	if (count == 5 && !strcmp(words[1], "calls")) return all(words[2], words[3], atoi(words[4]));
 	if (count == 3 && !strcmp(words[1], "each")) return each(words[2]);
 	if (count == 4 && !strcmp(words[1], "write")) acknowledged(words[2], words[3]);
 	if (count == 4 && !strcmp(words[1], "stay")) return stay(words[3]);
+	if (count == 3 && !strcmp(words[1], "start")) return start(words[2]);
 	return 2;
 }

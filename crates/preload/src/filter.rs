@@ -185,7 +185,8 @@ pub fn lets_us_live(program: usize) -> bool {
     if !is_read || length == 0 || length > LENGTH_MAX {
         return false;
     }
-    if !memory::may_look() || !memory::is_range_readable(head.code.addr(), length * size_of::<Instruction>()) {
+    if !memory::may_look() || !memory::is_range_readable(head.code.addr(), length * size_of::<Instruction>())
+    {
         return false;
     }
     let fetch = |at: usize| {

@@ -212,9 +212,8 @@ fn own() -> Option<&'static Row> {
 fn claim() -> &'static Row {
     let thread = raw::gettid();
     let start = NEXT.load(Ordering::Relaxed) as usize;
-    let free = |at: &usize| {
-        ROWS[*at].thread.compare_exchange(0, thread, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    };
+    let free =
+        |at: &usize| ROWS[*at].thread.compare_exchange(0, thread, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let left = |at: &usize| {
         let before = ROWS[*at].thread.load(Ordering::SeqCst);
         let row = &ROWS[*at];
@@ -306,7 +305,8 @@ pub fn close() -> bool {
 pub fn others_have_left() -> bool {
     let own = own();
     let mut pauses = PATIENCE_MS * 1_000_000 / PAUSE_NS as u32;
-    let mut all = !CROWDED.load(Ordering::SeqCst) && own.is_none_or(|row| row.inside.load(Ordering::SeqCst) <= 1);
+    let mut all =
+        !CROWDED.load(Ordering::SeqCst) && own.is_none_or(|row| row.inside.load(Ordering::SeqCst) <= 1);
     for row in ROWS.iter().take(USED.load(Ordering::SeqCst) as usize) {
         if own.is_some_and(|own| core::ptr::eq(own, row)) {
             continue;

@@ -55,7 +55,9 @@ fn ids(number: c_long) -> Ids {
     let mut ids = [0u32; 3];
     let [real, effective, saved] = &mut ids;
     // SAFETY: the kernel fills three words.
-    unsafe { call!(number, core::ptr::from_mut(real), core::ptr::from_mut(effective), core::ptr::from_mut(saved)) };
+    unsafe {
+        call!(number, core::ptr::from_mut(real), core::ptr::from_mut(effective), core::ptr::from_mut(saved))
+    };
     ids
 }
 
@@ -127,9 +129,8 @@ fn is_other_root(path: *const c_char) -> bool {
         return true;
     }
     // SAFETY: the kernel checks the address.
-    let (there, here) = unsafe {
-        (raw::fstatat(libc::AT_FDCWD, path, 0), raw::fstatat(libc::AT_FDCWD, c"/".as_ptr(), 0))
-    };
+    let (there, here) =
+        unsafe { (raw::fstatat(libc::AT_FDCWD, path, 0), raw::fstatat(libc::AT_FDCWD, c"/".as_ptr(), 0)) };
     match (there, here) {
         (Ok(there), Ok(here)) => (there.dev, there.ino) != (here.dev, here.ino) && has(CAP_SYS_CHROOT),
         (there, _) => there.is_ok(),

@@ -4,7 +4,8 @@
 use core::ffi::{c_int, c_long, c_uint};
 
 use super::{
-    aio, copy, limits, map, meta, names, numbers, onlookers, open, read, rights, spawn, stat, sync, truncate, write,
+    aio, copy, limits, map, meta, names, numbers, onlookers, open, read, rights, spawn, stat, sync, truncate,
+    write,
 };
 use crate::raw::{self, call};
 use crate::{descriptions, gate, process, signals};

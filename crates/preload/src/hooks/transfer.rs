@@ -9,8 +9,8 @@ use core::mem::MaybeUninit;
 
 use libc::{iovec, off_t};
 
-use crate::{gate, memory};
 use crate::raw::{self, call};
+use crate::{gate, memory};
 
 /// The kernel takes no longer vector.
 const PARTS_MAX: usize = 1024;

@@ -15,9 +15,9 @@ struct Saved {
     bytes: [AtomicU64; SAVED_BYTES / 8],
 }
 
-static ENTRIES: [Saved; ENTRIES_MAX] = [const {
-    Saved { address: AtomicUsize::new(0), bytes: [const { AtomicU64::new(0) }; SAVED_BYTES / 8] }
-}; ENTRIES_MAX];
+static ENTRIES: [Saved; ENTRIES_MAX] =
+    [const { Saved { address: AtomicUsize::new(0), bytes: [const { AtomicU64::new(0) }; SAVED_BYTES / 8] } };
+        ENTRIES_MAX];
 static ENTRY_COUNT: AtomicUsize = AtomicUsize::new(0);
 static OBJECTS: [[AtomicUsize; 2]; OBJECTS_MAX] = [const { [const { AtomicUsize::new(0) }; 2] }; OBJECTS_MAX];
 static OBJECT_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -32,7 +32,8 @@ pub fn keep(address: usize) {
     let Some(entry) = ENTRIES.get(at) else { return };
     for (index, word) in entry.bytes.iter().enumerate() {
         // SAFETY: libc's text is readable, and does not end within these bytes of a function of it.
-        let bytes = unsafe { core::ptr::with_exposed_provenance::<u64>(address + 8 * index).read_unaligned() };
+        let bytes =
+            unsafe { core::ptr::with_exposed_provenance::<u64>(address + 8 * index).read_unaligned() };
         word.store(bytes, Ordering::Relaxed);
     }
     entry.address.store(address, Ordering::Relaxed);
@@ -54,7 +55,8 @@ pub fn note_object(first: usize, last: usize) {
 /// The ranges in which functions were replaced.
 pub fn objects() -> impl Iterator<Item = (usize, usize)> {
     let count = OBJECT_COUNT.load(Ordering::Relaxed);
-    let load = |object: &[AtomicUsize; 2]| (object[0].load(Ordering::Relaxed), object[1].load(Ordering::Relaxed));
+    let load =
+        |object: &[AtomicUsize; 2]| (object[0].load(Ordering::Relaxed), object[1].load(Ordering::Relaxed));
     OBJECTS.iter().take(count).map(load)
 }
 
@@ -62,7 +64,10 @@ pub fn objects() -> impl Iterator<Item = (usize, usize)> {
 pub fn entries() -> impl Iterator<Item = (usize, [u64; SAVED_BYTES / 8])> {
     let count = ENTRY_COUNT.load(Ordering::Relaxed);
     let load = |entry: &Saved| {
-        (entry.address.load(Ordering::Relaxed), [0, 1].map(|at: usize| entry.bytes[at].load(Ordering::Relaxed)))
+        (
+            entry.address.load(Ordering::Relaxed),
+            [0, 1].map(|at: usize| entry.bytes[at].load(Ordering::Relaxed)),
+        )
     };
     ENTRIES.iter().take(count).map(load)
 }
