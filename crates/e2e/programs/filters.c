@@ -6,6 +6,7 @@
 // filters each SITUATION                  each call in a child of its own, for filters that kill
 // filters write SITUATION FILE            writes and syncs, gives up rights, waits to be killed
 // filters stay NOTHING FILE               calls that take nothing away, and writes
+// filters lend NOTHING FILE               children in its memory give up rights
 // filters start SITUATION                 gives up rights and starts programs that show what they have
 //
 // rows.h is made by tests/filters.rs: NAMES(row) lists all names of a hook.
@@ -565,24 +566,54 @@ static int stay(const char *path) {
 	return 0;
 }
 
-// The environment of what is started, by each way that glibc has.
+// The environment of what is started, by the ways that glibc has: this program's own, as it is by
+// then, and a copy that was made before.
 static int start(const char *how) {
+	char *copy[500];
 	pid_t pid;
-	int status;
+	int status, count = 0;
+	do copy[count] = environ[count]; while (environ[count++] && count < 500);
+	if (count == 500) die("too many variables");
 	make("data");
 	if (give_up(how)) die(how);
 	if (system("env | sort") != 0) die("system");
 	if (posix_spawn(&pid, "/usr/bin/env", NULL, NULL, (char *[]){"env", NULL}, environ)) die("posix_spawn");
 	if (waitpid(pid, &status, 0) < 0 || status) die("env");
-	if ((pid = fork()) == 0) {
-		char *own[] = {"A=1", getenv("PATH") ? "B=2" : "B=3", NULL};
-		execle("/usr/bin/env", "env", NULL, own);
-		_exit(1);
+	if (posix_spawnp(&pid, "env", NULL, NULL, (char *[]){"env", NULL}, copy)) die("posix_spawnp");
+	if (waitpid(pid, &status, 0) < 0 || status) die("env of a copy");
+	for (int way = 0; way < 4; way++) {
+		pid = way == 3 ? vfork() : fork();
+		if (pid == 0) {
+			if (way == 0) execle("/usr/bin/env", "env", NULL, copy);
+			if (way == 1) execvpe("env", (char *[]){"env", NULL}, copy);
+			if (way == 2) execlp("env", "env", NULL);
+			execve("/usr/bin/env", (char *[]){"env", NULL}, copy);
+			_exit(1);
+		}
+		if (waitpid(pid, &status, 0) < 0 || status) die("exec");
 	}
-	if (waitpid(pid, &status, 0) < 0 || status) die("execle");
 	execl("/usr/bin/env", "env", NULL);
 	die("execl");
 	return 1;
+}
+
+// Children in this memory give up rights, and it goes on as before.
+static int lend(const char *path) {
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), status;
+	put(fd, 'a');
+	for (int at = 0; at < 3; at++) {
+		pid_t pid = vfork();
+		if (pid == 0) {
+			if (at == 0 ? setgid(65534) || setuid(65534) : at == 1 ? chroot("/proc") : few(0)) _exit(1);
+			if (at == 0) execl("/usr/bin/id", "id", "-u", NULL);
+			if (at == 1) execl("/nowhere", "nowhere", NULL);
+			syscall(SYS_exit, 3);
+		}
+		if (waitpid(pid, &status, 0) != pid) die("wait");
+		say("child %x\n", status);
+		put(fd, 'b' + at);
+	}
+	return 0;
 }
 
 int main(int count, char **words) {
@@ -591,5 +622,6 @@ int main(int count, char **words) {
 	if (count == 4 && !strcmp(words[1], "write")) acknowledged(words[2], words[3]);
 	if (count == 4 && !strcmp(words[1], "stay")) return stay(words[3]);
 	if (count == 3 && !strcmp(words[1], "start")) return start(words[2]);
+	if (count == 4 && !strcmp(words[1], "lend")) return lend(words[3]);
 	return 2;
 }

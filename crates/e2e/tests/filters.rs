@@ -234,6 +234,18 @@ fn what_takes_nothing_away_leaves_it_in() {
     assert!(reasons(&summary).is_empty(), "{summary:#}");
 }
 
+/// A child that runs in its parent's memory takes nothing out of that.
+#[test]
+fn a_child_in_its_parents_memory_parts_alone() {
+    need::root();
+    let place = Place::new();
+    let native = Cmd::new(program()).args(["lend", "nothing", text(&place.directory().join("file"))]).ok();
+    let file = place.directory().join("file");
+    let (held, summary) = Pool::new().run_summarised(&[], &[text(program()), "lend", "nothing", text(&file)]);
+    assert_eq!(held.ok().stdout, native.stdout);
+    assert_eq!(report::number(&summary, "writes_absorbed"), 4, "{summary:#}\n{}", held.told());
+}
+
 /// What a program starts that has parted: a client where it can be one, and else as natively.
 #[test]
 fn what_it_starts_goes_without_the_library_where_it_must() {

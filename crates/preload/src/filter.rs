@@ -178,6 +178,9 @@ struct Way {
 
 /// Whether the library can live under the filter of this `struct sock_fprog`.
 pub fn lets_us_live(program: usize) -> bool {
+    if !memory::may_look() {
+        return false;
+    }
     let mut head = Program { length: 0, code: core::ptr::null() };
     // SAFETY: there is room for the structure, which may be anything.
     let is_read = unsafe { memory::copy_in((&raw mut head).cast(), program, size_of::<Program>()) };
@@ -185,8 +188,7 @@ pub fn lets_us_live(program: usize) -> bool {
     if !is_read || length == 0 || length > LENGTH_MAX {
         return false;
     }
-    if !memory::may_look() || !memory::is_range_readable(head.code.addr(), length * size_of::<Instruction>())
-    {
+    if !memory::is_range_readable(head.code.addr(), length * size_of::<Instruction>()) {
         return false;
     }
     let fetch = |at: usize| {

@@ -120,17 +120,19 @@ pub fn is_quiet() -> bool {
     tls::with(|thread| thread.quiet.get() != 0)
 }
 
-/// The environment that a new program shall have.
+/// Starts a program with the environment that it shall have, of which the library is no part. Has a
+/// large frame.
 ///
 /// # Safety
-/// `environment` is the one that the program passes on; `room` is kept until it is used.
-pub unsafe fn environment(
+/// `environment` is the one that the program passes on.
+#[cold]
+#[inline(never)]
+pub unsafe fn without_library<R>(
     environment: *const *const c_char,
-    room: &mut inherit::Stripped,
-) -> *const *const c_char {
-    if !strips() || environment.is_null() {
-        return environment;
-    }
+    start: impl FnOnce(*const *const c_char) -> R,
+) -> R {
+    let mut room = inherit::Stripped::new();
     // SAFETY: the caller's promise.
-    unsafe { room.strip(environment) }.unwrap_or(environment)
+    let stripped = if environment.is_null() { None } else { unsafe { room.strip(environment) } };
+    start(stripped.unwrap_or(environment))
 }

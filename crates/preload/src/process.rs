@@ -136,7 +136,9 @@ pub fn parents_client() -> Option<&'static Client> {
 pub fn runs_in_parents_memory() -> bool {
     // The flag alone does not tell parent from child: `system` waits with it set and may take
     // signals meanwhile.
-    tls::with(|thread| thread.spawning.get() != 0) && raw::getpid() != OWN_PID.load(Ordering::Relaxed)
+    // One that has given up rights may not even ask.
+    tls::with(|thread| thread.spawning.get() != 0)
+        && (parting::is_quiet() || raw::getpid() != OWN_PID.load(Ordering::Relaxed))
 }
 
 /// Whether every file this process changes must be left to the kernel.

@@ -160,9 +160,12 @@ fn tests_of(hook: &Hook, sources: &BTreeMap<String, String>) -> Vec<String> {
 
 fn sources() -> BTreeMap<String, String> {
     let mut sources = BTreeMap::new();
-    for (directory, suffix) in
-        [("../e2e/conformance", ""), ("../e2e/conformance/fuzz", ".c"), ("tests/programs", ".c")]
-    {
+    for (directory, suffix) in [
+        ("../e2e/conformance", ""),
+        ("../e2e/conformance/fuzz", ".c"),
+        ("../e2e/programs", ".c"),
+        ("tests/programs", ".c"),
+    ] {
         for entry in std::fs::read_dir(here(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|name| name == "c") {
@@ -180,8 +183,8 @@ const HEAD: &str = "\
 
 Made by `crates/preload/tests/symbols.rs` from the lists in `crates/preload/tests/symbols`, which it
 compares with what glibc and musl export. Tests: themes of the conformance checks
-(`crates/e2e/conformance`), or programs (`.c`) of the library's own tests and the differential
-fuzzer; at most three are named. With musl what libc writes by itself is left to the kernel
+(`crates/e2e/conformance`), or programs (`.c`) of other tests and the differential fuzzer; at most
+three are named. With musl what libc writes by itself is left to the kernel
 ([interposition.md](interposition.md)).
 
 ## With a hook

@@ -14,7 +14,7 @@ use super::spawn::{execve, hand_over};
 use super::streams::original;
 use crate::inherit::Environment;
 use crate::raw::{self, give_int};
-use crate::{memory, patch, process, streams, target, unseen};
+use crate::{memory, parting, patch, process, streams, target, unseen};
 
 pub(super) type Arguments = *const *const c_char;
 
@@ -47,10 +47,17 @@ pub unsafe extern "C-unwind" fn execvpe(
     environment: Arguments,
 ) -> c_int {
     if !patch::is_musl() {
-        return original!(
-            EXECVPE(file => *const c_char, arguments => Arguments, environment => Arguments) -> c_int,
-            else give_int(-(libc::ENOSYS as isize))
-        );
+        let original = |environment: Arguments| {
+            original!(
+                EXECVPE(file => *const c_char, arguments => Arguments, environment => Arguments) -> c_int,
+                else give_int(-(libc::ENOSYS as isize))
+            )
+        };
+        if parting::strips() {
+            // SAFETY: the program's own call.
+            return unsafe { parting::without_library(environment, original) };
+        }
+        return original(environment);
     }
     let (mut refused, mut last) = (false, libc::ENOENT);
     // SAFETY: the program's strings.

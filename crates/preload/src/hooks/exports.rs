@@ -244,8 +244,6 @@ exports! {
         spawn::fork: fork __fork __libc_fork;
         spawn::forkpty: forkpty;
         spawn::popen: popen _IO_popen;
-        spawn::posix_spawn: posix_spawn;
-        spawn::posix_spawnp: posix_spawnp;
         spawn::system: system;
         spawn::wordexp: wordexp;
         stat::fstat: fstat fstat64;
@@ -289,6 +287,8 @@ exports! {
         spawn::execve: execve;
         spawn::execveat: execveat;
         spawn::fexecve: fexecve;
+        spawn::posix_spawn: posix_spawn;
+        spawn::posix_spawnp: posix_spawnp;
         spawn::unshare: unshare;
         syscall::syscall: syscall;
         rights::setuid: setuid;

@@ -28,7 +28,7 @@ const SECCOMP_SET_MODE_FILTER: usize = 1;
 type Ids = [u32; 3];
 
 /// Whether anything is there to be taken out, so that it is worth a look at what is asked for.
-fn may_look() -> bool {
+fn is_in() -> bool {
     gate::is_open() && process::own_words().is_some()
 }
 
@@ -63,7 +63,7 @@ fn ids(number: c_long) -> Ids {
 
 /// Whether these ids, of which [`SAME`] stands for what is there, will be others than before.
 fn moves(number: c_long, capability: u32, wanted: Ids) -> bool {
-    if !may_look() {
+    if !is_in() {
         return true;
     }
     let now = ids(number);
@@ -83,7 +83,7 @@ fn group(wanted: Ids) -> bool {
 
 /// Whether a list of groups is another one than now.
 fn groups(count: size_t, list: *const gid_t) -> bool {
-    if !may_look() {
+    if !is_in() {
         return true;
     }
     if !has(CAP_SETGID) {
@@ -94,6 +94,9 @@ fn groups(count: size_t, list: *const gid_t) -> bool {
     let known = raw::check(unsafe { call!(libc::SYS_getgroups, GROUPS_MAX, now.as_mut_ptr()) });
     let Ok(known) = known else { return true };
     if count != known {
+        return true;
+    }
+    if !memory::may_look() {
         return true;
     }
     if count == 0 || !memory::is_range_readable(list.addr(), count * size_of::<gid_t>()) {
@@ -108,12 +111,12 @@ fn groups(count: size_t, list: *const gid_t) -> bool {
 /// Whether a thread's id for files will be another.
 fn moves_files_id(number: c_long, wanted: u32) -> bool {
     // SAFETY: touches no memory; an invalid id changes nothing.
-    !may_look() || wanted != SAME && unsafe { call!(number, SAME) } as u32 != wanted
+    !is_in() || wanted != SAME && unsafe { call!(number, SAME) } as u32 != wanted
 }
 
 /// Whether capabilities are lost.
 fn drops(data: *const u32) -> bool {
-    if !may_look() {
+    if !is_in() || !memory::may_look() {
         return true;
     }
     let mut wanted = [0u32; 6];
@@ -125,7 +128,7 @@ fn drops(data: *const u32) -> bool {
 
 /// Whether a directory is another root than now's.
 fn is_other_root(path: *const c_char) -> bool {
-    if !may_look() {
+    if !is_in() {
         return true;
     }
     // SAFETY: the kernel checks the address.
@@ -225,7 +228,7 @@ rights! {
     setgroups(count: size_t, list: *const gid_t) = SETGROUPS, libc::SYS_setgroups, Unseen::Identity,
         if groups(count, list);
     initgroups(user: *const c_char, group: gid_t) = INITGROUPS, libc::SYS_getpid, Unseen::Identity,
-        if !may_look() || has(CAP_SETGID);
+        if !is_in() || has(CAP_SETGID);
     setfsuid(id: uid_t) = SETFSUID, libc::SYS_setfsuid, Unseen::Identity, if moves_files_id(libc::SYS_setfsuid, id);
     setfsgid(id: gid_t) = SETFSGID, libc::SYS_setfsgid, Unseen::Identity, if moves_files_id(libc::SYS_setfsgid, id);
     capset(header: *mut c_void, data: *const u32) = CAPSET, libc::SYS_capset, Unseen::Capabilities, if drops(data);

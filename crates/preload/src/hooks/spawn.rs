@@ -12,7 +12,7 @@ use holdfast_cache::{Reason, Unseen};
 use libc::pid_t;
 
 use super::exec::{Arguments, Program, before_spawn};
-use super::streams;
+use super::streams::{self, original};
 use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
@@ -194,11 +194,11 @@ fn before_shell(told: &mut Environment) {
 }
 
 spawns! {
-    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+    spawn_at(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWN, else libc::ENOSYS,
         // SAFETY: the program's own call.
         before(told) let environment = unsafe { before_spawn(Program::At(path), actions, environment, &mut told) };
-    posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+    spawn_found(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWNP, else libc::ENOSYS,
         // SAFETY: the program's own call.
         before(told) let environment = unsafe { before_spawn(Program::Found(path), actions, environment, &mut told) };
@@ -209,6 +209,44 @@ spawns! {
         patch::PROC_OPEN, else core::ptr::null_mut();
     wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int =
         patch::WORDEXP, else 1, before(told) before_shell(&mut told);
+}
+
+/// Defines the hooks of those that get an environment: what they start may have to go without the
+/// library when it is out of this process itself.
+macro_rules! posix_spawns {
+    ($($name:ident = $hook:ident, $original:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        pub unsafe extern "C-unwind" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: Arguments,
+            environment: Arguments,
+        ) -> c_int {
+            let original = |environment: Arguments| {
+                original!(
+                    $original(
+                        pid => *mut pid_t, path => *const c_char, actions => *const c_void,
+                        attributes => *const c_void, arguments => Arguments, environment => Arguments
+                    ) -> c_int,
+                    else libc::ENOSYS
+                )
+            };
+            if parting::strips() {
+                // SAFETY: the program's own call.
+                return unsafe { parting::without_library(environment, original) };
+            }
+            // SAFETY: as above.
+            gate::within(|| unsafe { $hook(pid, path, actions, attributes, arguments, environment) })
+                .unwrap_or_else(|| original(environment))
+        }
+    )*};
+}
+
+posix_spawns! {
+    posix_spawn = spawn_at, POSIX_SPAWN;
+    posix_spawnp = spawn_found, POSIX_SPAWNP;
 }
 
 fn piped(stream: *mut c_void) -> *mut c_void {
@@ -315,35 +353,27 @@ pub(super) unsafe fn hand_over(environment: Arguments, told: &mut Environment) -
     unsafe { told.extend(environment) }.unwrap_or(environment)
 }
 
-/// What a program that takes over is given, as long as that lasts.
-pub(super) struct Handover {
-    told: Environment,
-    stripped: inherit::Stripped,
-}
-
-impl Handover {
-    pub(super) fn new() -> Self {
-        Self { told: Environment::new(), stripped: inherit::Stripped::new() }
-    }
-
-    /// Before another program takes over, by an `execveat` with these arguments. Returns the
-    /// environment it shall have.
-    ///
-    /// # Safety
-    /// The program's own arguments.
-    unsafe fn prepare(
-        &mut self,
-        (dirfd, path, flags): (c_int, *const c_char, c_int),
-        environment: Arguments,
-    ) -> Arguments {
+/// Runs the call by which another program takes over, by an `execveat` with these arguments: `exec`
+/// is given the environment that it shall have.
+///
+/// # Safety
+/// The program's own arguments.
+unsafe fn taking_over(
+    (dirfd, path, flags): (c_int, *const c_char, c_int),
+    environment: Arguments,
+    exec: impl FnOnce(Arguments) -> isize,
+) -> c_int {
+    if parting::strips() {
         // SAFETY: the caller's promise.
-        let told = gate::within(|| unsafe {
-            unseen::tell(dirfd, path, flags, environment);
-            hand_over(environment, &mut self.told)
-        });
-        // SAFETY: as above.
-        unsafe { parting::environment(told.unwrap_or(environment), &mut self.stripped) }
+        return give_int(unsafe { parting::without_library(environment, exec) });
     }
+    let mut told = Environment::new();
+    // SAFETY: the caller's promise.
+    let extended = gate::within(|| unsafe {
+        unseen::tell(dirfd, path, flags, environment);
+        hand_over(environment, &mut told)
+    });
+    give_int(gate::outside(|| exec(extended.unwrap_or(environment))))
 }
 
 /// `execve`.
@@ -352,11 +382,11 @@ pub unsafe extern "C-unwind" fn execve(
     arguments: Arguments,
     environment: Arguments,
 ) -> c_int {
-    let mut handover = Handover::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        let environment = handover.prepare((libc::AT_FDCWD, path, 0), environment);
-        give_int(gate::outside(|| call!(libc::SYS_execve, path, arguments, environment)))
+        taking_over((libc::AT_FDCWD, path, 0), environment, |environment| {
+            call!(libc::SYS_execve, path, arguments, environment)
+        })
     }
 }
 
@@ -368,11 +398,11 @@ pub unsafe extern "C-unwind" fn execveat(
     environment: Arguments,
     flags: c_int,
 ) -> c_int {
-    let mut handover = Handover::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        let environment = handover.prepare((dirfd, path, flags), environment);
-        give_int(gate::outside(|| call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags)))
+        taking_over((dirfd, path, flags), environment, |environment| {
+            call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags)
+        })
     }
 }
 
@@ -382,11 +412,11 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environ
     if fd < 0 || arguments.is_null() || environment.is_null() {
         return give_int(-(libc::EINVAL as isize));
     }
-    let mut handover = Handover::new();
     let path = c"".as_ptr();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        let environment = handover.prepare((fd, path, HERE), environment);
-        give_int(gate::outside(|| call!(libc::SYS_execveat, fd, path, arguments, environment, HERE)))
+        taking_over((fd, path, HERE), environment, |environment| {
+            call!(libc::SYS_execveat, fd, path, arguments, environment, HERE)
+        })
     }
 }
