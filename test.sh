@@ -28,7 +28,7 @@ fi
 
 log=$(mktemp)
 tally=$(mktemp)
-trap 'rm -f "$log" "$log.times" "$tally"' EXIT
+trap 'rm -f "$log" "$log.times" "$log.again" "$tally"' EXIT
 
 # Some tests run what is built as other users, who cannot enter a checkout in root's home: then it
 # lies elsewhere.
@@ -68,9 +68,37 @@ why() {
         lines-- > 0 && told++ < 40 { print "    " substr($0, 1, 240) }' "$1"
 }
 
+# The tests that failed in the log, by the headlines of what they said.
+broken() {
+    sed -n 's/^---- \(.*\) stdout ----$/\1/p' "$log" | sort -u
+}
+
+# look_again SECONDS COMMAND...: the tests that failed in the log, run twice more, each alone. The
+# machine is shared and its clocks are real, so a test may fail that is right; one that fails for a
+# reason fails again. Whatever needed this is named in the last lines, so that nobody forgets it.
+look_again() {
+    local limit=$1 names=() again=() round passed
+    shift
+    # A schedule that breaks a model does not come again by chance: it counts.
+    case " $* " in *" holdfast-model "*) return 1 ;; esac
+    mapfile -t names < <(broken)
+    [ ${#names[@]} -ge 1 ] && [ ${#names[@]} -le 3 ] || return 1
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        again+=("$1")
+        shift
+    done
+    for round in 1 2; do
+        echo "== once more, $round of 2: ${names[*]}"
+        $apart timeout --kill-after=20 "$limit" "${again[@]}" -- --exact --test-threads=1 "${names[@]}" 2>&1 | tee "$log.again"
+        [ "${PIPESTATUS[0]}" -eq 0 ] || return 1
+        passed=$(awk '/^test result:/ { passed += $4 } END { print passed + 0 }' "$log.again")
+        [ "$passed" -ge ${#names[@]} ] || return 1
+    done
+}
+
 # step NAME SECONDS COMMAND...: runs it, shows what it says, notes how it ended and what it took.
 step() {
-    local name=$1 limit=$2 started=$SECONDS used before status tests took
+    local name=$1 limit=$2 started=$SECONDS used before status tests took once="" line
     shift 2
     count_processors
     before=$used
@@ -81,10 +109,22 @@ step() {
     grep -o 'tally: .*' "$log" >>"$tally"
     tests=$(awk '/^test result:/ { passed += $4; failed += $6 }
         END { if (passed + failed) printf ", %d tests passed, %d failed", passed, failed }' "$log")
+    if [ "$status" -ne 0 ] && look_again "$limit" "$@"; then
+        status=0
+        once=1
+    fi
     count_processors
     took="$((SECONDS - started)) s, $((used - before)) s of processors$tests"
     if [ "$status" -eq 0 ]; then
         summary+=("ok      $name ($took)")
+        if [ -n "$once" ]; then
+            while read -r line; do
+                summary+=("            FAILED ONCE, passed twice when run again: $line")
+            done < <(broken)
+            while read -r line; do
+                summary+=("            $line")
+            done < <(why "$log")
+        fi
         while read -r line; do
             summary+=("            $line")
         done < <(grep -E '^(summary|[0-9]+ histories|[0-9]+ of [0-9]+ canaries|[0-9]+ histories with|[0-9]+ cuts|exhaustive sets)' "$log")

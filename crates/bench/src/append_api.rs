@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use holdfast_board::{Board, FileState, Plan, SegmentState};
+use holdfast_board::{Board, FileState, Plan, SegmentState, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 use holdfast_pool::{Layout, Zone};
@@ -37,7 +37,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
     board.header().counter.raise(1);
     board.files()[0].generation.store(1, Ordering::SeqCst);
-    board.files()[0].set_state(FileState::Through);
+    board.go(0, Way::Register);
     let client = Client::new(nvm, board, layout, uuid, 1);
 
     let segments = layout.offset(Zone::Segments);
@@ -56,7 +56,11 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         Ok(seconds * 1e9 / (batches as usize * BATCH) as f64)
     };
     let through_library = |state: FileState, place: fn(u64) -> Place| -> Result<()> {
-        client.board().files()[0].set_state(state);
+        match (client.board().files()[0].state(), state) {
+            (FileState::Through, FileState::Behind) => client.board().go(0, Way::EnterBehind),
+            (FileState::Behind, FileState::Through) => client.board().go(0, Way::LeaveBehind),
+            _ => {}
+        }
         let file = FileRef { slot: 0, generation: 1 };
         for number in 0..BATCH as u64 {
             let offset = number * BLOCK_BYTES as u64;

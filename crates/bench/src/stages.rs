@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use holdfast_board::{Board, Content, FileState, PAGE_BYTES, Plan, SegmentState, Source};
+use holdfast_board::{Board, Content, PAGE_BYTES, Plan, SegmentState, Source, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
@@ -43,7 +43,8 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     let row = &board.files()[0];
     row.generation.store(1, Ordering::SeqCst);
     row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
-    row.set_state(FileState::Behind);
+    board.go(0, Way::Register);
+    board.go(0, Way::EnterBehind);
     let client = Client::new(nvm, board, layout, [0x42; 16], 1);
     let (board, nvm) = (client.board(), Mapping::open(&path, OpenMode::ReadWrite)?.0);
     for row in &board.segments()[layout.segment_count as usize..] {

@@ -6,6 +6,7 @@ use core::time::Duration;
 use crate::census::Census;
 use crate::ledger::Epoch;
 use crate::locks::{WAITERS, lock_word, unlock_word};
+use crate::states::FileState;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
 
@@ -16,49 +17,6 @@ const LOADED: u32 = 1;
 const WATCHED: u32 = 2;
 /// The bits of [`FileRow`]'s flags above these hold a print of mode and owner.
 const FLAGS: u32 = LOADED | WATCHED;
-
-/// How a file's writes are treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum FileState {
-    /// The row is free.
-    Free = 0,
-    /// Logged, then written to the page cache.
-    Through = 1,
-    /// Logged; the page cache follows later, and page rows tell what it lacks.
-    Behind = 2,
-    /// Left to the kernel, for a reason the keeper knows.
-    Bypassed = 3,
-    /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be
-    /// logged.
-    Orphan = 4,
-    /// The disk refuses it for good: writes fail, the log keeps what was acknowledged.
-    Failed = 5,
-    /// Nobody has asked for its durability yet (durability = sync): the kernel's until the first
-    /// sync, and its writers announce themselves, so that none is under way when that comes.
-    Unsynced = 6,
-}
-
-impl FileState {
-    /// Whether its writes are absorbed.
-    #[inline]
-    pub fn is_absorbed(self) -> bool {
-        matches!(self, Self::Through | Self::Behind)
-    }
-
-    /// Decodes a stored state; unknown values read as Bypassed, which is always safe.
-    pub fn from_u32(value: u32) -> Self {
-        match value {
-            0 => Self::Free,
-            1 => Self::Through,
-            2 => Self::Behind,
-            4 => Self::Orphan,
-            5 => Self::Failed,
-            6 => Self::Unsynced,
-            _ => Self::Bypassed,
-        }
-    }
-}
 
 /// One file.
 #[repr(C, align(128))]
@@ -122,11 +80,6 @@ impl FileRow {
     #[inline]
     pub fn state(&self) -> FileState {
         FileState::from_u32(self.state.load(Ordering::SeqCst))
-    }
-
-    /// Sets the state; the caller holds the row exclusively.
-    pub fn set_state(&self, state: FileState) {
-        self.state.store(state as u32, Ordering::SeqCst);
     }
 
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).

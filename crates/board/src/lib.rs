@@ -29,6 +29,7 @@ mod requests;
 mod segments;
 mod shown;
 mod stamps;
+mod states;
 mod sync;
 mod table;
 mod takeover;
@@ -36,7 +37,7 @@ mod times;
 
 pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
-pub use files::{FileRow, FileState, NO_SIZE, ownership_print};
+pub use files::{FileRow, NO_SIZE, ownership_print};
 pub use frames::Frames;
 pub use habits::{Habits, kind_of};
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
@@ -52,6 +53,7 @@ pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
 pub use shown::Shown;
 pub use stamps::{Stamp, Stamps};
+pub use states::{FileState, Way};
 #[cfg(shuttle)]
 pub use sync::model;
 #[cfg(not(shuttle))]

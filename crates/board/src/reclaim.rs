@@ -5,9 +5,9 @@ use core::time::Duration;
 use holdfast_canary::{Canary, on};
 
 use crate::board::Board;
-use crate::files::FileState;
 use crate::header::Header;
 use crate::segments::SegmentState;
+use crate::states::FileState;
 use crate::sync::{Ordering, wait, wake};
 
 impl Board {

@@ -12,7 +12,7 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, pause};
+use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -194,7 +194,7 @@ impl<N: Nvm> Client<N> {
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
         let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
-        row.set_state(FileState::Through);
+        self.board.go(file.slot, Way::Log);
         if let Some((mut lane, bytes)) = room.filter(|_| is_whole && changed == unlogged)
             && self.log_content(&mut lane, file, bytes, content)?
         {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use holdfast_keeper::control::Control;
-use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
+use holdfast_recovery::{RecoverOptions, Report, recover};
 use rustix::process::{Signal, pidfd_send_signal};
 use tempfile::TempDir;
 

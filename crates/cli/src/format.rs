@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use holdfast_keeper::recovery;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 
 use crate::args::FormatArgs;
@@ -37,13 +36,15 @@ pub fn create(pool: &Path, size_bytes: u64, volatile: bool, force: bool) -> anyh
     let mut progress = Progress::new();
     let mut advance = |done, total| progress.update("making the pool", done, total);
     let made = match Unnamed::beside(pool) {
-        Some(file) => recovery::format(&file.path, size_bytes, volatile, force, &mut advance)
+        Some(file) => holdfast_recovery::format(&file.path, size_bytes, volatile, force, &mut advance)
             .map_err(|error| {
                 anyhow!(error.message.replace(&*file.path.to_string_lossy(), &pool.to_string_lossy()))
             })
             .and_then(|()| file.give_name(pool)),
         // It exists, or its file system cannot hold a pool: the one who makes it knows what to say.
-        None => recovery::format(pool, size_bytes, volatile, force, &mut advance).map_err(Into::into),
+        None => {
+            holdfast_recovery::format(pool, size_bytes, volatile, force, &mut advance).map_err(Into::into)
+        }
     };
     progress.finish();
     made

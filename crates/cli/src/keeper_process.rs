@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use holdfast_keeper::KeeperError;
 use holdfast_keeper::config::KeeperConfig;
-use holdfast_keeper::recovery::Report;
+use holdfast_recovery::Report;
 use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};

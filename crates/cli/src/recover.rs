@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use holdfast_keeper::recovery::{self, RecoverOptions, Report};
+use holdfast_recovery::{RecoverOptions, Report};
 
 use crate::args::RecoverArgs;
 use crate::locate;
@@ -22,8 +22,9 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     };
     let pool = locate::absolute(&args.pool)?;
     let mut progress = Progress::new();
-    let recovered =
-        recovery::recover(&pool, &options, &mut |stage, done, total| progress.update(stage, done, total));
+    let recovered = holdfast_recovery::recover(&pool, &options, &mut |stage, done, total| {
+        progress.update(stage, done, total)
+    });
     progress.finish();
     let outcome = recovered?;
     if args.json {

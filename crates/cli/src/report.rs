@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context;
 use holdfast_keeper::config::Durability;
-use holdfast_keeper::recovery::{FileReport, Report};
 use holdfast_keeper::status::Summary;
+use holdfast_recovery::{FileReport, Report};
 use serde::Serialize;
 
 use crate::sizes::{human_bytes, human_count, human_ns};

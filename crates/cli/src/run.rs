@@ -14,8 +14,8 @@ use anyhow::{Context, bail};
 use holdfast_canary::{Canary, on};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, recover};
 use holdfast_keeper::status::Summary;
+use holdfast_recovery::{OpenPool, RecoverOptions, Report, recover};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{Fence, RunArgs};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_keeper::recovery::{self, RecoverOptions, Report};
 use holdfast_keeper::status::Status;
+use holdfast_recovery::{RecoverOptions, Report};
 use serde::Serialize;
 
 use crate::args::{DrainArgs, StatusArgs};
@@ -95,7 +95,7 @@ fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
 /// What a recovery would do; changes nothing.
 fn look(pool: &Path) -> anyhow::Result<Report> {
     let options = RecoverOptions { dry_run: true, ..RecoverOptions::default() };
-    Ok(recovery::recover(pool, &options, &mut |_, _, _| {})?)
+    Ok(holdfast_recovery::recover(pool, &options, &mut |_, _, _| {})?)
 }
 
 fn in_words(answer: &Answer) -> String {

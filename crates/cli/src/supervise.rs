@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use holdfast_canary::{Canary, on};
-use holdfast_keeper::recovery::{PoolError, RecoverOptions, Report, recover};
+use holdfast_recovery::{PoolError, RecoverOptions, Report, recover};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -5,7 +5,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use holdfast_keeper::disk::{Disk, OsDisk};
+use holdfast_disk::{Disk, OsDisk};
 use holdfast_media::Nvm;
 use holdfast_pool::{
     CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,

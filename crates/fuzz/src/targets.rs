@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use holdfast_keeper::recovery::{PoolError, RecoverOptions, Report, recover};
 use holdfast_log::{Stop, record_bytes, scan_segment, sum_segment};
 use holdfast_media::Nvm;
 use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SLOT_BYTES, Zone};
+use holdfast_recovery::{PoolError, RecoverOptions, Report, recover};
 
 use crate::choices::Choices;
 use crate::image::{self, UUID};

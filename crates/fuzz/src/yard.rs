@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use holdfast_keeper::identity::{file_system, identify};
+use holdfast_disk::identity::{file_system, identify};
 use holdfast_pool::Identity;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 

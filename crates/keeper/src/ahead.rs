@@ -19,8 +19,8 @@ use holdfast_cache::Ask;
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
-use crate::disk::Disk;
-use crate::durable::{Durable, ManagedFile, Writers, is_held};
+use holdfast_disk::Disk;
+use holdfast_durable::{Durable, ManagedFile, Writers, is_held};
 
 /// So many files are settled ahead at a time. Disks that take one sync in 300 us take one in 170
 /// from two threads.

@@ -7,21 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_cache::wire::{DRAIN, EXPECT, STATUS};
-use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{RecvFlags, SendFlags};
 
-use crate::peer::{Peer, Stranger};
-use crate::recovery::{PoolError, open_file};
-use crate::runtime::{must_be_ours_alone, socket_path};
 use crate::status::{Status, Summary};
+use holdfast_recovery::{PoolError, open_file};
+use holdfast_socket::{ANSWER_MAX, Peer, connect, socket_path};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// A keeper that has a processor answers at once. One that has none for so long is stopped, or its
-/// machine is beyond help.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Why a keeper could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -149,26 +144,5 @@ impl Control {
             return Err(broken(io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
         serde_json::from_slice(&answer[..bytes]).map_err(|error| broken(error.into()))
-    }
-}
-
-/// Connects to a keeper's socket, where a keeper of this user serves it.
-pub(crate) fn connect(socket: &Path) -> io::Result<OwnedFd> {
-    if let Some(directory) = socket.parent()
-        && !on(Canary::KeeperBelieved)
-    {
-        must_be_ours_alone(directory)?;
-    }
-    let connection =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    // It is the wait for room among those who wait to be let in.
-    set_socket_timeout(&connection, Timeout::Send, Some(ANSWER_MAX))?;
-    rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
-    match Peer::of(&connection)?.has_our_user() {
-        Err(Stranger::Other(user)) if !on(Canary::KeeperBelieved) => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("a process of user {user} serves {}. Have that removed", socket.display()),
-        )),
-        _ => Ok(connection),
     }
 }

@@ -16,14 +16,13 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::durable::locked;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
-use crate::peer::{Peer, Stranger};
-use crate::recovery::mapped_by;
-use crate::runtime;
-use crate::runtime::{send_json, send_with_descriptors};
 use crate::serve::delay;
 use crate::signals;
+use holdfast_disk::locked;
+use holdfast_recovery::mapped_by;
+use holdfast_socket::{Peer, Stranger};
+use holdfast_socket::{send_json, send_with_descriptors};
 
 /// How long a keeper waits for the first client or control connection before it ends by itself.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -306,7 +305,7 @@ impl EventLoop {
             Ok((bytes, _)) if bytes > 0 => bytes,
             Err(Errno::AGAIN | Errno::INTR) => return,
             _ => {
-                runtime::leave_standard_error_with(self.supervisor, connection);
+                holdfast_socket::leave_standard_error_with(self.supervisor, connection);
                 self.connections.remove(&token);
                 return;
             }

@@ -11,10 +11,11 @@ use holdfast_board::{FileState, SegmentState, wait};
 use holdfast_canary::{Canary, on};
 
 use crate::ages::{Ages, Dirty, Due};
-use crate::disk::OsFile;
-use crate::durable::{BYPASSED_FILE, ManagedFile, Pace, REMOVED_FILES_MAX, locked};
 use crate::keeper::Keeper;
 use crate::spiller::SpillRoom;
+use holdfast_disk::OsFile;
+use holdfast_disk::locked;
+use holdfast_durable::{BYPASSED_FILE, ManagedFile, Pace};
 
 /// A file that was still open for writing then is looked at again after this long.
 const OPEN_FILE: Duration = Duration::from_secs(60);
@@ -108,7 +109,7 @@ impl Expirer<'_> {
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
                 return Round::All;
             }
-            if keeper.durable.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX {
+            if keeper.durable.has_many_removed() {
                 keeper.durable.release_removed();
                 continue;
             }
@@ -159,7 +160,7 @@ impl Expirer<'_> {
         let now = Instant::now();
         let (at, pause) = self.removed_look;
         let is_news = pause.is_zero();
-        if is_news || durable.looks_for_removed.load(Ordering::SeqCst) && pause > REMOVED_LOOK {
+        if is_news || durable.looks_for_removed() && pause > REMOVED_LOOK {
             self.removed_look = (now + REMOVED_LOOK, REMOVED_LOOK);
         } else if at <= now {
             let pause =

@@ -26,8 +26,8 @@ use std::sync::Arc;
 use holdfast_watch::{Key, Ledger, fanotify};
 
 use crate::config::FenceChoice;
-use crate::disk::OsFile;
-use crate::lease::Lease;
+use holdfast_disk::OsFile;
+use holdfast_disk::lease::Lease;
 
 pub use holdfast_watch::{FenceError, FenceKind, Holder, Outsiders, Scan, scan_holders, writers_outside};
 pub use lease::obstacle as lease_obstacle;

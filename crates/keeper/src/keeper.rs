@@ -14,14 +14,15 @@ use holdfast_media::{Mapping, MediaInfo};
 use holdfast_pool::MARK_VOID;
 
 use crate::config::KeeperConfig;
-use crate::disk::{OsDisk, OsFile};
-use crate::durable::{Durable, Events, ManagedFile, locked};
 use crate::fence::Fence;
 use crate::lookout::Lookout;
 use crate::natives::Natives;
 use crate::patterns::Patterns;
-use crate::recovery::Report;
 use crate::status::{BypassedFile, UnseenProgram};
+use holdfast_disk::locked;
+use holdfast_disk::{OsDisk, OsFile};
+use holdfast_durable::{Durable, Events, ManagedFile};
+use holdfast_recovery::Report;
 
 /// Pauses of a gentle drain.
 const BREATH_MIN: Duration = Duration::from_micros(50);

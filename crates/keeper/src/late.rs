@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use holdfast_canary::{Canary, on};
 
-use crate::durable::locked;
+use holdfast_disk::locked;
 
 /// How long an outsider's open waits.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);

@@ -30,9 +30,10 @@ use holdfast_pool::MARK_CREATED;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
-use crate::disk::OsFile;
-use crate::durable::{ManagedFile, Tale, locked};
 use crate::keeper::Keeper;
+use holdfast_disk::OsFile;
+use holdfast_disk::locked;
+use holdfast_durable::{ManagedFile, Tale};
 
 /// Most journals and messages are gone, or have their last name, by then. Files come of age
 /// together with those of as long afterwards.

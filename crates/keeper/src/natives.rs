@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use crate::durable::locked;
+use holdfast_disk::locked;
 
 /// A file: device, inode, and when it was made, in nanoseconds since 1970, because inode numbers
 /// are used again.

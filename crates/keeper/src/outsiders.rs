@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use holdfast_cache::Unseen;
 use holdfast_canary::{Canary, on};
 
-use crate::disk::OsFile;
-use crate::durable::{Events, ManagedFile, locked};
 use crate::fence::Outsiders;
 use crate::keeper::Keeper;
 use crate::late::{self, Change, Late};
-use crate::lease::Lease;
+use holdfast_disk::OsFile;
+use holdfast_disk::lease::Lease;
+use holdfast_disk::locked;
+use holdfast_durable::{Events, ManagedFile};
 
 /// Until an open that was let in shows up in its process's table of open files.
 const LET_IN: Duration = Duration::from_millis(20);

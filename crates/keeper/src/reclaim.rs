@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use holdfast_board::wait;
 
-use crate::durable::Effort;
 use crate::keeper::Keeper;
 use crate::spiller::SpillRoom;
+use holdfast_durable::Effort;
 
 /// Sleep while nobody rings.
 const IDLE: Duration = Duration::from_secs(3600);

@@ -24,14 +24,15 @@ use holdfast_pool::{Identity, PATH_BYTES_MAX};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::config::{Durability, WriteBehind};
-use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::{Events, Held, ManagedFile, Newcomer, locked};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
-use crate::lease;
 use crate::requests::Haste;
-use crate::runtime::is_short_of_descriptors;
 use crate::via::{Candidate, file_behind, identity_of, may_write};
+use holdfast_disk::lease;
+use holdfast_disk::locked;
+use holdfast_disk::{Disk, DiskFile, OsFile};
+use holdfast_durable::{Events, Held, ManagedFile, Newcomer};
+use holdfast_socket::is_short_of_descriptors;
 
 /// Slot and generation, as a request answers them.
 pub(crate) type Place = [u64; 2];

@@ -16,12 +16,12 @@ use holdfast_cache::{Ask, Errno, Origin, Unseen};
 use holdfast_media::Mapping;
 use holdfast_pool::PATH_BYTES_MAX;
 
-use crate::disk::{Disk, DiskFile, OsDisk};
-use crate::durable::Durable;
 use crate::keeper::Keeper;
 use crate::lookout::Scope;
 use crate::register::Asked;
 use crate::settlers::Queue;
+use holdfast_disk::{Disk, DiskFile, OsDisk};
+use holdfast_durable::Durable;
 
 /// `AT_FDCWD`, as the low half of an argument.
 const AT_FDCWD: i32 = -100;

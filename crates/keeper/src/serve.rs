@@ -14,18 +14,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
 use crate::config::{Durability, FenceChoice, KeeperConfig, WriteBehind};
-use crate::disk::{OsDisk, OsFile};
-use crate::durable::{Durable, Events, locked};
 use crate::events::EventLoop;
 use crate::fence::{Fence, FenceKind};
 use crate::keeper::{Keeper, Notes};
 use crate::lookout::{self, Lookout};
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
-use crate::recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
-use crate::{ahead, expire, reclaim, requests, runtime, signals, spiller, teller, unmounts};
+use crate::{ahead, expire, reclaim, requests, signals, spiller, teller, unmounts};
+use holdfast_disk::locked;
+use holdfast_disk::{OsDisk, OsFile};
+use holdfast_durable::{Durable, Events};
+use holdfast_recovery::{OpenPool, PoolError, RecoverOptions, RecoveredPool, Report, mapped_by};
 
 /// Threads that answer requests which wait for the disk, beside those that settle ahead of
 /// requests.
@@ -40,7 +41,7 @@ const FRAMES_MAX: u64 = 1 << 28;
 /// recovery.
 pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
-    runtime::raise_descriptor_limit();
+    holdfast_socket::raise_descriptor_limit();
     let pool = OpenPool::open(&config.pool, config.volatile)?;
     let was_clean = pool.is_clean();
     let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |_, _, _| {})?;
@@ -74,7 +75,7 @@ pub fn serve(config: KeeperConfig, ready: impl FnOnce(&Path, Option<&Report>)) -
     drop(events);
     let closed = close(&keeper, threads);
     if closed.is_ok() {
-        let is_empty = keeper.segments_pinned == 0 && keeper.durable.set_aside.is_empty();
+        let is_empty = keeper.segments_pinned == 0 && keeper.durable.set_aside_count() == 0;
         if keeper.config.temporary && is_empty {
             // While it is locked: whoever opens it meanwhile finds that it has no name any more.
             let _ = std::fs::remove_file(&keeper.config.pool);
@@ -258,12 +259,12 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
-    runtime::prepare_directory()?;
-    let path = runtime::socket_path(&keeper.durable.superblock.uuid);
+    holdfast_socket::prepare_directory()?;
+    let path = holdfast_socket::socket_path(&keeper.durable.superblock.uuid);
     // We own the pool, so nobody listens here any more.
     let _ = std::fs::remove_file(&path);
     if let Some(directory) = path.parent() {
-        runtime::sweep(directory);
+        holdfast_socket::sweep(directory);
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use holdfast_cache::Errno;
 
 use crate::ahead::{self, Ahead, Place};
-use crate::durable::locked;
 use crate::keeper::Keeper;
 use crate::requests::{self, Haste};
+use holdfast_disk::locked;
 
 /// First pause before a request is tried again; it doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_micros(100);

@@ -14,9 +14,9 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Frames, Home, SpillHeader, Superblock};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::disk::{Access, Disk, DiskFile, OsDisk, OsFile};
-use crate::recovery::PoolError;
-use crate::spill::{self, Aligned};
+use holdfast_disk::spill::{self, Aligned};
+use holdfast_disk::{Access, Disk, DiskFile, OsDisk, OsFile};
+use holdfast_recovery::PoolError;
 
 /// A spill file whose size is not said is so many times as large as the log.
 const SIZE_FACTOR: u64 = 16;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::wait;
 
-use crate::durable::Order;
 use crate::keeper::Keeper;
+use holdfast_durable::Order;
 
 /// Sleep while nobody rings.
 const IDLE: Duration = Duration::from_secs(3600);

@@ -92,7 +92,7 @@ pub struct Summary {
     #[serde(default)]
     pub programs_unseen: Vec<UnseenProgram>,
     /// What recovery did when this keeper started, if there was something to recover.
-    pub recovered: Option<crate::recovery::Report>,
+    pub recovered: Option<holdfast_recovery::Report>,
 }
 
 /// The state of a running keeper; what `holdfast status` prints.

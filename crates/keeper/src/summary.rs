@@ -5,22 +5,23 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, PAGE_BYTES, SegmentState};
 
-use crate::durable::locked;
 use crate::keeper::Keeper;
 use crate::status::{Status, Summary};
+use holdfast_disk::locked;
 
 impl Keeper {
     pub(crate) fn summary(&self, drained: bool) -> Summary {
         let header = self.durable.board.header();
+        let counters = self.durable.counters();
         let mut summary = Summary {
             syncs_absorbed: header.syncs_absorbed.get(),
             syncs_real: header.syncs_real.get(),
             truncates_absorbed: header.truncates_absorbed.get(),
-            drained_bytes: self.durable.drained_bytes.load(Ordering::Relaxed),
-            keeper_fsyncs: self.durable.syncs.load(Ordering::Relaxed),
+            drained_bytes: counters.drained_bytes,
+            keeper_fsyncs: counters.syncs,
             settles: header.settles.get(),
             no_room: header.no_room.get(),
-            segments_spilled: self.durable.segments_spilled.load(Ordering::Relaxed),
+            segments_spilled: counters.segments_spilled,
             segments_set_aside: self.segments_pinned,
             drained,
             pool: self.config.pool.display().to_string(),
@@ -99,7 +100,7 @@ impl Keeper {
             frames: self.durable.count_frames().map_or(0, |(all, _)| all.into()),
             frames_used: self.durable.frames_in_use().into(),
             slots: u64::from(self.durable.superblock.layout.slot_count),
-            slots_used: managed.len() as u64 + self.durable.set_aside.len() as u64,
+            slots_used: managed.len() as u64 + self.durable.set_aside_count() as u64,
             files_dirty: dirty,
             backlog_bytes: if dirty == 0 {
                 0

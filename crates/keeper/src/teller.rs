@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use holdfast_board::{FileState, wait};
 use holdfast_media::Nvm;
 
-use crate::disk::Disk;
-use crate::durable::{Durable, ManagedFile};
 use crate::keeper::Keeper;
+use holdfast_disk::Disk;
+use holdfast_durable::{Durable, ManagedFile};
 
 /// A step: how old a size or a time may be that an outsider sees.
 const TELL: Duration = Duration::from_millis(10);

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::KeeperError;
 use crate::config::{FenceChoice, KeeperConfig};
-use crate::recovery::PoolError;
+use holdfast_recovery::PoolError;
 
 mod behind;
 mod cut;
@@ -56,7 +56,7 @@ fn house(name: &str, age_ms_max: u64) -> House {
 fn house_with(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> House {
     let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
     let _ = std::fs::remove_file(&pool);
-    crate::recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
+    holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let mut config = KeeperConfig::new(pool.clone());
     config.volatile = true;
@@ -145,8 +145,8 @@ impl House {
         let mut copy = tempfile::tempfile().unwrap();
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
-        crate::durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
-            .apply(&mut || Ok(crate::disk::OsFile::from(handle.take().unwrap())))
+        holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+            .apply(&mut || Ok(holdfast_disk::OsFile::from(handle.take().unwrap())))
             .unwrap();
         let mut bytes = Vec::new();
         std::io::Seek::rewind(&mut copy).unwrap();

@@ -17,11 +17,11 @@ use std::time::UNIX_EPOCH;
 use holdfast_canary::{Canary, on};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::locked;
 use crate::keeper::Keeper;
-use crate::lease;
 use crate::natives;
+use holdfast_disk::lease;
+use holdfast_disk::locked;
+use holdfast_disk::{Disk, DiskFile, OsFile};
 
 /// What is known of a file before it has a slot.
 pub(crate) struct Candidate {
@@ -69,7 +69,7 @@ impl Candidate {
     /// UUID of its file system, of which its description tells, or the directory that it is in.
     pub(crate) fn file_system(&self, disk: &impl Disk<File = OsFile>) -> io::Result<[u8; 16]> {
         if let Some(description) = &self.description {
-            return crate::identity::file_system(description).map(|(uuid, _)| uuid);
+            return holdfast_disk::identity::file_system(description).map(|(uuid, _)| uuid);
         }
         let directory = disk.open(self.path.parent().ok_or(io::ErrorKind::NotFound)?)?;
         if directory.stat()?.dev != self.dev {
@@ -119,8 +119,8 @@ impl Keeper {
 
 /// A name of an open file; only who may open files by their handles finds it.
 fn name_of(description: &File) -> io::Result<PathBuf> {
-    let (identity, _) = crate::identity::identify(description)?;
-    let opened = crate::identity::open_by_identity(description, &identity)?;
+    let (identity, _) = holdfast_disk::identity::identify(description)?;
+    let opened = holdfast_disk::identity::open_by_identity(description, &identity)?;
     std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 

@@ -6,10 +6,10 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use holdfast_keeper::recovery::format;
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 use holdfast_pool::segment_seed;
+use holdfast_recovery::format;
 
 /// The pool's file, removed on drop.
 struct Scratch(PathBuf);

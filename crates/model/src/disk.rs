@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_board::model::{choose, step};
-use holdfast_keeper::disk::{Access, Clock, Disk, DiskFile, Notice, Stat};
+use holdfast_disk::{Access, Clock, Disk, DiskFile, Notice, Stat};
 use holdfast_pool::{Identity, Ownership};
 
 /// Device, and inode of the file; that of its directory is the next one.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_board::model::{Rules, begin, choose, step};
-use holdfast_board::{Board, Commits, FileState, Plan};
+use holdfast_board::{Board, Commits, Plan, Way};
 use holdfast_cache::{Client, Errno, FileRef, Outcome, Place};
 use holdfast_log::{Header, Kind, scan_segment, whole_write};
 use holdfast_media::Bytes;
@@ -71,7 +71,7 @@ impl House {
         row.newest_seq.store(GENERATION, SeqCst);
         row.expired_seq.store(GENERATION, SeqCst);
         row.generation.store(GENERATION, SeqCst);
-        row.set_state(FileState::Through);
+        board.go(SLOT, Way::Register);
         Self { board, media, kernel: Arc::default() }
     }
 

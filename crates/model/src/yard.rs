@@ -10,8 +10,8 @@ use std::time::Duration;
 use holdfast_board::model::{Rules, begin};
 use holdfast_board::{Board, FileState, Plan, RequestState, wait, wake};
 use holdfast_cache::{Ask, Client, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading, Reason};
-use holdfast_keeper::disk::DiskFile;
-use holdfast_keeper::durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace};
+use holdfast_disk::DiskFile;
+use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace};
 use holdfast_media::Bytes;
 use holdfast_pool::Superblock;
 

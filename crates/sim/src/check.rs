@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use holdfast_keeper::recovery::{FileReport, RecoverOptions, Recovered, Report, recover_on};
 use holdfast_pool::Superblock;
+use holdfast_recovery::{FileReport, RecoverOptions, Recovered, Report, recover_on};
 
 use crate::disk::{DiskState, Left, SimDisk};
 use crate::history::Behind;

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use holdfast_keeper::disk::{Change, Notice};
+use holdfast_disk::{Change, Notice};
 use holdfast_pool::Ownership;
 
 use crate::random::Random;

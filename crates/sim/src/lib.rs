@@ -1,5 +1,5 @@
 //! A crash simulator: NVM and disk on one power cord, with the real code of clients
-//! (`holdfast-cache`), of the keeper's durable steps (`holdfast_keeper::durable`) and of recovery
+//! (`holdfast-cache`), of the keeper's durable steps (`holdfast_durable`) and of recovery
 //! between them.
 //!
 //! A *history* is a list of operations of two threads and the keeper. While it plays, the machine

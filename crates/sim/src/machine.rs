@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_board::{Board, Epoch, FileState, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
-use holdfast_keeper::disk::{Disk, DiskFile};
-use holdfast_keeper::durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
+use holdfast_disk::{Disk, DiskFile};
+use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
 use holdfast_pool::{Frames, Home, Layout, SpillHeader, Superblock};
 use rustix::fd::AsFd;
 

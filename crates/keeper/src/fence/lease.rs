@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::{FenceError, FenceKind, inotify};
-use crate::disk::OsFile;
-use crate::lease;
+use holdfast_disk::OsFile;
+use holdfast_disk::lease;
 use holdfast_watch::Ledger;
 
 /// A file's bytes must be on the disk long before the kernel lets others in by force.

@@ -428,7 +428,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
     let program = Program::new(&house.client, place, &file);
     program.write(Place::At(0), &record(0).repeat(RECORDS as usize));
     let path = house.directory.path().join("a");
-    let socket = crate::runtime::socket_path(
+    let socket = holdfast_socket::socket_path(
         &holdfast_pool::open(&Mapping::open(&house.pool, OpenMode::ReadOnly).unwrap().0).unwrap().uuid,
     );
     let mut random = Random(77);
@@ -481,7 +481,7 @@ fn a_read_waits_while_the_log_is_written_to_the_file_again() {
     let board = house.client.board();
     let row = &board.files()[place.slot as usize];
     // As `rewrite` does.
-    assert!(board.lock_file(place.slot, crate::durable::KEEPER_ID));
+    assert!(board.lock_file(place.slot, holdfast_durable::KEEPER_ID));
     row.page_rows.enter();
     let mut buffer = [0; 6];
     let raw = |_: &mut [u8], _| -> Result<usize, Errno> { panic!("the kernel is asked by the caller") };
@@ -489,7 +489,7 @@ fn a_read_waits_while_the_log_is_written_to_the_file_again() {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
             row.page_rows.leave();
-            row.unlock_exclusive(crate::durable::KEEPER_ID);
+            row.unlock_exclusive(holdfast_durable::KEEPER_ID);
         });
         let read = house.client.read(place, Place::At(0), &mut buffer, raw, || panic!(), |_| panic!());
         assert_eq!(read, Ok(Reading::Kernel));

@@ -11,8 +11,8 @@ use holdfast_cache::{Errno, FileRef};
 
 use super::durable::{Bench, CLIENT, bench};
 use super::{contents, errno};
-use crate::disk::OsFile;
-use crate::durable::{ManagedFile, Pace};
+use holdfast_disk::OsFile;
+use holdfast_durable::{ManagedFile, Pace};
 
 struct Cut {
     bench: Bench,

@@ -12,8 +12,8 @@ use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_pool::Identity;
 
 use super::{contents, errno};
-use crate::disk::{Disk, DiskFile, OsDisk, OsFile};
-use crate::durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Writers};
+use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
+use holdfast_durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Writers};
 
 struct Silent;
 
@@ -52,7 +52,7 @@ pub(super) fn bench(name: &str) -> Bench {
 pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> Bench {
     let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
     let _ = std::fs::remove_file(&pool);
-    crate::recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
+    holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let open = || Mapping::open(&pool, OpenMode::ReadWrite).unwrap().0;
     let nvm = open();
@@ -244,12 +244,13 @@ impl Bench {
         let file = &scratch;
         let open = || Ok::<_, std::io::Error>(OsFile::from(file.try_clone()?));
         let at = (self.place.slot, self.place.generation);
-        let live = crate::durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
+        let live =
+            holdfast_durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
         live.apply(&mut || open()).unwrap();
         contents(&scratch)
     }
 
-    fn reclaim(&self, copy_bytes_max: u64) -> crate::durable::Reclaimed {
+    fn reclaim(&self, copy_bytes_max: u64) -> holdfast_durable::Reclaimed {
         self.durable.reclaim(Effort { free_goal: u32::MAX, copy_bytes_max, vain_looks_max: u32::MAX })
     }
 
@@ -341,7 +342,7 @@ fn a_record_that_is_covered_in_part_or_drained_is_kept() {
     bench.write(0, &[1; 8192]);
     bench.write(4096, &[2; 4096]);
     bench.write(20 * 4096, &[3; 4096]);
-    bench.durable.drain(&bench.managed(), u64::MAX, crate::durable::Pace::Full).unwrap();
+    bench.durable.drain(&bench.managed(), u64::MAX, holdfast_durable::Pace::Full).unwrap();
     bench.write(20 * 4096, &[4; 100]);
     for round in 0..30u64 {
         for page in 100..150 {

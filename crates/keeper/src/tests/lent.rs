@@ -13,9 +13,9 @@ use holdfast_cache::FileRef;
 
 use super::contents;
 use super::durable::{Bench, CLIENT, bench};
-use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::{Held, Newcomer, Writers};
-use crate::lease::{self, Lease};
+use holdfast_disk::lease::{self, Lease};
+use holdfast_disk::{Disk, DiskFile, OsFile};
+use holdfast_durable::{Held, Newcomer, Writers};
 
 #[test]
 fn outsiders_are_told_size_and_time_and_nothing_is_lost_by_it() {
@@ -36,9 +36,9 @@ fn outsiders_are_told_size_and_time_and_nothing_is_lost_by_it() {
     // due.
     bench.write(0, &[7; 9000]);
     bench.durable.tell(&bench.managed()).unwrap();
-    let drained = bench.durable.drained_bytes.load(Ordering::SeqCst);
+    let drained = bench.durable.counters().drained_bytes;
     bench.durable.tell(&bench.managed()).unwrap();
-    assert_eq!(bench.durable.drained_bytes.load(Ordering::SeqCst), drained);
+    assert_eq!(bench.durable.counters().drained_bytes, drained);
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
     assert_eq!(contents(&bench.file)[..9000], [7; 9000]);
 }

@@ -11,8 +11,8 @@ use holdfast_pool::HintKind;
 
 use super::durable::{CLIENT, bench, newcomer};
 use super::{contents, errno};
-use crate::disk::{Disk, DiskFile};
-use crate::durable::{Held, REMOVED_FILES_MAX, Writers};
+use holdfast_disk::{Disk, DiskFile};
+use holdfast_durable::{Held, REMOVED_FILES_MAX, Writers};
 
 #[test]
 fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alone() {

@@ -14,10 +14,10 @@ use holdfast_pool::{Frames, Mount, Stamp, set_segment_generation};
 
 use super::durable::{Bench, bench};
 use super::{contents, errno};
-use crate::disk::DiskFile;
-use crate::durable::{Order, Writers};
-use crate::recovery::{RecoverOptions, Report, recover};
 use crate::spill_file::{Wanted, prepare};
+use holdfast_disk::DiskFile;
+use holdfast_durable::{Order, Writers};
+use holdfast_recovery::{RecoverOptions, Report, recover};
 
 const PAGES: u64 = 3000;
 

@@ -17,8 +17,8 @@ use super::behind::Random;
 use super::durable::{Bench, bench, bench_that_tells};
 use super::{NEVER_MS, contents, errno, house, house_with};
 use crate::config::FenceChoice;
-use crate::disk::OsFile;
-use crate::durable::{Events, ManagedFile, Writers};
+use holdfast_disk::OsFile;
+use holdfast_durable::{Events, ManagedFile, Writers};
 
 /// Who died.
 const DEAD: u32 = 9;

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use holdfast_board::FileState;
+use holdfast_board::{FileState, Way};
 use holdfast_cache::{Errno, Outcome, Place, Reason};
 use holdfast_media::Bytes;
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::durable::{Bench, bench};
-use crate::disk::{Disk, DiskFile, OsFile};
-use crate::durable::{Held, KEEPER_ID, ManagedFile, Newcomer};
+use holdfast_disk::{Disk, DiskFile, OsFile};
+use holdfast_durable::{Held, KEEPER_ID, ManagedFile, Newcomer};
 
 /// A new file with some bytes that nobody has synced.
 fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
@@ -131,9 +131,9 @@ fn no_write_fails_because_its_file_was_taken_back() {
         scope.spawn(|| {
             // As the keeper does, its writers kept out.
             while !is_over.load(Ordering::SeqCst) {
-                for state in [FileState::Bypassed, FileState::Unsynced, FileState::Through] {
+                for way in [Way::Bypass, Way::TakeBackUnsynced, Way::Log] {
                     assert!(board.lock_file(place.slot, KEEPER_ID));
-                    row.set_state(state);
+                    board.go(place.slot, way);
                     row.unlock_exclusive(KEEPER_ID);
                 }
             }

@@ -8,11 +8,11 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use holdfast_keeper::recovery::{RecoverOptions, Report, recover};
 use holdfast_log::Kind;
 use holdfast_pool::{
     HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Mount, Slots, Stamp, Taken,
 };
+use holdfast_recovery::{RecoverOptions, Report, recover};
 
 mod lost;
 mod pools;

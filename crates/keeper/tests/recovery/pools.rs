@@ -4,7 +4,7 @@ use holdfast_pool::SUPERBLOCK_COPY_OFFSET;
 use std::fs;
 use std::path::Path;
 
-use holdfast_keeper::recovery::{OpenPool, RecoverOptions, mapped_by, recover};
+use holdfast_recovery::{OpenPool, RecoverOptions, mapped_by, recover};
 
 use crate::none;
 use crate::support::Rig;
@@ -58,9 +58,8 @@ fn bad_pools_are_refused_with_a_reason() {
 fn formatting_spares_what_may_be_needed() {
     let rig = Rig::new("format");
     let path = rig.file("a", b"....");
-    let format = |force, volatile| {
-        holdfast_keeper::recovery::format(&rig.pool, 16 << 20, volatile, force, &mut |_, _| ())
-    };
+    let format =
+        |force, volatile| holdfast_recovery::format(&rig.pool, 16 << 20, volatile, force, &mut |_, _| ());
     format(false, true).expect("a clean pool may be made anew");
     rig.crash(|pool| {
         let file = pool.take(0, &path, 0);

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use holdfast_keeper::disk::{Disk, DiskFile, OsDisk};
-use holdfast_keeper::identity::{file_system, identify};
-use holdfast_keeper::recovery::{OpenPool, RecoverOptions, Report, format, recover};
+use holdfast_disk::identity::{file_system, identify};
+use holdfast_disk::{Disk, DiskFile, OsDisk};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
 use holdfast_pool::{
     Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Slots, Stamp, Words, segment_seed,
     set_segment_generation,
 };
+use holdfast_recovery::{OpenPool, RecoverOptions, Report, format, recover};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use holdfast_keeper::disk::Change as Notified;
+use holdfast_disk::Change as Notified;
 
 use super::journal::Change;
 use super::rules::Covers;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use holdfast_board::FileState;
 use holdfast_cache::{Content, Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
-use holdfast_keeper::disk::DiskFile;
+use holdfast_disk::DiskFile;
 use holdfast_media::Bytes;
 
 use super::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, with_handle};

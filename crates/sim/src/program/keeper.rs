@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
-use holdfast_keeper::disk::DiskFile;
-use holdfast_keeper::durable::{Effort, ManagedFile, Order, Pace};
+use holdfast_disk::DiskFile;
+use holdfast_durable::{Effort, ManagedFile, Order, Pace};
 
 use super::bytes::raw_sync;
 use super::{UnderWay, file_at, managed, payload, with_handle};

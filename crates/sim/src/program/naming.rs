@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::path::Path;
 
 use holdfast_cache::{Errno, Removal, Renaming, Replace};
-use holdfast_keeper::disk::DiskFile;
+use holdfast_disk::DiskFile;
 
 use super::{ENOSPC, UnderWay, file_at, known};
 use crate::disk::DEVICE;
@@ -18,7 +18,7 @@ pub(super) fn sync_directory(thread: u8) {
     let changes = model(|model| model.name_changes());
     let raw = || {
         let disk = parts(|parts| parts.disk.clone());
-        let directory = holdfast_keeper::disk::Disk::open(&disk, Path::new("/d")).map_err(|_| Errno::EIO)?;
+        let directory = holdfast_disk::Disk::open(&disk, Path::new("/d")).map_err(|_| Errno::EIO)?;
         directory.sync().map_err(|_| Errno::EIO)
     };
     if client(thread).sync_directory(3, DEVICE, raw).is_ok() {

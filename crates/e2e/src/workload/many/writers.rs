@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode};
 
 use super::{LOGS, Operation, Operations, SHARED_FILES, file_name, log_name};
 
-/// Runs with the arguments DIR JOURNAL SEED PROCESSES THREADS OPERATIONS SYNCED [PROCESS]. The
-/// processes are started as this very program with `prefix` before the arguments.
+/// Runs with the arguments DIR JOURNAL SEED PROCESSES THREADS OPERATIONS SYNCED, and perhaps
+/// PROCESS. The processes are started as this very program with `prefix` before the arguments.
 pub fn run(prefix: &[&str], arguments: &[String]) -> ExitCode {
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
     let (Some(seed), Some(processes), Some(threads), Some(operations), Some(synced)) =

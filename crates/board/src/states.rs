@@ -1,0 +1,188 @@
+//! The states of a file, and every way from one to another.
+//!
+//! All transitions pass [`Board::go`], so what they start from and what they count is said once,
+//! here; docs/states.md draws the same table, and a test holds the two together. Whoever makes one
+//! keeps the file's writers out, or is the only one who knows the row. Nothing here may decide when
+//! a file changes its state.
+
+use crate::board::Board;
+use crate::sync::Ordering;
+
+/// How a file's writes are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum FileState {
+    /// The row is free.
+    Free = 0,
+    /// Logged, then written to the page cache.
+    Through = 1,
+    /// Logged; the page cache follows later, and page rows tell what it lacks.
+    Behind = 2,
+    /// Left to the kernel, for a reason the keeper knows.
+    Bypassed = 3,
+    /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be
+    /// logged.
+    Orphan = 4,
+    /// The disk refuses it for good: writes fail, the log keeps what was acknowledged.
+    Failed = 5,
+    /// Nobody has asked for its durability yet (durability = sync): the kernel's until the first
+    /// sync, and its writers announce themselves, so that none is under way when that comes.
+    Unsynced = 6,
+}
+
+impl FileState {
+    /// Whether its writes are absorbed.
+    #[inline]
+    pub fn is_absorbed(self) -> bool {
+        matches!(self, Self::Through | Self::Behind)
+    }
+
+    /// Decodes a stored state; unknown values read as Bypassed, which is always safe.
+    pub fn from_u32(value: u32) -> Self {
+        match value {
+            0 => Self::Free,
+            1 => Self::Through,
+            2 => Self::Behind,
+            4 => Self::Orphan,
+            5 => Self::Failed,
+            6 => Self::Unsynced,
+            _ => Self::Bypassed,
+        }
+    }
+}
+
+/// A way from a file's state to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A program's file becomes managed, and is logged.
+    Register,
+    /// It becomes managed, and is logged from its first sync on.
+    RegisterUnsynced,
+    /// It becomes known, and is left to the kernel.
+    RegisterBypassed,
+    /// Its first sync: logged from now on.
+    Log,
+    /// Settled, drained, and left to the kernel.
+    Bypass,
+    /// The reason to leave it to the kernel is gone.
+    TakeBack,
+    /// As `TakeBack`, where files are logged from their next sync on.
+    TakeBackUnsynced,
+    /// The page cache may lag from now on.
+    EnterBehind,
+    /// The page cache has everything.
+    LeaveBehind,
+    /// The disk refused it too often.
+    Fail,
+    /// Its last name is gone.
+    Orphan,
+    /// Its row is given back.
+    Release,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Register,
+        Self::RegisterUnsynced,
+        Self::RegisterBypassed,
+        Self::Log,
+        Self::Bypass,
+        Self::TakeBack,
+        Self::TakeBackUnsynced,
+        Self::EnterBehind,
+        Self::LeaveBehind,
+        Self::Fail,
+        Self::Orphan,
+        Self::Release,
+    ];
+
+    /// Where it begins.
+    pub fn from(self) -> &'static [FileState] {
+        use FileState::*;
+        match self {
+            Self::Register | Self::RegisterUnsynced | Self::RegisterBypassed => &[Free],
+            Self::Log => &[Unsynced],
+            Self::Bypass => &[Through, Unsynced],
+            Self::TakeBack | Self::TakeBackUnsynced => &[Bypassed],
+            Self::EnterBehind => &[Through],
+            Self::LeaveBehind => &[Behind],
+            Self::Fail => &[Through, Behind, Unsynced, Bypassed, Orphan, Failed],
+            Self::Orphan => &[Through, Unsynced, Bypassed, Orphan, Failed],
+            Self::Release => &[Through, Behind, Unsynced, Bypassed, Orphan, Failed],
+        }
+    }
+
+    /// Where it ends.
+    pub fn to(self) -> FileState {
+        match self {
+            Self::Register | Self::Log | Self::TakeBack | Self::LeaveBehind => FileState::Through,
+            Self::RegisterUnsynced | Self::TakeBackUnsynced => FileState::Unsynced,
+            Self::RegisterBypassed | Self::Bypass => FileState::Bypassed,
+            Self::EnterBehind => FileState::Behind,
+            Self::Fail => FileState::Failed,
+            Self::Orphan => FileState::Orphan,
+            Self::Release => FileState::Free,
+        }
+    }
+}
+
+impl Board {
+    /// Takes a file to another state, and counts the files in state Behind. That count rises before
+    /// the state says so, and falls behind it: while it is 0, every read is the kernel's. A file
+    /// that fails in state Behind stays counted, because its page rows stay where readers find
+    /// them.
+    pub fn go(&self, slot: u32, way: Way) {
+        let row = &self.files()[slot as usize];
+        let before = row.state();
+        debug_assert!(way.from().contains(&before), "{way:?} of a file in state {before:?}");
+        let census = &self.header().behind_files.census;
+        if way == Way::EnterBehind {
+            census.enter();
+        }
+        row.state.store(way.to() as u32, Ordering::SeqCst);
+        if before == FileState::Behind && way != Way::Fail {
+            census.leave();
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// The rows of the table in docs/states.md: way, states that it begins in, state that it ends
+    /// in.
+    fn drawn() -> Vec<(String, Vec<String>, String)> {
+        let text = include_str!("../../../docs/states.md");
+        let cells = |line: &str| -> Vec<String> {
+            line.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
+        };
+        let rows = text.lines().filter(|line| line.starts_with("| `"));
+        rows.map(|line| {
+            let cells = cells(line);
+            let from = cells[2].split(", ").map(str::to_owned).collect();
+            (cells[1].clone(), from, cells[3].clone())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_document_draws_every_way_and_no_other() {
+        let ways = Way::ALL.iter().map(|way| {
+            let from = way.from().iter().map(|state| format!("{state:?}")).collect::<Vec<_>>();
+            (format!("{way:?}"), from, format!("{:?}", way.to()))
+        });
+        assert_eq!(drawn(), ways.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_state_is_reached_and_left() {
+        use FileState::*;
+        for state in [Free, Through, Behind, Bypassed, Orphan, Failed, Unsynced] {
+            assert_eq!(FileState::from_u32(state as u32), state);
+            assert!(Way::ALL.iter().any(|way| way.to() == state), "{state:?} is never reached");
+            assert!(Way::ALL.iter().any(|way| way.from().contains(&state)), "{state:?} is never left");
+        }
+    }
+}

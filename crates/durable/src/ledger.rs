@@ -1,0 +1,216 @@
+//! What is pending on a file system ([`holdfast_board::LedgerRow`]) and its commits: before
+//! anything is made durable at once that was done later (invariant 10), and for syncs that programs
+//! ask for.
+//!
+//! A file system commits for one reason alone: a commit of its own, which began after the changes
+//! (invariant 11). Must never call a change committed because somebody's file or directory was
+//! synced.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
+use holdfast_canary::{Canary, on};
+use holdfast_media::Nvm;
+
+use super::{Durable, ManagedFile, locked};
+use holdfast_disk::{Disk, DiskFile};
+
+/// Whether a slot may hold a change now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Nothing earlier is pending.
+    Kept,
+    /// Something is, and the file system makes changes durable file by file: what the slot cannot
+    /// hold the kernel makes durable as natively.
+    Pending,
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    fn ledger(&self, device: u64) -> Option<&LedgerRow> {
+        self.board.header().ledger(device)
+    }
+
+    /// A record of a file stays that its dead client did not tell of: its slot holds its creation.
+    pub(super) fn note_recorded(&self, row: &FileRow) {
+        let ledger = self.ledger(row.dev.load(Ordering::Relaxed));
+        if let (Some(ledger), Some(noted)) = (ledger, row.note_recorded()) {
+            ledger.hold(noted);
+        }
+    }
+
+    /// The first managed file of a file system is in a directory there: how it makes changes
+    /// durable is learned, and what was pending before anybody counted is committed, if that is its
+    /// way. Where it fails, it stays pending. Where changes are made durable file by file, no sync
+    /// of another file has to cover them, and each directory is synced before a slot holds anything
+    /// in it (`secure_directory`).
+    pub(super) fn open_ledger(&self, directory: &Path, device: u64) {
+        let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
+            return;
+        };
+        if self.commit_beside(directory, device).is_ok_and(|order| order == Order::Pending) {
+            let _turn = locked(&self.committing);
+            ledger.begin();
+            ledger.end(true);
+        }
+    }
+
+    /// Before a slot holds a change in `directory`: nothing else is pending on its file system, but
+    /// the creation that was noted in `noted`.
+    pub(super) fn follow_pending(
+        &self,
+        directory: &Path,
+        device: u64,
+        noted: Option<Epoch>,
+    ) -> io::Result<Order> {
+        let ledger = self.ledger(device);
+        if ledger.is_some_and(|ledger| ledger.is_clean() || ledger.is_clean_but(noted)) {
+            return Ok(Order::Kept);
+        }
+        if on(Canary::PendingIgnored) {
+            return Ok(Order::Kept);
+        }
+        self.commit_beside(directory, device)
+    }
+
+    /// Whether nothing is pending on a file system.
+    pub fn is_clean(&self, device: u64) -> bool {
+        self.ledger(device).is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored)
+    }
+
+    /// Whether a file's sync has all earlier changes of its file system be durable, its own name
+    /// included.
+    pub(super) fn commits_in_order(&self, device: u64) -> bool {
+        self.ledger(device).is_some_and(|ledger| ledger.commits() == Commits::InOrder)
+    }
+
+    /// Whether a request would have to wait for a commit: somebody's changes are pending where they
+    /// are made durable in order.
+    pub fn has_pending(&self, noted: Option<Epoch>) -> bool {
+        let is_pending = |row: &LedgerRow| row.commits() != Commits::ByFile && !row.is_clean_but(noted);
+        self.board.header().ledgers_in_use().any(|(_, row)| is_pending(row))
+    }
+
+    /// Has the file system of `directory` commit, if changes there are made durable in order.
+    pub(super) fn commit_beside(&self, directory: &Path, device: u64) -> io::Result<Order> {
+        let open = self.disk.open(directory)?;
+        if open.stat()?.dev != device {
+            return Err(io::Error::other("its directory lies on another file system"));
+        }
+        if !self.learns_order(device, &open) {
+            if let Some(ledger) = self.ledger(device) {
+                self.board.header().want_commit(ledger);
+            }
+            return Ok(Order::Pending);
+        }
+        self.commit_file_system(device, &open).map(|()| Order::Kept)
+    }
+
+    /// Whether the file system of an open directory makes changes durable in order.
+    fn learns_order(&self, device: u64, directory: &D::File) -> bool {
+        let known = self.ledger(device).map(LedgerRow::commits);
+        if let Some(known @ (Commits::InOrder | Commits::ByFile)) = known {
+            return known == Commits::InOrder;
+        }
+        let in_order = directory.orders_names();
+        if let Some(ledger) = self.ledger(device) {
+            ledger.set_commits(if in_order { Commits::InOrder } else { Commits::ByFile });
+        }
+        in_order
+    }
+
+    /// Has the file system of an open directory commit. One at a time: two would not know what the
+    /// other covers.
+    fn commit_file_system(&self, device: u64, directory: &D::File) -> io::Result<()> {
+        let _turn = locked(&self.committing);
+        let Some(ledger) = self.ledger(device) else {
+            // Nobody counts: everything may be pending.
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            return directory.commit();
+        };
+        if !ledger.begin() {
+            // Somebody else's, for which we waited, covered it.
+            return Ok(());
+        }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let begun = Instant::now();
+        let committed = if on(Canary::CommitSkipped) { Ok(()) } else { directory.commit() };
+        ledger.end(committed.is_ok());
+        ledger.rest(begun.elapsed().as_nanos() as u64);
+        if let Err(error) = &committed {
+            self.events.trouble(format!("a file system cannot commit: {error}"));
+        }
+        committed
+    }
+
+    /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is
+    /// not its way.
+    pub fn commit_for(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let mut directories = vec![file.meta().path.clone()];
+        directories.extend(file.held().path_now());
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for directory in directories.iter().filter_map(|path| path.parent()) {
+            match self.commit_beside(directory, file.dev) {
+                Ok(Order::Kept) => return Ok(()),
+                Ok(Order::Pending) => return Err(io::ErrorKind::Unsupported.into()),
+                Err(error) => failure = error,
+            }
+        }
+        // Its own directory is gone, or elsewhere: any other one of the file system will do.
+        for directory in self.directories_on(file.dev) {
+            match self.commit_beside(&directory, file.dev) {
+                Ok(Order::Kept) => return Ok(()),
+                Ok(Order::Pending) => return Err(io::ErrorKind::Unsupported.into()),
+                Err(error) => failure = error,
+            }
+        }
+        // None of them is left: by the file itself.
+        let opens = &self.board.files()[file.slot as usize].client_opens;
+        match file.description(opens) {
+            Ok(description) if self.learns_order(file.dev, &description) => {
+                self.commit_file_system(file.dev, &description)
+            }
+            Ok(_) => Err(io::ErrorKind::Unsupported.into()),
+            Err(_) => Err(failure),
+        }
+    }
+
+    /// Directories of managed files on a device, and of those that were removed there.
+    fn directories_on(&self, device: u64) -> Vec<PathBuf> {
+        let on_it = self.managed().into_iter().filter(|file| file.dev == device);
+        let mut found: Vec<PathBuf> =
+            on_it.filter_map(|file| file.meta().path.parent().map(Path::to_owned)).collect();
+        found.extend(self.directories_of_graves(device));
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    /// Whether a program's sync had to go around what is pending.
+    pub fn wants_commit(&self) -> bool {
+        self.board.header().ledgers_in_use().any(|(_, row)| row.is_wanted() && !row.is_clean())
+    }
+
+    /// Commits, where changes are made durable file by file, what programs' syncs had to go around:
+    /// until then each of their syncs is the kernel's.
+    pub fn commit_wanted(&self) {
+        let wanted: Vec<u64> = self
+            .board
+            .header()
+            .ledgers_in_use()
+            .filter(|(_, row)| row.is_wanted() && !row.is_clean())
+            .map(|(device, _)| device)
+            .collect();
+        for device in wanted {
+            for directory in self.directories_on(device) {
+                let open = self.disk.open(&directory).ok();
+                let open = open.filter(|open| open.stat().is_ok_and(|stat| stat.dev == device));
+                if open.is_some_and(|open| self.commit_file_system(device, &open).is_ok()) {
+                    break;
+                }
+            }
+        }
+    }
+}

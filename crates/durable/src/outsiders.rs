@@ -1,0 +1,125 @@
+//! Settling and bypassing a file when somebody outside opens it, and taking it back when they have
+//! gone (design 7).
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{FileState, NO_SIZE, Way};
+use holdfast_cache::Reason;
+use holdfast_canary::{Canary, on};
+use holdfast_media::Nvm;
+use holdfast_pool::MARK_CONFLICT;
+
+use super::{Durable, ManagedFile, Writers};
+use holdfast_disk::{Disk, DiskFile};
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// An outsider that may write opens the file. With `conflict` it does not wait for us: until
+    /// the file is settled recovery must not replay over what it writes, and a mark in the slot
+    /// says so.
+    pub fn outsider_arrived(&self, file: &ManagedFile<D::File>, conflict: bool) -> io::Result<()> {
+        if conflict {
+            self.mark_conflict(file);
+        }
+        if on(Canary::OutsiderUnsettled) {
+            return Ok(());
+        }
+        // A sync that fails orders a rewrite, after which the next one may succeed.
+        self.bypass(file, Reason::Outsider).or_else(|_| self.bypass(file, Reason::Outsider))?;
+        self.clear_conflict(file);
+        // Behind the settle, whose commit does not cover what they are about to do.
+        self.note_outsider(file);
+        Ok(())
+    }
+
+    /// Until it is taken away nothing is replayed over what somebody outside did.
+    pub fn mark_conflict(&self, file: &ManagedFile<D::File>) {
+        let mut meta = file.meta();
+        meta.conflicts += 1;
+        meta.marks |= MARK_CONFLICT;
+        self.persist_marks(file, &meta);
+    }
+
+    /// Takes one mark away: that of somebody else stays.
+    pub(super) fn end_conflict(&self, file: &ManagedFile<D::File>) {
+        let is_last = {
+            let mut meta = file.meta();
+            meta.conflicts = meta.conflicts.saturating_sub(1);
+            meta.conflicts == 0
+        };
+        if is_last {
+            self.clear_conflict(file);
+        }
+    }
+
+    fn clear_conflict(&self, file: &ManagedFile<D::File>) {
+        let mut meta = file.meta();
+        meta.conflicts = 0;
+        if meta.marks & MARK_CONFLICT != 0 {
+            meta.marks &= !MARK_CONFLICT;
+            self.persist_marks(file, &meta);
+        }
+    }
+
+    /// No outsider can write the file any more.
+    pub fn outsider_left(&self, file: &ManagedFile<D::File>) {
+        let conflict = file.meta().marks & MARK_CONFLICT != 0;
+        let concerned = conflict || file.meta().bypass == Some(Reason::Outsider);
+        if !concerned || !matches!(self.hold(file), Ok(true)) {
+            return;
+        }
+        self.note_outsider(file);
+        // It could not be settled when the outsider came. What was live then may cover what the
+        // outsider wrote, and the mark stays until none of it is.
+        if conflict && self.settle(file, Writers::KeptOut).is_ok() {
+            self.clear_conflict(file);
+        }
+        // Another reason that came up meanwhile stands.
+        if file.meta().bypass == Some(Reason::Outsider) {
+            self.manage_again(file);
+        }
+        self.let_go(file);
+    }
+
+    /// Takes a file back that was left to the kernel, now that the reason is gone, unless `not`
+    /// finds another one when its writers are kept out. Returns whether it is managed; never waits
+    /// for who has the file.
+    pub fn take_back(&self, file: &ManagedFile<D::File>, not: impl FnOnce() -> bool) -> bool {
+        if !matches!(self.try_hold(file), Ok(true)) {
+            return false;
+        }
+        let taken = !not() && self.manage_again(file);
+        self.let_go(file);
+        taken
+    }
+
+    fn manage_again(&self, file: &ManagedFile<D::File>) -> bool {
+        let row = &self.board.files()[file.slot as usize];
+        if row.state() != FileState::Bypassed {
+            return false;
+        }
+        // Somebody is writing to it by the kernel alone, and may not be done when the next sync
+        // begins.
+        if self.board.header().is_passed(row.ino.load(Ordering::Relaxed)) {
+            return false;
+        }
+        // Nobody announced what became of its names meanwhile. One that has none left would be
+        // logged for nobody.
+        let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
+        let is_named = if logs_on_sync { !file.held().is_removed() } else { self.hold_name(file).is_ok() };
+        if !is_named {
+            return false;
+        }
+        // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant
+        // 9).
+        row.note_unlogged();
+        row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+        if let Ok(stat) = file.held().stat() {
+            row.size_hint.store(stat.size, Ordering::SeqCst);
+        }
+        file.meta().bypass = None;
+        // Its name may not be on disk either, which is seen to when its durability is asked for.
+        self.board.go(file.slot, if logs_on_sync { Way::TakeBackUnsynced } else { Way::TakeBack });
+        true
+    }
+}

@@ -1,0 +1,332 @@
+//! Log space without the disk: records that newer ones cover are dead, and a segment with few live
+//! ones is emptied by copying these to another (state Behind).
+//!
+//! Page rows are the proof, record headers say of what: each record of a segment is looked up
+//! before the segment is given back, nothing is counted on the way. A segment is never emptied by
+//! draining some of its records (history 1). Readers and writers find the bytes of a row under its
+//! page lock, and rows are pointed to the copies under the same.
+
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{Content, FileState, SegmentState, Source, pieces};
+use holdfast_canary::{Canary, on};
+use holdfast_log::{
+    Draft, Header, Kind, RECORD_HEADER_BYTES, Tail, append, read_record, record_bytes, scan_headers,
+};
+use holdfast_media::{Bytes, Nvm};
+use holdfast_pool::{SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation};
+
+use super::drain::KEEPER_LANE;
+use super::{Durable, locked};
+use holdfast_disk::Disk;
+
+/// A segment that was not worth emptying is looked at again after this part of the pool was
+/// written.
+const LOOK_AGAIN_FRACTION: u64 = 16;
+/// Whoever waits for space hears of it after so many segments.
+const ANNOUNCE_SEGMENTS: u32 = 8;
+/// In smaller pools the segment that copies go to is not kept from one pass to the next.
+const KEEP_TAIL_SEGMENTS_MIN: u32 = 64;
+
+/// How hard to try.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Segments that shall be free.
+    pub free_goal: u32,
+    /// Most bytes of live records that are copied to free a segment.
+    pub copy_bytes_max: u64,
+    /// Segments that may be looked at in vain.
+    pub vain_looks_max: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reclaimed {
+    /// Segments given back.
+    pub freed: u32,
+    /// Bytes of records copied for it.
+    pub copied_bytes: u64,
+    /// Free segments now.
+    pub free: u32,
+}
+
+/// What is remembered from one pass to the next. Whoever frees segments does so in turn: one that
+/// was looked at is then still in the same use.
+#[derive(Default)]
+pub(super) struct Reclaimer {
+    /// The segment that copies go to.
+    tail: Option<(u32, Tail)>,
+    /// By segment.
+    vain: Vec<VainLook>,
+    buffer: Vec<u8>,
+}
+
+/// A segment that was not worth emptying.
+#[derive(Clone, Copy, Default)]
+struct VainLook {
+    /// Its use, as told by its highest seq.
+    max_seq: u64,
+    /// What had to be copied.
+    live_bytes: u64,
+    /// It is looked at again when the counter has come so far.
+    again_seq: u64,
+}
+
+/// The live records of a segment.
+#[derive(Default)]
+struct Census {
+    places: Vec<u32>,
+    bytes: u64,
+    /// Some cannot be copied: they live and die with others.
+    is_bound: bool,
+}
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Frees every sealed segment whose records have all expired (invariant 3), and wakes who waits
+    /// for space.
+    pub fn free_segments(&self) {
+        let _alone = self.reclaiming.take();
+        self.board.free_dead_segments();
+        self.free_frames();
+    }
+
+    /// Does something while nobody gives segments back.
+    pub fn instead_of_reclaiming<R>(&self, act: impl FnOnce() -> R) -> R {
+        let _alone = self.reclaiming.take();
+        act()
+    }
+
+    /// Frees segments whose records have expired or are covered by newer ones, oldest first, and
+    /// copies the live records of those that have few. Never waits for the disk.
+    pub fn reclaim(&self, effort: Effort) -> Reclaimed {
+        let _alone = self.reclaiming.take();
+        let mut reclaimer = locked(&self.reclaimer);
+        self.board.free_dead_segments();
+        let mut result = Reclaimed { free: self.count_free(), ..Reclaimed::default() };
+        let mut vain_looks = 0;
+        for segment in self.sealed_by_age() {
+            if result.free >= effort.free_goal || vain_looks >= effort.vain_looks_max {
+                break;
+            }
+            if !reclaimer.is_worth_a_look(segment, effort.copy_bytes_max, self) {
+                continue;
+            }
+            let census = self.census(segment);
+            let is_empty = census.places.is_empty() || on(Canary::LiveSegmentFreed);
+            let copied = if is_empty {
+                Some(0)
+            } else if census.is_bound || census.bytes > effort.copy_bytes_max {
+                None
+            } else {
+                self.empty(&mut reclaimer, segment, &census).then_some(census.bytes)
+            };
+            let Some(copied) = copied else {
+                let live_bytes = if census.is_bound { u64::MAX } else { census.bytes };
+                reclaimer.note_vain_look(segment, live_bytes, self);
+                vain_looks += 1;
+                continue;
+            };
+            self.board.segments()[segment as usize].set_state(SegmentState::Free);
+            result.copied_bytes += copied;
+            result.freed += 1;
+            result.free = if copied == 0 { result.free + 1 } else { self.count_free() };
+            if result.freed.is_multiple_of(ANNOUNCE_SEGMENTS) {
+                self.board.header().announce_free_segments();
+            }
+        }
+        if self.superblock.layout.segment_count < KEEP_TAIL_SEGMENTS_MIN {
+            self.seal_tail(&mut reclaimer);
+        }
+        if !result.freed.is_multiple_of(ANNOUNCE_SEGMENTS) {
+            self.board.header().announce_free_segments();
+        }
+        result
+    }
+
+    /// Free segments.
+    pub fn count_free(&self) -> u32 {
+        self.board.segments().iter().filter(|row| row.state() == SegmentState::Free).count() as u32
+    }
+
+    /// The sealed segments, by their highest seq.
+    pub(super) fn sealed_by_age(&self) -> Vec<u32> {
+        let rows = (0..).zip(self.board.segments());
+        let mut sealed: Vec<(u64, u32)> = rows
+            .filter(|(_, row)| row.state() == SegmentState::Sealed)
+            .map(|(segment, row)| (row.max_seq(), segment))
+            .collect();
+        sealed.sort_unstable();
+        sealed.into_iter().map(|(_, segment)| segment).collect()
+    }
+
+    /// The highest seq in the older half, or whatever part, of the sealed segments.
+    pub fn seq_of_oldest(&self, segments: usize) -> Option<u64> {
+        let sealed = self.sealed_by_age();
+        let last = sealed.get(segments.min(sealed.len()).checked_sub(1)?)?;
+        Some(self.board.segments()[*last as usize].max_seq())
+    }
+
+    /// Looks up every record of a sealed segment: nobody appends to it, and whatever is in it is in
+    /// the page rows, if it belongs there.
+    fn census(&self, segment: u32) -> Census {
+        let mut census = Census::default();
+        let layout = &self.superblock.layout;
+        let mut headers = Vec::with_capacity((layout.segment_bytes / holdfast_board::PAGE_BYTES) as usize);
+        scan_headers(&self.nvm, layout, segment, |at, header| {
+            // All of them lie anywhere in the table: waiting for one after the other would take
+            // most of the time.
+            #[cfg(not(shuttle))]
+            self.board.prefetch_page(header.slot, header.file_offset / holdfast_board::PAGE_BYTES);
+            headers.push((at, *header));
+        });
+        for (at, header) in headers {
+            if self.is_needed(&header) {
+                census.places.push(at);
+                census.bytes += record_bytes(u64::from(header.payload_bytes));
+                census.is_bound |= header.kind != Kind::Write || header.group_count != 1;
+            }
+        }
+        census
+    }
+
+    /// Whether a record may still be needed: it has not expired, and newer durable records, which
+    /// live longer, are not known to cover all of it.
+    fn is_needed(&self, header: &Header) -> bool {
+        let Some(row) = self.board.files().get(header.slot as usize) else { return false };
+        if matches!(row.state(), FileState::Free | FileState::Orphan)
+            || header.seq <= row.expired_seq.load(Ordering::SeqCst)
+        {
+            return false;
+        }
+        // Groups live and die together (history 2).
+        if header.kind != Kind::Write || header.group_count != 1 {
+            return true;
+        }
+        let (pages, bytes) = (self.board.pages(), u64::from(header.payload_bytes));
+        // Headers are as clients wrote them.
+        if header.file_offset.checked_add(bytes).is_none_or(|end| end > i64::MAX as u64) {
+            return true;
+        }
+        !pieces(header.file_offset, bytes)
+            .map(|(page, lo, hi)| (page, lo, if on(Canary::CoveredInPart) { lo + 1 } else { hi }))
+            .all(|(page, lo, hi)| pages.is_newer(header.slot, page, (lo, hi), header.seq))
+    }
+
+    /// Copies the live records of a segment, with their seqs, and points the rows to the copies
+    /// once they are durable. False when there was no room; then nothing points to a copy.
+    fn empty(&self, reclaimer: &mut Reclaimer, segment: u32, census: &Census) -> bool {
+        let layout = &self.superblock.layout;
+        let mut moved = Vec::with_capacity(census.places.len());
+        for &at in &census.places {
+            let uuid = &self.superblock.uuid;
+            let Some(header) = read_record(&self.nvm, layout, uuid, (segment, at), &mut reclaimer.buffer)
+            else {
+                // Damaged. Recovery reports it, and must find what is there.
+                return false;
+            };
+            let bytes = record_bytes(u64::from(header.payload_bytes));
+            let Some((to, tail)) = self.tail_with_room(reclaimer, bytes) else { return false };
+            self.board.segments()[to as usize].note_copy(header.slot, header.seq);
+            let payload = &reclaimer.buffer[RECORD_HEADER_BYTES as usize..];
+            append(&self.nvm, &tail, &draft(&header), &[Bytes::from_slice(payload)], 0, payload.len());
+            // Before the next one: a torn record is the last of its segment, or it is damage.
+            if !on(Canary::DropFence) && !on(Canary::CopyUnfenced) {
+                self.nvm.fence();
+            }
+            if let Some((_, tail)) = &mut reclaimer.tail {
+                tail.at += bytes as u32;
+            }
+            let from = layout.segment_offset(segment) + u64::from(at) + RECORD_HEADER_BYTES;
+            moved.push((header, from, tail.segment_offset + u64::from(tail.at) + RECORD_HEADER_BYTES));
+        }
+        moved.iter().all(|(header, from, to)| self.redirect(header, *from, *to))
+    }
+
+    /// Points the rows of a record to its copy. False when the keeper is stopping.
+    fn redirect(&self, header: &Header, from: u64, to: u64) -> bool {
+        let pages = self.board.pages();
+        let (offset, bytes) = (header.file_offset, u64::from(header.payload_bytes));
+        pieces(offset, bytes).all(|(page, lo, _)| {
+            let start = page * holdfast_board::PAGE_BYTES + u64::from(lo);
+            if !self.board.page_locks().lock(KEEPER_LANE, header.slot, start, 1) {
+                return false;
+            }
+            if let Some(row) = pages.find(header.slot, page)
+                && row.content.source == Source::Log(from + (start - offset))
+                && !on(Canary::CopyUnredirected)
+            {
+                let source = Source::Log(to + (start - offset));
+                pages.redirect(row.index, Content { source, ..row.content });
+            }
+            self.board.page_locks().unlock(KEEPER_LANE, header.slot, start, 1);
+            true
+        })
+    }
+
+    /// Where a copy of `bytes` goes; takes a free segment when the present one is full.
+    fn tail_with_room(&self, reclaimer: &mut Reclaimer, bytes: u64) -> Option<(u32, Tail)> {
+        let layout = &self.superblock.layout;
+        let fits = |tail: &Tail| u64::from(tail.at) + bytes <= layout.segment_bytes;
+        if !reclaimer.tail.as_ref().is_some_and(|(_, tail)| fits(tail)) {
+            let rows = self.board.segments();
+            let segment = (0..).zip(rows).find(|(_, row)| row.try_take(KEEPER_LANE))?.0;
+            self.seal_tail(reclaimer);
+            let generation = self.board.header().counter.add(1);
+            rows[segment as usize].clear_summary();
+            set_segment_generation(&self.nvm, layout, segment, generation);
+            let seed = segment_seed(&self.superblock.uuid, segment, generation);
+            let segment_offset = layout.segment_offset(segment);
+            reclaimer.tail =
+                Some((segment, Tail { segment_offset, at: SEGMENT_HEADER_BYTES as u32, generation, seed }));
+        }
+        reclaimer.tail.filter(|(_, tail)| fits(tail))
+    }
+
+    fn seal_tail(&self, reclaimer: &mut Reclaimer) {
+        if let Some((segment, _)) = reclaimer.tail.take() {
+            self.board.segments()[segment as usize].set_state(SegmentState::Sealed);
+        }
+    }
+}
+
+impl Reclaimer {
+    fn is_worth_a_look<N: Nvm, D: Disk>(
+        &self,
+        segment: u32,
+        copy_bytes_max: u64,
+        durable: &Durable<N, D>,
+    ) -> bool {
+        let max_seq = durable.board.segments()[segment as usize].max_seq();
+        self.vain.get(segment as usize).is_none_or(|look| {
+            look.max_seq != max_seq
+                || look.live_bytes <= copy_bytes_max
+                || look.again_seq <= durable.board.header().counter.get()
+        })
+    }
+
+    fn note_vain_look<N: Nvm, D: Disk>(&mut self, segment: u32, live_bytes: u64, durable: &Durable<N, D>) {
+        let layout = &durable.superblock.layout;
+        self.vain.resize(layout.segment_count as usize, VainLook::default());
+        let pages = u64::from(layout.segment_count) * layout.segment_bytes / holdfast_board::PAGE_BYTES;
+        self.vain[segment as usize] = VainLook {
+            max_seq: durable.board.segments()[segment as usize].max_seq(),
+            live_bytes,
+            again_seq: durable.board.header().counter.get() + pages / LOOK_AGAIN_FRACTION,
+        };
+    }
+}
+
+/// The same record at another place.
+fn draft(header: &Header) -> Draft {
+    Draft {
+        kind: header.kind,
+        slot: header.slot,
+        slot_generation: header.slot_generation,
+        seq: header.seq,
+        file_offset: header.file_offset,
+        extent: header.extent,
+        unix_time_ns: header.unix_time_ns,
+        group_index: header.group_index,
+        group_count: header.group_count,
+    }
+}

@@ -1,0 +1,58 @@
+//! Telling the kernel that files in state Behind have changed: their size and times, which
+//! outsiders look at without opening them.
+//!
+//! It does so by an ordinary drain of a page or two, under their locks: the end of a file that
+//! grew, else what was written last. So it has no rules of its own, and a truncation or a program's
+//! `utimens`, which drain first, come after it or before it.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{FileState, PAGE_BYTES};
+use holdfast_canary::{Canary, on};
+use holdfast_media::Nvm;
+
+use super::drain::KEEPER_LANE;
+use super::{Durable, ManagedFile};
+use holdfast_disk::{Disk, DiskFile};
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// Brings the size of a file, and that it was written, to where everybody sees them.
+    pub fn tell(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        let row = &self.board.files()[file.slot as usize];
+        if row.state() != FileState::Behind || row.page_rows.get() == 0 {
+            return Ok(());
+        }
+        let size = row.size_hint.load(Ordering::SeqCst);
+        let mut pages = vec![row.written_page.load(Ordering::Relaxed)];
+        if file.held().stat()?.size < size {
+            pages.insert(0, (size - 1) / PAGE_BYTES);
+            pages.dedup();
+        }
+        let Some(_draining) = self.begin_drain(file) else { return Ok(()) };
+        let mut target = None;
+        let mut buffer = Vec::new();
+        for page in pages {
+            if self.board.pages().find(file.slot, page).is_none() {
+                continue;
+            }
+            let target = match &target {
+                Some(target) => target,
+                None => target.insert(self.open_for_writing(file)?),
+            };
+            let offset = page * PAGE_BYTES;
+            let locked = !on(Canary::TellUnlocked);
+            if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, PAGE_BYTES) {
+                return Err(io::Error::other("the keeper is stopping"));
+            }
+            // Recovery tells others' changes by their time: this one is ours.
+            self.beat();
+            let told = self.drain_piece(target, file, &[page], u64::MAX, &mut buffer);
+            if locked {
+                self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, PAGE_BYTES);
+            }
+            told?;
+        }
+        Ok(())
+    }
+}

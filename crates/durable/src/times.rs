@@ -1,0 +1,111 @@
+//! Times of files in state Behind: what the keeper brings to the kernel moves them there, and
+//! programs must not see that (history 26).
+//!
+//! Every such write is made between two looks at the kernel's times, of which the board's row is
+//! told before a page row leaves the table: whoever has the file for itself and finds no page row,
+//! or had it drained, finds no such write under way either. The time of modification itself is set
+//! back once a file is drained; the time of change cannot be set.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use holdfast_board::{Changes, Times};
+use holdfast_canary::{Canary, on};
+use holdfast_media::Nvm;
+use holdfast_pool::Left;
+
+use super::{Durable, KEEPER_ID, ManagedFile, Writers, locked};
+use holdfast_disk::{Disk, DiskFile};
+
+impl<N: Nvm, D: Disk> Durable<N, D> {
+    /// What programs see of a file's times now, if the kernel tells its own.
+    fn times_shown(&self, file: &ManagedFile<D::File>, kernel: Times, now: Changes) -> Times {
+        let account = self.board.times()[file.slot as usize].look(file.generation);
+        account.map_or(kernel, |account| account.times(kernel, now))
+    }
+
+    /// Has the board keep a file's times, before it enters state Behind.
+    pub(super) fn keep_times(&self, file: &ManagedFile<D::File>) {
+        if !D::File::HAS_TIMES {
+            return;
+        }
+        let _alone = locked(&file.times);
+        let now = self.board.files()[file.slot as usize].changes();
+        if let Ok(kernel) = file.held().times() {
+            let row = &self.board.times()[file.slot as usize];
+            row.begin(file.generation, self.times_shown(file, kernel, now), now);
+            row.end(kernel);
+            self.board.header().times_kept.word.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Changes a file through `target`, unseen in its times.
+    pub(super) fn unseen_in_times<R>(
+        &self,
+        file: &ManagedFile<D::File>,
+        target: &D::File,
+        change: impl FnOnce(Times) -> R,
+    ) -> R {
+        if !D::File::HAS_TIMES {
+            return change(Times::default());
+        }
+        let _alone = locked(&file.times);
+        let now = self.board.files()[file.slot as usize].changes();
+        let Ok(kernel) = target.times() else { return change(Times::default()) };
+        let shown = self.times_shown(file, kernel, now);
+        let row = &self.board.times()[file.slot as usize];
+        row.begin(file.generation, shown, now);
+        // Recovery tells by it whether anybody else changed the file since: should the keeper die,
+        // this is the last it said.
+        let is_current = self.is_current(file);
+        if is_current {
+            self.slots().set_left(file.slot, Left::InHand);
+        }
+        let done = change(shown);
+        let kernel = target.times().unwrap_or_default();
+        if is_current {
+            self.slots().set_left(file.slot, left_at(kernel));
+        }
+        row.end(kernel);
+        done
+    }
+
+    /// Sets the kernel's time of modification of a drained file to what programs see. Not where the
+    /// keeper may not do that: then outsiders see when the bytes came.
+    pub(super) fn hand_times_over(
+        &self,
+        file: &ManagedFile<D::File>,
+        target: Option<D::File>,
+        writers: Writers,
+    ) -> io::Result<()> {
+        if !D::File::HAS_TIMES {
+            return Ok(());
+        }
+        let account = self.board.times()[file.slot as usize].look(file.generation);
+        if account.is_none_or(|account| account.owes().is_none()) || on(Canary::TimesKept) {
+            return Ok(());
+        }
+        // Not while a program sets them.
+        if writers != Writers::KeptOut && !self.board.try_claim_file(file.slot, KEEPER_ID) {
+            return Ok(());
+        }
+        let row = &self.board.files()[file.slot as usize];
+        let set = target.map_or_else(|| self.open_for_writing(file), Ok).map(|target| {
+            self.unseen_in_times(file, &target, |shown| {
+                let _ = target.set_modified(shown.modified);
+            });
+        });
+        if writers != Writers::KeptOut {
+            row.unlock_exclusive(KEEPER_ID);
+        }
+        set
+    }
+}
+
+/// How the keeper left a file of which the kernel says these times.
+fn left_at(kernel: Times) -> Left {
+    kernel.changed.parts().map_or(Left::Unknown, |(seconds, ns)| {
+        u64::try_from(seconds)
+            .map_or(Left::Unknown, |seconds| Left::At(seconds * 1_000_000 + ns as u64 / 1000))
+    })
+}

@@ -1,0 +1,139 @@
+//! The part of the log that lies in the spill file, as recovery reads it.
+//!
+//! A frame is read as the segment it was copied from. In the places of records it has a number
+//! behind those of all segments.
+
+use std::io;
+
+use holdfast_log::{RECORD_HEADER_BYTES, SegmentScan, Stop, scan_bytes};
+use holdfast_media::Nvm;
+use holdfast_pool::{Frames, Layout};
+
+use super::PoolError;
+use super::run::Source;
+use super::scan::Entry;
+use holdfast_disk::spill;
+use holdfast_disk::{Access, Disk, DiskFile};
+
+/// Bytes of the spill file.
+pub(super) trait ReadSpill: Sync {
+    /// Reads all of `bytes`.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+}
+
+/// The spill file as a file of a disk.
+pub(super) struct Spill<F>(F);
+
+impl<F: DiskFile> ReadSpill for Spill<F> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(bytes, offset)
+    }
+}
+
+/// Opens the spill file, if any frame of it may hold what is not in the files yet. Without it
+/// nothing may be replayed: what is newer than the rest may lie there.
+pub(super) fn open<D: Disk>(
+    source: &Source<'_, impl Nvm>,
+    disk: &D,
+) -> Result<Option<Spill<D::File>>, PoolError> {
+    if source.words().counter_clean().is_some() {
+        return Ok(None);
+    }
+    let frames = source.frames();
+    let count = frames.in_use().len();
+    if count == 0 {
+        return Ok(None);
+    }
+    let pool = source.name.display();
+    let home = frames.home().ok_or_else(|| {
+        PoolError::new(format!(
+            "pool {pool} goes on in a spill file, and where that is cannot be read: it is damaged; nothing was changed. Give \
+             up what is in it with `holdfast format --force` if there is no copy of the pool"
+        ))
+    })?;
+    let path = spill::path_of(&home);
+    match spill::open(disk, source.superblock, &home, Access::Read) {
+        Ok(file) => Ok(Some(Spill(file))),
+        Err(error) => Err(PoolError::new(format!(
+            "pool {pool} goes on in the spill file {}, which cannot be used: {error}; {count} of its frames hold records \
+             that may not be in the files yet. Nothing was changed: put it back (or mount its file system) and recover again",
+            path.display()
+        ))),
+    }
+}
+
+/// What a frame says when it is read.
+pub(super) struct FrameScan {
+    pub(super) generation: u64,
+    pub(super) scan: SegmentScan,
+    /// Where its records are to end.
+    pub(super) end: u32,
+}
+
+impl FrameScan {
+    /// What is wrong with it, in words.
+    pub(super) fn damage(&self, frame: u32) -> Option<String> {
+        let at = self.scan.end;
+        match self.scan.stop {
+            Stop::Damaged { valid_at } => Some(format!(
+                "spill frame {frame}, byte {at}: a record is damaged, and a valid one stands behind it at byte {valid_at}; it \
+                 and what follows in this frame is not replayed"
+            )),
+            _ if at < self.end => Some(format!(
+                "spill frame {frame}, byte {at}: its records are to end at byte {}; what is missing is not replayed",
+                self.end
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a frame: nothing when it is free, an error in words when its entry is damaged.
+pub(super) fn scan_frame(
+    source: &Source<'_, impl Nvm>,
+    frame: u32,
+    buffer: &mut Vec<u8>,
+    visit: impl FnMut(holdfast_log::Record<'_>),
+) -> Result<Option<FrameScan>, FrameError> {
+    let frames = source.frames();
+    let entry = frames.get(frame).map_err(|error| {
+        FrameError::Damaged(format!("spill frame {frame}: {error}, nothing in it can be read"))
+    })?;
+    let (Some(held), Some(spill)) = (entry, source.spill) else { return Ok(None) };
+    buffer.resize(source.layout().segment_bytes as usize, 0);
+    spill.read(frames.file_offset(frame), buffer).map_err(FrameError::Unread)?;
+    let scan = scan_bytes(buffer, &source.superblock.uuid, (held.segment, held.generation), visit);
+    Ok(Some(FrameScan { generation: held.generation, scan, end: held.end }))
+}
+
+/// Why a frame cannot be scanned.
+pub(super) enum FrameError {
+    /// What is wrong, in words.
+    Damaged(String),
+    /// The disk does not give it back.
+    Unread(io::Error),
+}
+
+/// Where the bytes of records are: on the media, or in the spill file.
+pub(super) struct Payloads<'a, N> {
+    pub(super) nvm: &'a N,
+    pub(super) layout: &'a Layout,
+    pub(super) spill: Option<&'a dyn ReadSpill>,
+}
+
+impl<N: Nvm> Payloads<'_, N> {
+    /// Reads bytes of a record's payload.
+    pub(super) fn read(&self, entry: &Entry, skip: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let within = u64::from(entry.at()) + RECORD_HEADER_BYTES + skip;
+        match (entry.segment.checked_sub(self.layout.segment_count), self.spill) {
+            (Some(frame), Some(spill)) => {
+                let frames = Frames { nvm: self.nvm, layout: self.layout };
+                spill.read(frames.file_offset(frame) + within, bytes)
+            }
+            _ => {
+                self.nvm.read(self.layout.segment_offset(entry.segment) + within, bytes);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Opening a pool: every check of what was handed to us, and the lock that makes one process its
+//! owner.
+//!
+//! Nothing is read from a pool that another process owns except the owner's process id, for the
+//! message.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use holdfast_canary::{Canary, on};
+use holdfast_media::{Mapping, OpenMode};
+use holdfast_pool::{Superblock, Words};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::run::{self, Source};
+use super::{PoolError, RecoverOptions, Report};
+use holdfast_disk::OsDisk;
+
+/// How long to wait for an owner that was killed, or is just ending or starting, to let go of the
+/// pool.
+const ENDING_OWNER_MAX: Duration = Duration::from_secs(5);
+/// SIGKILL in a mask of pending signals.
+const KILL_BIT: u64 = 1 << 8;
+
+/// A pool that this process owns and that may still hold what a crash left: it cannot be served
+/// from.
+pub struct OpenPool {
+    pub(super) pool: Pool,
+    /// Whether the superblock or its copy had to be written anew.
+    is_mended: bool,
+}
+
+/// What both kinds of open pool consist of.
+pub(super) struct Pool {
+    pub(super) path: PathBuf,
+    pub(super) mapping: Mapping,
+    pub(super) superblock: Superblock,
+    pub(super) lock: OwnedFd,
+}
+
+impl Pool {
+    pub(super) fn source(&self) -> Source<'_, Mapping> {
+        Source::new(&self.mapping, &self.superblock, &self.path)
+    }
+}
+
+/// A pool that was recovered: only set-aside slots are in use, and every segment that is not pinned
+/// may be reused.
+pub struct RecoveredPool {
+    /// Where the pool is.
+    pub path: PathBuf,
+    /// Its media.
+    pub mapping: Mapping,
+    /// Its superblock.
+    pub superblock: Superblock,
+    /// Holds the exclusive lock. Never pass this description on: a copy in a client would keep the
+    /// pool locked.
+    pub lock: OwnedFd,
+    /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
+    pub counter_start: u64,
+    /// Segments with live records of set-aside files; they must not be reused.
+    pub pinned_segments: Vec<u32>,
+    /// Frames of the spill file with such records.
+    pub pinned_frames: Vec<u32>,
+    /// Slots that stay in use for set-aside files.
+    pub set_aside_slots: Vec<u32>,
+}
+
+impl RecoveredPool {
+    /// Marks the pool as closed cleanly, unless something is set aside: that needs the next scan.
+    pub(super) fn close_clean(&self) {
+        if self.set_aside_slots.is_empty() && self.pinned_segments.is_empty() && self.pinned_frames.is_empty()
+        {
+            let words = Words { nvm: &self.mapping, layout: &self.superblock.layout };
+            words.set_counter_clean(self.counter_start);
+        }
+    }
+}
+
+impl OpenPool {
+    /// Opens the pool at `path` and becomes its owner. Media that a power cut would empty needs
+    /// `allow_volatile`.
+    pub fn open(path: &Path, allow_volatile: bool) -> Result<Self, PoolError> {
+        let file = open_file(path, OpenMode::ReadWrite)?;
+        let own = FlockOperation::NonBlockingLockExclusive;
+        lock(path, &file, own)?;
+        must_have_its_name(path, &file)?;
+        let (mapping, info) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite)
+            .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
+        if !info.kind.is_persistent() && !allow_volatile {
+            return Err(PoolError::new(format!(
+                "pool {} lies on {}: a power cut would lose what it acknowledged. Name persistent media, or say \
+                 --volatile if surviving crashes of programs is enough",
+                path.display(),
+                info.kind
+            )));
+        }
+        let superblock = superblock(path, &mapping)?;
+        let is_mended = holdfast_pool::mend(&mapping, &superblock);
+        let words = Words { nvm: &mapping, layout: &superblock.layout };
+        words.set_owner_pid(u64::from(std::process::id()));
+        Ok(Self { pool: Pool { path: path.to_owned(), mapping, superblock, lock: file.into() }, is_mended })
+    }
+
+    /// Opens the pool for looking only: nothing can be stored in it, and others may look at the
+    /// same time.
+    pub(super) fn open_read_only(path: &Path) -> Result<Self, PoolError> {
+        let file = open_file(path, OpenMode::ReadOnly)?;
+        lock(path, &file, FlockOperation::NonBlockingLockShared)?;
+        let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly)
+            .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
+        let superblock = superblock(path, &mapping)?;
+        let pool = Pool { path: path.to_owned(), mapping, superblock, lock: file.into() };
+        Ok(Self { pool, is_mended: false })
+    }
+
+    /// The pool's superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.pool.superblock
+    }
+
+    /// The pool's media.
+    pub fn mapping(&self) -> &Mapping {
+        &self.pool.mapping
+    }
+
+    /// Whether the last owner closed the pool cleanly, so that nothing in it is live.
+    pub fn is_clean(&self) -> bool {
+        let words = Words { nvm: &self.pool.mapping, layout: &self.pool.superblock.layout };
+        words.counter_clean().is_some()
+    }
+
+    /// Removes a pool that nothing was written to since it was made or closed. False if there is
+    /// something in it.
+    pub fn remove_clean(self) -> bool {
+        self.is_clean() && std::fs::remove_file(&self.pool.path).is_ok()
+    }
+
+    /// Brings what is live in the pool to the files. Files that cannot be judged or written are set
+    /// aside; an error means that the pool itself is unusable and nothing was changed.
+    ///
+    /// `options.dry_run` must be off: a pool that was only looked at is not a recovered one.
+    pub fn recover(
+        self,
+        options: &RecoverOptions,
+        progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Result<(RecoveredPool, Report), PoolError> {
+        assert!(!options.dry_run, "a dry run does not make a recovered pool");
+        holdfast_disk::lease::release_orphans(&super::mapped_by(&self.pool.path));
+        let (done, mut report) = run::recover(&self.pool.source(), &OsDisk::new(), options, progress)?;
+        report.is_superblock_mended = self.is_mended;
+        let Pool { path, mapping, superblock, lock } = self.pool;
+        let recovered = RecoveredPool {
+            path,
+            mapping,
+            superblock,
+            lock,
+            counter_start: done.counter_start,
+            pinned_segments: done.pinned_segments,
+            pinned_frames: done.pinned_frames,
+            set_aside_slots: done.set_aside_slots,
+        };
+        Ok((recovered, report))
+    }
+
+    /// What [`OpenPool::recover`] would find and do, without doing it.
+    pub(super) fn examine(
+        self,
+        options: &RecoverOptions,
+        progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Result<Report, PoolError> {
+        run::examine(&self.pool.source(), &OsDisk::new(), options, progress)
+    }
+}
+
+/// Opens the file or device of a pool, if it is ours.
+pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
+    let shown = path.display();
+    let opened = File::options()
+        .read(true)
+        .write(mode == OpenMode::ReadWrite)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path);
+    let file = opened.map_err(|error| {
+        PoolError::new(match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("there is no pool at {shown}: check the path, or make one with `holdfast format --pool {shown}`")
+            }
+            io::ErrorKind::PermissionDenied => {
+                format!("no permission to open pool {shown} for reading and writing: run as its owner")
+            }
+            io::ErrorKind::IsADirectory => {
+                format!("{shown} is a directory: name a pool file or a DAX device")
+            }
+            _ => format!("pool {shown} cannot be opened: {error}"),
+        })
+    })?;
+    let metadata = file.metadata().map_err(|error| PoolError::new(format!("pool {shown}: {error}")))?;
+    if metadata.is_dir() {
+        return Err(PoolError::new(format!("{shown} is a directory: name a pool file or a DAX device")));
+    }
+    // Recovery writes to the files a pool names with the rights of who runs it: never on another
+    // user's word.
+    let me = rustix::process::geteuid().as_raw();
+    if metadata.uid() != me {
+        return Err(PoolError::new(format!(
+            "pool {shown} belongs to another user (uid {}, you are uid {me}): run as its owner or use a pool of \
+             your own",
+            metadata.uid()
+        )));
+    }
+    if metadata.mode() & 0o022 != 0 && !on(Canary::PoolShared) {
+        return Err(PoolError::new(format!(
+            "others may write to pool {shown} (mode {:o}), and so to every file that it names: use another one, or \
+             chmod go-w it if nobody has",
+            metadata.mode() & 0o7777
+        )));
+    }
+    Ok(file)
+}
+
+/// Takes the lock that the owner of a pool holds, or names who holds it.
+pub(super) fn lock(path: &Path, file: &File, operation: FlockOperation) -> Result<(), PoolError> {
+    let shown = path.display();
+    let begun = Instant::now();
+    let mut result = flock(file, operation);
+    // A keeper that was killed holds its lock until the last of its threads is gone; one that is
+    // ending, until everything is on the disk. Whoever serves nobody is soon done with the pool.
+    while result == Err(Errno::WOULDBLOCK)
+        && begun.elapsed() < ENDING_OWNER_MAX
+        && (owner_pid(path, file).is_some_and(is_dying) || !is_served(path, file))
+    {
+        std::thread::sleep(Duration::from_millis(5));
+        result = flock(file, operation);
+    }
+    match result {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let owner = match owner_pid(path, file) {
+                Some(pid) => format!("process {pid}{}", program_of(pid)),
+                None => "another process".to_owned(),
+            };
+            let waited = match begun.elapsed() {
+                waited if waited >= ENDING_OWNER_MAX => ", which takes long to end or to start",
+                _ => "",
+            };
+            let message = format!(
+                "pool {shown} is in use by {owner}{waited}: wait for it, stop it, or use another pool (--pool)"
+            );
+            Err(PoolError { message, busy: true })
+        }
+        Err(error) => Err(PoolError::new(format!("pool {shown} cannot be locked: {error}"))),
+    }
+}
+
+/// Refuses a pool that its last owner removed while we waited for it.
+fn must_have_its_name(path: &Path, file: &File) -> Result<(), PoolError> {
+    let which = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+    let named = std::fs::metadata(path).map(which).ok();
+    if named.is_some() && named == file.metadata().map(which).ok() {
+        return Ok(());
+    }
+    let message = format!("pool {} was removed or replaced while it was opened: try again", path.display());
+    Err(PoolError { message, busy: true })
+}
+
+/// Whether a keeper of the pool takes connections. One that is ending does not, nor does one that
+/// is still recovering, nor any other owner.
+fn is_served(path: &Path, file: &File) -> bool {
+    let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
+    let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };
+    holdfast_socket::connect(&holdfast_socket::socket_path(&superblock.uuid)).is_ok()
+}
+
+fn owner_pid(path: &Path, file: &File) -> Option<u64> {
+    let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).ok()?;
+    let superblock = holdfast_pool::open(&mapping).ok()?;
+    Words { nvm: &mapping, layout: &superblock.layout }.owner_pid()
+}
+
+/// Whether a process is gone or on its way out.
+fn is_dying(pid: u64) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+        Err(_) => true,
+        Ok(status) => {
+            let field = |name: &str| {
+                status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or_default()
+            };
+            let killed = |mask: &str| u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & KILL_BIT != 0);
+            // Without memory, it is on its way out and still has its files.
+            field("State:").starts_with(['Z', 'X'])
+                || field("VmSize:").is_empty()
+                || killed(field("SigPnd:"))
+                || killed(field("ShdPnd:"))
+        }
+    }
+}
+
+fn program_of(pid: u64) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map_or_else(|_| String::new(), |name| format!(" ({})", name.trim_end()))
+}
+
+fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
+    use holdfast_pool::FormatError;
+    holdfast_pool::open(mapping).map_err(|error| {
+        let todo = match error {
+            FormatError::NotAPool => "name a pool, or make one here with `holdfast format`",
+            FormatError::Version { .. } => "recover it with the version of Holdfast that made it",
+            FormatError::Truncated { .. } => {
+                "restore the file to its full length from a backup; as it is, nothing in it was changed"
+            }
+            FormatError::Damaged(_) => "restore the pool from a backup; as it is, nothing in it was changed",
+        };
+        PoolError::new(format!("pool {} cannot be used: {error}; {todo}", path.display()))
+    })
+}

@@ -1,0 +1,189 @@
+//! Where keepers are found: one socket per pool in a directory of the user's own; how they answer
+//! there, and what else of the process itself is theirs to set.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast_canary::{Canary, on};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+mod peer;
+
+pub use peer::{Peer, Stranger};
+
+/// A keeper that has a processor answers at once. One that has none for so long is stopped, or its
+/// machine is beyond help.
+pub const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Between its bind and its listening a keeper looks as if it had gone.
+const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
+/// Sockets looked at by one keeper that starts.
+const SWEPT_MAX: usize = 256;
+
+/// Descriptors that managed files leave free: for events of the fence and for who connects.
+const DESCRIPTORS_KEPT: u64 = 256;
+/// How many this process may have.
+static DESCRIPTORS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The directory of this user's keeper sockets. A place that cannot be ours (`su` keeps the
+/// XDG_RUNTIME_DIR of whoever called it; a container's /run is read-only) is passed over, by those
+/// who serve and by those who look for them alike.
+fn directory() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    let usual = if uid.is_root() {
+        Some(PathBuf::from("/run"))
+    } else {
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
+    };
+    let is_ours = |dir: &PathBuf| {
+        std::fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid.as_raw())
+            && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+    };
+    match usual.filter(is_ours) {
+        Some(dir) => dir.join("holdfast"),
+        None => PathBuf::from(format!("/tmp/holdfast-{}", uid.as_raw())),
+    }
+}
+
+/// The socket of the keeper that owns the pool with this UUID, whether it runs or not.
+pub fn socket_path(uuid: &[u8; 16]) -> PathBuf {
+    let name: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    directory().join(format!("{name}.sock"))
+}
+
+/// Makes the socket directory. It must belong to us and be closed to others, except that root's can
+/// be traversed: programs that give up root are refused there, and so the keeper can name them.
+pub fn prepare_directory() -> io::Result<()> {
+    let path = directory();
+    let mode = if rustix::process::geteuid().is_root() { 0o711 } else { 0o700 };
+    match std::fs::DirBuilder::new().mode(mode).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let why = format!("cannot make {}, where programs find their keeper: {error}", path.display());
+            return Err(io::Error::new(error.kind(), why));
+        }
+        _ => {}
+    }
+    must_be_ours_alone(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+}
+
+/// Removes sockets of keepers that were killed and whose pool nobody serves any more. A program
+/// that is told of one is refused with it and without it. Not those of a keeper that is just
+/// starting, and not too many at once.
+pub fn sweep(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let is_old = |entry: &std::fs::DirEntry| {
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > SOCKET_AGE_MIN))
+    };
+    let named = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|end| end == "sock");
+    for entry in entries.flatten().filter(|entry| named(entry) && is_old(entry)).take(SWEPT_MAX) {
+        let refused =
+            connect(&entry.path()).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if refused {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Refuses a directory in which somebody else could put a socket.
+pub fn must_be_ours_alone(directory: &Path) -> io::Result<()> {
+    let meta = std::fs::symlink_metadata(directory)?;
+    let is_ours = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
+    if is_ours && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "{} is not a directory of this user alone: it belongs to user {} with mode {:o}. Have it removed, or \
+         set XDG_RUNTIME_DIR to a directory of your own",
+        directory.display(),
+        meta.uid(),
+        meta.mode() & 0o7777
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// If this connection, which has ended, was our supervisor's: it goes, and perhaps a daemon stays
+/// that has let go of its terminal or pipe. Whoever waits for the end of that must not wait for us.
+/// What goes wrong from now on is in `status`.
+pub fn leave_standard_error_with(supervisor: u32, connection: &OwnedFd) {
+    let is_supervisors = rustix::net::sockopt::socket_peercred(connection)
+        .is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == supervisor);
+    if is_supervisors && let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
+}
+
+/// Sends an answer as one message.
+pub fn send_json(connection: &OwnedFd, value: &impl serde::Serialize, flags: SendFlags) -> io::Result<()> {
+    let text = serde_json::to_vec(value).map_err(io::Error::other)?;
+    rustix::net::send(connection, &text, SendFlags::NOSIGNAL | flags)?;
+    Ok(())
+}
+
+/// Sends bytes, and descriptors with them.
+pub fn send_with_descriptors(
+    connection: &OwnedFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Connects to a keeper's socket, where a keeper of this user serves it.
+pub fn connect(socket: &Path) -> io::Result<OwnedFd> {
+    if let Some(directory) = socket.parent()
+        && !on(Canary::KeeperBelieved)
+    {
+        must_be_ours_alone(directory)?;
+    }
+    let connection =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // It is the wait for room among those who wait to be let in.
+    set_socket_timeout(&connection, Timeout::Send, Some(ANSWER_MAX))?;
+    rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
+    match Peer::of(&connection)?.has_our_user() {
+        Err(Stranger::Other(user)) if !on(Canary::KeeperBelieved) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("a process of user {user} serves {}. Have that removed", socket.display()),
+        )),
+        _ => Ok(connection),
+    }
+}
+
+/// Two descriptions for each managed file: as many as the kernel allows, who may exceed the limit
+/// that we were started with, and else as many as that.
+pub fn raise_descriptor_limit() {
+    let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    let allowed = allowed.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map(|maximum| maximum.max(allowed));
+    if setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_err() {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+    let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    DESCRIPTORS_MAX.store(now, Ordering::Relaxed);
+}
+
+/// Whether so many descriptors are in use that no file may be managed by one more: the kernel makes
+/// one for each event of the fence and refuses whoever waits for it where it cannot. New
+/// descriptors get the lowest number that is free.
+pub fn is_short_of_descriptors(newest: BorrowedFd<'_>) -> bool {
+    let most = DESCRIPTORS_MAX.load(Ordering::Relaxed);
+    let kept = (most / 4).min(DESCRIPTORS_KEPT);
+    // Each file will have a second one when it is first synced.
+    2 * newest.as_raw_fd() as u64 > most - kept
+}
