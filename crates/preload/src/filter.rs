@@ -9,6 +9,7 @@
 use core::ffi::c_long;
 
 use crate::memory;
+use crate::raw::{self, call};
 
 /// One instruction, as the kernel has it.
 #[repr(C)]
@@ -176,9 +177,31 @@ struct Way {
     cells: [Option<u32>; CELLS],
 }
 
+/// Whether the program's memory can be read. Where faults do not come to us the kernel is asked, of
+/// a byte of each page.
+fn is_readable(first: usize, bytes: usize) -> bool {
+    const PAGE_BYTES: usize = 4096;
+    if memory::may_look() {
+        return memory::is_range_readable(first, bytes);
+    }
+    let Some(last) = first.checked_add(bytes - 1) else { return false };
+    let pages = (first & !(PAGE_BYTES - 1)..=last).step_by(PAGE_BYTES);
+    pages.map(|page| page.max(first)).all(|address| {
+        let mut byte = 0u8;
+        let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let there = libc::iovec { iov_base: core::ptr::without_provenance_mut(address), iov_len: 1 };
+        // SAFETY: the kernel fills one byte, and checks the other address.
+        let read = unsafe {
+            let (here, there) = (&raw const here, &raw const there);
+            call!(libc::SYS_process_vm_readv, raw::getpid(), here, 1, there, 1, 0)
+        };
+        read == 1
+    })
+}
+
 /// Whether the library can live under the filter of this `struct sock_fprog`.
 pub fn lets_us_live(program: usize) -> bool {
-    if !memory::may_look() {
+    if !is_readable(program, size_of::<Program>()) {
         return false;
     }
     let mut head = Program { length: 0, code: core::ptr::null() };
@@ -188,7 +211,7 @@ pub fn lets_us_live(program: usize) -> bool {
     if !is_read || length == 0 || length > LENGTH_MAX {
         return false;
     }
-    if !memory::is_range_readable(head.code.addr(), length * size_of::<Instruction>()) {
+    if !is_readable(head.code.addr(), length * size_of::<Instruction>()) {
         return false;
     }
     let fetch = |at: usize| {

@@ -166,12 +166,9 @@ fn programs_of_all() -> BTreeMap<String, String> {
 
 fn sources() -> BTreeMap<String, String> {
     let mut sources = BTreeMap::new();
-    for (directory, suffix) in [
-        ("../e2e/conformance", ""),
-        ("../e2e/conformance/fuzz", ".c"),
-        ("../e2e/programs", ".c"),
-        ("tests/programs", ".c"),
-    ] {
+    for (directory, suffix) in
+        [("../e2e/conformance", ""), ("../e2e/conformance/fuzz", ".c"), ("tests/programs", ".c")]
+    {
         for entry in std::fs::read_dir(here(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|name| name == "c") {
