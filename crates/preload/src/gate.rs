@@ -296,17 +296,18 @@ pub fn close() -> bool {
         match GATE.compare_exchange(IN, PARTING, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => return true,
             Err(OUT) => return false,
-            Err(_) => outside(|| ()),
+            Err(_) => outside(|| raw::sleep(PAUSE_NS)),
         }
     }
 }
 
-/// Waits for the other threads to leave. False: some may be inside still.
+/// Waits for the other threads to leave. False: some may be inside still, or this one is, in a hook
+/// that a handler interrupted.
 pub fn others_have_left() -> bool {
     let own = own();
     let mut pauses = PATIENCE_MS * 1_000_000 / PAUSE_NS as u32;
     let mut all =
-        !CROWDED.load(Ordering::SeqCst) && own.is_none_or(|row| row.inside.load(Ordering::SeqCst) <= 1);
+        !CROWDED.load(Ordering::SeqCst) && own.is_none_or(|row| row.inside.load(Ordering::SeqCst) == 0);
     for row in ROWS.iter().take(USED.load(Ordering::SeqCst) as usize) {
         if own.is_some_and(|own| core::ptr::eq(own, row)) {
             continue;

@@ -59,6 +59,8 @@ pub const QUEUED_MAX: usize = 4;
 pub struct Info(pub [u64; 16]);
 
 const _: () = assert!(size_of::<Thread>() == 560);
+// The gate looks for it there.
+const _: () = assert!(core::mem::offset_of!(Thread, row) == 0);
 
 /// Runs `work` with this thread's block.
 #[inline]
