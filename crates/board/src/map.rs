@@ -326,6 +326,18 @@ impl Tables {
     }
 }
 
+impl Board {
+    /// Puts an empty board of this process alone in the place of this one, for who may go on using
+    /// it: its keeper is dead, and nothing that is written there reaches anybody.
+    pub fn cover(&self) {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let bytes = self.tables.offsets.end.next_multiple_of(4096);
+        // SAFETY: replaces the mapping; everything in it is atomics, all of which may be zero.
+        let _ = unsafe { mmap_anonymous(self.tables.base.as_ptr().cast(), bytes, access, flags) };
+    }
+}
+
 impl Drop for Tables {
     fn drop(&mut self) {
         // SAFETY: `base` and the length are those of the mapping made in `map`; no reference

@@ -100,7 +100,7 @@ impl SegmentRow {
 
     /// Notes where the records of a segment end, to which its lane appends nothing more.
     pub fn note_end(&self, end: u32) {
-        self.flags.fetch_or(end / LINE_BYTES << END_SHIFT, Ordering::Relaxed);
+        self.flags.fetch_or((end / LINE_BYTES) << END_SHIFT, Ordering::Relaxed);
     }
 
     /// Where they end, if that was noted.

@@ -145,10 +145,12 @@ pub enum Reason {
     Fixed = 16,
     /// The keeper may have no more files open.
     NoDescriptor = 17,
+    /// Its program gave up rights, and is not followed any more.
+    GaveUp = 18,
 }
 
 impl Reason {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -166,6 +168,7 @@ impl Reason {
         Self::OwnCalls,
         Self::Fixed,
         Self::NoDescriptor,
+        Self::GaveUp,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -195,6 +198,7 @@ impl fmt::Display for Reason {
                 "it is append-only or immutable (chattr +a, +i), so recovery could not write to it"
             }
             Self::NoDescriptor => "the keeper may have no more files open (raise the limit, `ulimit -n`)",
+            Self::GaveUp => "its program gave up rights, and is not absorbed any more",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })
     }
@@ -222,10 +226,22 @@ pub enum Unseen {
     OtherUser = 8,
     /// Its real, effective and saved users are not one, so it may become another one.
     MixedUser = 9,
+    /// It gave up rights: a filter of system calls.
+    Filter = 10,
+    /// It gave up rights: another user or group.
+    Identity = 11,
+    /// It gave up rights: capabilities.
+    Capabilities = 12,
+    /// It gave up rights: Landlock.
+    Landlock = 13,
+    /// It gave up rights: a namespace of users.
+    Namespace = 14,
+    /// It gave up rights: another root directory.
+    Root = 15,
 }
 
 impl Unseen {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 15] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -235,6 +251,12 @@ impl Unseen {
         Self::OwnCalls,
         Self::OtherUser,
         Self::MixedUser,
+        Self::Filter,
+        Self::Identity,
+        Self::Capabilities,
+        Self::Landlock,
+        Self::Namespace,
+        Self::Root,
     ];
 
     /// Decodes an argument.
@@ -258,6 +280,14 @@ impl fmt::Display for Unseen {
             Self::MixedUser => {
                 "its real, effective and saved user are not one, so that it may become another than its keeper's"
             }
+            Self::Filter => "it gave up rights: it filters its system calls",
+            Self::Identity => {
+                "it gave up rights: it became another user, or changed its groups (start it with `holdfast run --user NAME`)"
+            }
+            Self::Capabilities => "it gave up rights: it dropped capabilities",
+            Self::Landlock => "it gave up rights: it restricted itself by Landlock",
+            Self::Namespace => "it gave up rights: it entered a user namespace",
+            Self::Root => "it gave up rights: it changed its root directory",
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

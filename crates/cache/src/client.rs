@@ -169,6 +169,13 @@ impl Client<Mapping> {
         nvm.set_delay(delay);
         Ok(Self::new(nvm, board, layout, welcome.uuid, welcome.client.get()))
     }
+
+    /// Takes pool and board away from this process while some thread may still use them: it finds
+    /// an empty board, whose keeper is dead.
+    pub fn cover(&self) {
+        self.board.cover();
+        self.nvm.cover();
+    }
 }
 
 impl<N: Nvm> Client<N> {
@@ -370,6 +377,24 @@ impl<N: Nvm> Client<N> {
     pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
         let args = [u64::from(file.slot), file.generation, u64::from(held), 0];
         let_go_is_done(ask(&self.board, self.id, Ask::Settle, args, None))
+    }
+
+    /// [`Client::settle`] for all files, for a process that nobody will follow any more.
+    pub fn settle_all(&self) {
+        for (slot, row) in self.board.files().iter().enumerate() {
+            if row.state().is_absorbed() {
+                let generation = row.generation.load(Ordering::SeqCst);
+                // Fails only when the keeper is dead or the disk refuses the data; then every write
+                // to the file fails too.
+                let _ = self.settle(FileRef { slot: slot as u32, generation }, false);
+            }
+        }
+    }
+
+    /// Whether some fence hears of the opens of others, so that they need not be vouched for.
+    pub fn hears_opens(&self) -> bool {
+        let header = self.board.header();
+        self.announces_opens() || header.asks_openers.word.load(Ordering::Relaxed) != 0
     }
 
     /// Leaves a file to the kernel for good, after it is settled.

@@ -161,6 +161,7 @@ canaries! {
         RecoveryPutOff, "history 12", "the supervisor of a dead keeper leaves recovery to the next run";
         LinksUncounted, "4 (names)", "removing one of two names is taken for removing the last";
         DeathUnwatched, "history 22", "the keeper does not watch its clients' processes";
+        PartedUnsettled, "5 (parting)", "a program that gives up rights leaves live records of the files that it goes on writing";
         SignalsAtOnce, "history 23", "signal handlers run in the middle of a write";
         RefusalIgnored, "history 24", "functions that cannot be patched do not keep a program's files from the log";
         AnyFileSystem, "history 25", "files of all file systems are managed";

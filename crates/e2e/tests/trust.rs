@@ -323,16 +323,7 @@ fn nobody_keeps_a_keeper_from_its_socket() {
     let options = ["--volatile", "--exclusive", "/", "--summary=-"];
     let output = pool.command(SQUATTED, "run").args(options).args(program).output();
     let root = Cmd::new(text(&need::holdfast()))
-        .args([
-            "run",
-            "--user",
-            SQUATTED_NAME,
-            "--volatile",
-            "--pool",
-            text(&pool.path),
-            "--",
-            "true",
-        ])
+        .args(["run", "--user", SQUATTED_NAME, "--volatile", "--pool", text(&pool.path), "--", "true"])
         .output();
     let after = made();
     drop(std::fs::remove_dir_all(&directory));

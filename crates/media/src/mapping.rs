@@ -252,6 +252,17 @@ impl Nvm for Mapping {
     }
 }
 
+impl Mapping {
+    /// Puts empty memory of this process alone in the place of all that is mapped, for who may go
+    /// on using it: nothing that is written there reaches anybody.
+    pub fn cover(&self) {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: replaces this mapping, of which nobody relies on what it holds.
+        let _ = unsafe { mmap_anonymous(self.base.as_ptr().cast(), self.len as usize, access, flags) };
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: base and len are the mapping made in `map`, and nothing refers into it any more.

@@ -22,6 +22,7 @@ const SANITIZER: &[u8] = b"libasan.so.";
 const TEXT_BYTES: usize = 512;
 /// An environment with more variables is passed on as it is.
 const VARIABLES_MAX: usize = 500;
+const STRIPPED_MAX: usize = 1500;
 
 /// An environment with one variable more.
 pub struct Environment {
@@ -130,7 +131,6 @@ pub unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option
 /// # Safety
 /// As for [`take`].
 pub unsafe fn forget_sanitizer(environment: *mut *const c_char) {
-    const PRELOAD: &[u8] = b"LD_PRELOAD=";
     if environment.is_null() {
         return;
     }
@@ -196,6 +196,108 @@ fn adopt(entry: &[u8]) -> Option<()> {
         description.release();
     }
     Some(())
+}
+
+/// The variables by which a program becomes a client.
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const OURS: [&[u8]; 3] = [SOCKET_VARIABLE, VARIABLE, PRELOAD];
+
+/// An environment without the library.
+pub struct Stripped {
+    preload: [u8; TEXT_BYTES],
+    variables: [*const c_char; STRIPPED_MAX],
+}
+
+impl Stripped {
+    /// Room for one.
+    pub fn new() -> Self {
+        Self { preload: [0; TEXT_BYTES], variables: [core::ptr::null(); STRIPPED_MAX] }
+    }
+
+    /// The environment without the library; `None` when it is too large.
+    ///
+    /// # Safety
+    /// `environment` is a null-terminated array of C strings.
+    pub unsafe fn strip(&mut self, environment: *const *const c_char) -> Option<*const *const c_char> {
+        let mut count = 0;
+        for at in 0.. {
+            // SAFETY: the null end has not been passed.
+            let entry = unsafe { *environment.add(at) };
+            if entry.is_null() {
+                break;
+            }
+            // SAFETY: a C string.
+            let text = unsafe { raw::path(entry) }.to_bytes();
+            let entry = match OURS.iter().find(|name| text.starts_with(name)) {
+                None => entry,
+                Some(name) if *name == PRELOAD => match without_library(text, &mut self.preload)? {
+                    0 => continue,
+                    _ => self.preload.as_ptr().cast(),
+                },
+                Some(_) => continue,
+            };
+            // One place for the end.
+            *self.variables.get_mut(..STRIPPED_MAX - 1)?.get_mut(count)? = entry;
+            count += 1;
+        }
+        *self.variables.get_mut(count)? = core::ptr::null();
+        Some(self.variables.as_ptr())
+    }
+}
+
+/// Writes what is left of a variable that names libraries when ours is taken out, with a zero at
+/// its end: so many bytes before that. 0: nothing; `None`: there is no room.
+fn without_library(text: &[u8], into: &mut [u8]) -> Option<usize> {
+    let mut used = PRELOAD.len();
+    into.get_mut(..used)?.copy_from_slice(PRELOAD);
+    let names = text.get(PRELOAD.len()..)?.split(|byte| matches!(byte, b' ' | b':'));
+    for name in names.filter(|name| !name.is_empty() && !name.ends_with(LIBRARY)) {
+        if used > PRELOAD.len() {
+            *into.get_mut(used)? = b':';
+            used += 1;
+        }
+        into.get_mut(used..used + name.len())?.copy_from_slice(name);
+        used += name.len();
+    }
+    *into.get_mut(used)? = 0;
+    Some(if used > PRELOAD.len() { used } else { 0 })
+}
+
+unsafe extern "C" {
+    static mut environ: *mut *const c_char;
+}
+
+/// Takes the library out of this program's own environment. Others may look at it meanwhile: each
+/// change is one store.
+pub fn strip_own() {
+    // SAFETY: libc's own array, if there is one; see above.
+    unsafe {
+        let environment = environ;
+        if environment.is_null() {
+            return;
+        }
+        for name in OURS {
+            while let Some((mut at, value)) = find(environment.cast_const(), name) {
+                if name == PRELOAD {
+                    let mut kept = [0u8; TEXT_BYTES];
+                    let entry = *environment.add(at);
+                    let left = without_library(raw::path(entry).to_bytes(), &mut kept);
+                    if left != Some(0) {
+                        if let Some(left) = left.filter(|left| *left < PRELOAD.len() + value.len()) {
+                            // It becomes shorter.
+                            let entry = entry.cast_mut().cast();
+                            core::ptr::copy_nonoverlapping(kept.as_ptr(), entry, left + 1);
+                        }
+                        break;
+                    }
+                }
+                while !(*environment.add(at)).is_null() {
+                    environment.add(at).write_volatile(*environment.add(at + 1));
+                    at += 1;
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

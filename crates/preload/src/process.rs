@@ -21,7 +21,10 @@ use rustix::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
-use crate::{critical, descriptions, fds, holds, hooks, inherit, own_calls, patch, signals, streams, tls};
+use crate::{
+    critical, descriptions, fds, gate, holds, hooks, inherit, own_calls, parting, patch, signals, streams,
+    tls,
+};
 
 /// States of the wiped page's word.
 const WIPED: u32 = 0;
@@ -80,6 +83,28 @@ fn attached() -> &'static Client {
     unsafe { (*CLIENT.0.get()).assume_init_ref() }
 }
 
+/// Whether this process was forked by a client and has not said hello yet.
+pub fn is_new_child() -> bool {
+    page_word().is_some_and(|word| word.load(Ordering::SeqCst) == WIPED)
+}
+
+/// This process is a client no more. Board and pool are unmapped, unless others may look there
+/// still: then they find nothing. Only once nobody gets in any more.
+pub fn detach(is_unused: bool) {
+    if PAGE.swap(core::ptr::null_mut(), Ordering::SeqCst).is_null() {
+        return;
+    }
+    // SAFETY: written before the page existed; nobody but its users, of whom there are none, or who
+    // may go on using it as it stays, has its address.
+    unsafe {
+        if is_unused {
+            (*CLIENT.0.get()).assume_init_drop();
+        } else {
+            (*CLIENT.0.get()).assume_init_ref().cover();
+        }
+    }
+}
+
 /// This process as a client; `None` when calls go to the kernel: never attached, cut off, or a
 /// child that runs in its parent's memory. What is cut off because the keeper has died goes on as
 /// its parent does, whose board refuses what must not be acknowledged any more (history 11).
@@ -102,7 +127,7 @@ pub fn client() -> Option<&'static Client> {
 pub fn parents_client() -> Option<&'static Client> {
     let word = page_word()?;
     match word.load(Ordering::Acquire) {
-        ATTACHED if runs_in_parents_memory() => Some(attached()),
+        ATTACHED if runs_in_parents_memory() && !parting::is_quiet() => Some(attached()),
         // With a dead keeper it is a client, if only to be refused.
         CUT_OFF if attached().keeper_alive() => Some(attached()),
         _ => None,
@@ -114,7 +139,9 @@ pub fn parents_client() -> Option<&'static Client> {
 pub fn runs_in_parents_memory() -> bool {
     // The flag alone does not tell parent from child: `system` waits with it set and may take
     // signals meanwhile.
-    tls::with(|thread| thread.spawning.get() != 0) && raw::getpid() != OWN_PID.load(Ordering::Relaxed)
+    // One that has given up rights may not even ask.
+    tls::with(|thread| thread.spawning.get() != 0)
+        && (parting::is_quiet() || raw::getpid() != OWN_PID.load(Ordering::Relaxed))
 }
 
 /// Whether every file this process changes must be left to the kernel.
@@ -141,6 +168,7 @@ fn attach_child(word: &AtomicU32) -> bool {
             }
         }
         OWN_PID.store(raw::getpid(), Ordering::Relaxed);
+        gate::reset_for_child();
         descriptions::reset_for_child();
         holds::reset_for_child();
         fds::reset_changes();

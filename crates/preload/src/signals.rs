@@ -110,6 +110,25 @@ pub fn take_over() {
     ACTIVE.store(true, Ordering::SeqCst);
 }
 
+/// Gives the program's handlers to the kernel again. Signals are blocked in this thread; what
+/// others put off is delivered by them.
+pub fn give_back() {
+    if !ACTIVE.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    while LOCK.swap(1, Ordering::Acquire) != 0 {
+        raw::sched_yield();
+    }
+    for signal in 1..SIGNALS as c_int {
+        if exchange(signal, None).is_some_and(|action| action.handler == deliver_address())
+            && let Some(wanted) = WANTED.get(signal as usize).map(Wanted::get)
+        {
+            let _ = exchange(signal, Some(&wanted));
+        }
+    }
+    LOCK.store(0, Ordering::Release);
+}
+
 fn is_handler(handler: usize) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
@@ -368,7 +387,6 @@ unsafe fn send_again(signal: c_int, info: *mut siginfo_t) {
 }
 
 /// `sigaction`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,

@@ -582,9 +582,8 @@ fn is_sole(fd: c_int) -> bool {
     granted
 }
 
-/// Opens the file behind `fd` again with the sync flags that were left out, and puts it in its
-/// place: for a descriptor whose writes we shall not see. False when that failed.
-pub fn restore_sync(fd: c_int, sync_flags: c_int) -> bool {
+/// The name of a descriptor of this process, as a path.
+fn path_of(fd: c_int) -> [u8; 25] {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = 1;
     let mut rest = fd / 10;
@@ -597,6 +596,12 @@ pub fn restore_sync(fd: c_int, sync_flags: c_int) -> bool {
         *place = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
+    path
+}
+
+/// Opens the file behind `fd` again with other flags, and puts it in its place. False when that
+/// failed.
+fn reopen(fd: c_int, change: impl FnOnce(c_int) -> c_int) -> bool {
     let (Ok(flags), Ok(close_on_exec)) =
         (raw::check(raw::fcntl(fd, libc::F_GETFL, 0)), raw::check(raw::fcntl(fd, libc::F_GETFD, 0)))
     else {
@@ -604,7 +609,18 @@ pub fn restore_sync(fd: c_int, sync_flags: c_int) -> bool {
     };
     let close_on_exec = if close_on_exec != 0 { libc::O_CLOEXEC } else { 0 };
     let cursor = raw::cursor(fd);
-    raw::reopen(&path, flags as c_int | sync_flags, cursor.ok(), fd, close_on_exec).is_ok()
+    raw::reopen(&path_of(fd), change(flags as c_int), cursor.ok(), fd, close_on_exec).is_ok()
+}
+
+/// Opens the file behind `fd` again with the sync flags that were left out, and puts it in its
+/// place: for a descriptor whose writes we shall not see. False when that failed.
+pub fn restore_sync(fd: c_int, sync_flags: c_int) -> bool {
+    reopen(fd, |flags| flags | sync_flags)
+}
+
+/// Has nobody write by `fd` any more.
+pub fn close_to_writes(fd: c_int) {
+    reopen(fd, |flags| flags & !libc::O_ACCMODE | libc::O_RDONLY);
 }
 
 /// Calls `work` for the target's file until its slot is not given back under it.

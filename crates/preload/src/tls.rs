@@ -10,21 +10,29 @@
 use core::arch::{asm, global_asm};
 use core::cell::Cell;
 
+use crate::gate;
+
 global_asm!(
     ".section .tbss,\"awT\",@nobits",
     ".balign 16",
     ".globl holdfast_thread",
     ".hidden holdfast_thread",
     ".type holdfast_thread,@object",
-    ".size holdfast_thread,560",
+    ".size holdfast_thread,576",
     "holdfast_thread:",
-    ".zero 560",
+    ".zero 576",
     ".previous",
 );
 
 /// One thread's block; all zero when the thread starts.
 #[repr(C)]
 pub struct Thread {
+    /// This thread's row of the gate ([`crate::gate`], which looks for it here first), or null.
+    pub row: Cell<*const ()>,
+    /// How often it was counted there when a child began to run in our memory.
+    pub depth_before: Cell<u32>,
+    /// 1 when such a child has given up rights: its hooks leave everything to the kernel.
+    pub quiet: Cell<u32>,
     /// Above 0 while this thread is inside a call that runs a child in our memory (vfork,
     /// posix_spawn, popen, system).
     pub spawning: Cell<u32>,
@@ -61,13 +69,15 @@ pub const QUEUED_MAX: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Info(pub [u64; 16]);
 
-const _: () = assert!(size_of::<Thread>() == 560);
+const _: () = assert!(size_of::<Thread>() == 576);
+// The gate looks for it there.
+const _: () = assert!(core::mem::offset_of!(Thread, row) == 0);
 
 /// Runs `work` with this thread's block.
 #[inline]
 pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
     let address: *const Thread;
-    // SAFETY: reads the thread pointer and the block's offset from it; the block is 560 zeroed
+    // SAFETY: reads the thread pointer and the block's offset from it; the block is 576 zeroed
     // bytes in the static TLS of this library, which the loader sets up for every thread before it
     // runs.
     unsafe {
@@ -79,17 +89,28 @@ pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
         );
     }
     // SAFETY: the block lives as long as the thread; only this thread, or a child that runs while
-    // this thread is suspended, touches it; `Thread` holds only `Cell`s of integers, for which any
-    // bytes are valid.
+    // this thread is suspended, touches it; `Thread` holds only `Cell`s of integers and an address,
+    // for which any bytes are valid.
     work(unsafe { &*address })
 }
 
 /// Says that a call which may run a child in our memory begins.
 pub extern "C" fn spawning_begins() {
-    with(|thread| thread.spawning.set(thread.spawning.get().wrapping_add(1)));
+    with(|thread| {
+        if thread.spawning.replace(thread.spawning.get().wrapping_add(1)) == 0 {
+            thread.depth_before.set(gate::depth());
+        }
+    });
 }
 
 /// Says that it is over.
 pub extern "C" fn spawning_ends() {
-    with(|thread| thread.spawning.set(thread.spawning.get().wrapping_sub(1)));
+    with(|thread| {
+        thread.spawning.set(thread.spawning.get().wrapping_sub(1));
+        if thread.spawning.get() == 0 {
+            thread.quiet.set(0);
+            // The child may have ended inside of a hook.
+            gate::restore_depth(thread.depth_before.get());
+        }
+    });
 }

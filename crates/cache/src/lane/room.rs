@@ -195,7 +195,8 @@ impl<N: Nvm> Lane<'_, N> {
     fn persist_seal(&self, segment: u32) {
         let (client, row) = (self.client, &self.client.board.segments()[segment as usize]);
         let generation = segment_generation(&client.nvm, &client.layout, segment);
-        // Not of a use that another keeper began meanwhile: ours is over, and its numbers are lower.
+        // Not of a use that another keeper began meanwhile: ours is over, and its numbers are
+        // lower.
         let generation = generation.filter(|&it| it <= self.row.generation.load(Ordering::Relaxed));
         if let (Some(generation), Some(end)) = (generation, row.end()) {
             let below = client.board.header().counter.get() + 1;

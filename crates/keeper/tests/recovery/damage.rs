@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::support::{Rig, Taken, Writer};
 use super::{RecoverOptions, none, outcomes};
-use holdfast_recovery::Report;
 use holdfast_pool::{SEGMENT_BYTES, SLOT_BYTES};
+use holdfast_recovery::Report;
 
 /// Three files, each with two records: `a` and `b` in segment 1 in turn, `c` in segment 2.
 fn three(name: &str, spoil: impl FnOnce(&mut Writer, &[u64])) -> (Rig, [PathBuf; 3]) {

@@ -13,32 +13,38 @@ use crate::patch::{IO_URING_QUEUE_INIT, IO_URING_QUEUE_INIT_MEM, IO_URING_QUEUE_
 use crate::raw::{call, give_int};
 use crate::{fds, process, target};
 
-/// Leaves every file that this process may change to the kernel, from now on.
+/// Leaves every file that this process may change to the kernel, from now on, unless that is done.
 #[cold]
-pub(super) fn leave_all_to_kernel(reason: Reason) {
-    let Some(client) = process::client().filter(|_| !process::bypasses_all()) else { return };
+pub(super) fn leave_to_kernel(reason: Reason) {
+    if !process::bypasses_all() {
+        leave_all_to_kernel(reason, Unseen::AsyncIo);
+    }
+}
+
+/// Leaves every file that this process may change to the kernel, from now on, and says why.
+#[cold]
+pub fn leave_all_to_kernel(reason: Reason, why: Unseen) {
+    let Some(client) = process::client() else { return };
     process::bypass_all();
     for (fd, _) in fds::described(0, c_int::MAX) {
         target::leave_to_kernel(fd, reason);
     }
     crate::critical::section(|| {
         // It may open files unseen, too.
-        client.note_unseen(Unseen::AsyncIo, None);
+        client.note_unseen(why, None);
         // It may read files that others write.
         client.forbid_behind();
     });
 }
 
 /// libaio's `io_setup`: returns the negative errno.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_setup(events: c_int, context: *mut c_void) -> c_int {
-    leave_all_to_kernel(Reason::AsyncIo);
+    leave_to_kernel(Reason::AsyncIo);
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe { call!(libc::SYS_io_setup, events, context) as c_int }
 }
 
 /// libaio's `io_queue_init`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_queue_init(events: c_int, context: *mut *mut c_void) -> c_int {
     if events <= 0 || context.is_null() {
         return -libc::EINVAL;
@@ -52,22 +58,21 @@ pub unsafe extern "C-unwind" fn io_queue_init(events: c_int, context: *mut *mut 
 
 /// The system call `io_setup`, with libc's convention for errors.
 pub(super) unsafe fn io_setup_call(events: usize, context: usize) -> c_int {
-    leave_all_to_kernel(Reason::AsyncIo);
+    leave_to_kernel(Reason::AsyncIo);
     // SAFETY: the program's own call; the kernel checks its addresses.
     give_int(unsafe { call!(libc::SYS_io_setup, events, context) })
 }
 
 /// The system call `io_uring_setup`, with libc's convention for errors.
 pub(super) unsafe fn io_uring_setup_call(entries: usize, parameters: usize) -> c_int {
-    leave_all_to_kernel(Reason::AsyncIo);
+    leave_to_kernel(Reason::AsyncIo);
     // SAFETY: the program's own call; the kernel checks its addresses.
     give_int(unsafe { call!(libc::SYS_io_uring_setup, entries, parameters) })
 }
 
 /// liburing's `io_uring_setup`: returns the negative errno.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-    leave_all_to_kernel(Reason::AsyncIo);
+    leave_to_kernel(Reason::AsyncIo);
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe { call!(libc::SYS_io_uring_setup, entries, parameters) as c_int }
 }
@@ -76,9 +81,8 @@ pub unsafe extern "C-unwind" fn io_uring_setup(entries: c_uint, parameters: *mut
 macro_rules! rings {
     ($($name:ident($($argument:ident: $kind:ty),*) = $original:expr;)*) => {$(
         #[doc = concat!("liburing's `", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
-            leave_all_to_kernel(Reason::AsyncIo);
+            leave_to_kernel(Reason::AsyncIo);
             let address = $original.address();
             if address == 0 {
                 return -libc::ENOSYS;

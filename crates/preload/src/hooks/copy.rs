@@ -16,7 +16,7 @@ use crate::changing::amid;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
-use crate::{behind, critical, memory, patch, process, unsynced};
+use crate::{behind, critical, gate, memory, patch, process, unsynced};
 
 /// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares
 /// blocks for it, that and the size are the journal's.
@@ -57,7 +57,6 @@ fn around_noted(fd: c_int, kernel: impl Fn() -> isize) -> isize {
 }
 
 /// `sendfile`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
@@ -70,7 +69,6 @@ pub unsafe extern "C-unwind" fn sendfile(
 }
 
 /// `copy_file_range`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn copy_file_range(
     from: c_int,
     from_offset: *mut off_t,
@@ -89,7 +87,6 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 }
 
 /// `splice`: may wait for a pipe, which no lock may do, so its target is left to the kernel.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off_t,
@@ -103,12 +100,10 @@ pub unsafe extern "C-unwind" fn splice(
     }
     behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
-    give(with_room(|| unsafe {
-        raw::cancellable(
-            libc::SYS_splice,
-            [from as usize, from_offset as usize, to as usize, to_offset as usize, bytes, flags as usize],
-        )
-    }))
+    let arguments =
+        [from as usize, from_offset as usize, to as usize, to_offset as usize, bytes, flags as usize];
+    // SAFETY: as above.
+    give(with_room(|| gate::outside(|| unsafe { raw::cancellable(libc::SYS_splice, arguments) })))
 }
 
 const FICLONE: c_ulong = 0x4004_9409;
@@ -184,7 +179,6 @@ fn prepare_to_fix(fd: c_int) {
 }
 
 /// `ioctl`. What is not known to be harmless leaves the file to the kernel.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     let kernel = || unsafe { call!(libc::SYS_ioctl, fd, request, argument) };
@@ -310,7 +304,6 @@ unsafe fn give_away(message: *const msghdr) {
 }
 
 /// `sendmsg`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if process::client().is_some() {
         // SAFETY: the program's own message.
@@ -325,11 +318,10 @@ pub unsafe extern "C-unwind" fn sendmsg(socket: c_int, message: *const msghdr, f
     }
     let arguments = [socket as usize, message as usize, flags as usize, 0, 0, 0];
     // SAFETY: the program's own call.
-    give(unsafe { raw::cancellable(libc::SYS_sendmsg, arguments) })
+    give(gate::outside(|| unsafe { raw::cancellable(libc::SYS_sendmsg, arguments) }))
 }
 
 /// `sendmmsg`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmmsg(
     socket: c_int,
     messages: *mut libc::mmsghdr,
@@ -356,5 +348,5 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     }
     let arguments = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
     // SAFETY: the program's own call.
-    give(unsafe { raw::cancellable(libc::SYS_sendmmsg, arguments) }) as c_int
+    give(gate::outside(|| unsafe { raw::cancellable(libc::SYS_sendmmsg, arguments) })) as c_int
 }

@@ -14,7 +14,7 @@ use super::spawn::{execve, hand_over};
 use super::streams::original;
 use crate::inherit::Environment;
 use crate::raw::{self, give_int};
-use crate::{memory, patch, process, streams, target, unseen};
+use crate::{memory, parting, patch, process, streams, target, unseen};
 
 pub(super) type Arguments = *const *const c_char;
 
@@ -29,31 +29,35 @@ fn own_environment() -> Arguments {
 }
 
 /// `execv`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Arguments) -> c_int {
     // SAFETY: the program's own call.
     unsafe { execve(path, arguments, own_environment()) }
 }
 
 /// `execvp`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Arguments) -> c_int {
     // SAFETY: the program's own call.
     unsafe { execvpe(file, arguments, own_environment()) }
 }
 
 /// `execvpe`: glibc tries a shell where a file is no program, musl does not.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvpe(
     file: *const c_char,
     arguments: Arguments,
     environment: Arguments,
 ) -> c_int {
     if !patch::is_musl() {
-        return original!(
-            EXECVPE(file => *const c_char, arguments => Arguments, environment => Arguments) -> c_int,
-            else give_int(-(libc::ENOSYS as isize))
-        );
+        let original = |environment: Arguments| {
+            original!(
+                EXECVPE(file => *const c_char, arguments => Arguments, environment => Arguments) -> c_int,
+                else give_int(-(libc::ENOSYS as isize))
+            )
+        };
+        if parting::strips() {
+            // SAFETY: the program's own call.
+            return unsafe { parting::without_library(environment, original) };
+        }
+        return original(environment);
     }
     let (mut refused, mut last) = (false, libc::ENOENT);
     // SAFETY: the program's strings.
@@ -126,7 +130,6 @@ unsafe fn search(
 macro_rules! listed {
     ($($name:ident = $run:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, first: *const c_char) -> c_int {
             naked_asm!(
@@ -263,7 +266,7 @@ unsafe fn follow(actions: *const c_void) {
             }
             OPEN | CLOSE | CHDIR | FCHDIR => {}
             // A musl that we do not know.
-            _ => aio::leave_all_to_kernel(Reason::Uncovered),
+            _ => aio::leave_to_kernel(Reason::Uncovered),
         }
         action = next;
     }

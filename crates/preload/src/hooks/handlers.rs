@@ -26,7 +26,6 @@ unsafe fn install(signal: c_int, handler: Handler, flags: c_int) -> Handler {
 }
 
 /// `signal`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: Handler) -> Handler {
     if patch::is_musl() {
         // SAFETY: the program's own call.
@@ -36,14 +35,12 @@ pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: Handler) -> Handl
 }
 
 /// `bsd_signal`, another name for `signal`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn bsd_signal(signal: c_int, handler: Handler) -> Handler {
     // SAFETY: the program's own call.
     unsafe { self::signal(signal, handler) }
 }
 
 /// `__sysv_signal`, which with musl is `signal`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: Handler) -> Handler {
     if patch::is_musl() {
         // SAFETY: the program's own call.
@@ -53,7 +50,6 @@ pub unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: Handler) -
 }
 
 /// `sigset`: a handler, or `SIG_HOLD` for blocking the signal.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sigset(signal: c_int, handler: Handler) -> Handler {
     if !patch::is_musl() {
         return original!(SIGSET(signal => c_int, handler => Handler) -> Handler, else libc::SIG_ERR);
@@ -79,7 +75,6 @@ pub unsafe extern "C-unwind" fn sigset(signal: c_int, handler: Handler) -> Handl
 }
 
 /// `sigignore`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sigignore(signal: c_int) -> c_int {
     if !patch::is_musl() {
         return original!(SIGIGNORE(signal => c_int) -> c_int, else -1);
@@ -89,7 +84,6 @@ pub unsafe extern "C-unwind" fn sigignore(signal: c_int) -> c_int {
 }
 
 /// `siginterrupt`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
     if !patch::is_musl() {
         return original!(SIGINTERRUPT(signal => c_int, interrupts => c_int) -> c_int, else -1);
@@ -110,7 +104,6 @@ pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -
 
 /// `pthread_setcanceltype`: a thread that may be cancelled anywhere is not, while it holds what is
 /// others' too.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
     if matches!(kind, raw::CANCEL_DEFERRED | raw::CANCEL_ASYNCHRONOUS) {
         // Before: one that comes at once must not find the note missing.

@@ -24,7 +24,6 @@ pub fn learn(client: &Client) {
 }
 
 /// `prlimit`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn prlimit(pid: pid_t, resource: c_int, new: Limit, old: Room) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     let result = unsafe { call!(libc::SYS_prlimit64, pid, resource, new, old) };
@@ -38,7 +37,6 @@ pub unsafe extern "C-unwind" fn prlimit(pid: pid_t, resource: c_int, new: Limit,
 }
 
 /// `setrlimit`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn setrlimit(resource: c_int, new: Limit) -> c_int {
     // SAFETY: the program's own call.
     unsafe { prlimit(0, resource, new, core::ptr::null_mut()) }

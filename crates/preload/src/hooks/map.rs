@@ -65,7 +65,6 @@ fn overlapping(start: usize, bytes: usize) -> impl Iterator<Item = FileRef> {
 }
 
 /// `mmap`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mmap(
     address: *mut c_void,
     bytes: size_t,
@@ -147,7 +146,6 @@ fn protecting(address: *mut c_void, bytes: size_t, protection: c_int) {
 }
 
 /// `mprotect`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
     protecting(address, bytes, protection);
     // SAFETY: the program's own call.
@@ -155,7 +153,6 @@ pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, pr
 }
 
 /// `pkey_mprotect`. libc takes the key -1 for `mprotect`, and so does the kernel.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pkey_mprotect(
     address: *mut c_void,
     bytes: size_t,
@@ -168,7 +165,6 @@ pub unsafe extern "C-unwind" fn pkey_mprotect(
 }
 
 /// `mremap`: a remembered range may move.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mremap(
     address: *mut c_void,
     bytes: size_t,

@@ -104,7 +104,6 @@ fn by_libc(result: c_int) -> isize {
 }
 
 /// `fchmod`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
     if wants_bytes_shown(mode) {
         behind::show(fd);
@@ -119,7 +118,6 @@ pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: c_uint) -> c_int {
 }
 
 /// `fchown`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchown(fd: c_int, owner: c_uint, group: c_uint) -> c_int {
     // SAFETY: touches no memory.
     change_owner(fd, || match unsafe { call!(libc::SYS_fchown, fd, owner, group) } {
@@ -165,7 +163,6 @@ pub unsafe fn note_at(number: i64, [a, b, c, d, e, f]: [usize; 6], flags: c_int)
 macro_rules! noted {
     ($(fd $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
             let once = || note_fd(fd, unsafe { call!($number, fd, $($argument),*) });
@@ -174,7 +171,6 @@ macro_rules! noted {
     )*};
     ($(path($flags:expr) $name:ident($($argument:ident: $kind:ty),*) = $number:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(path: Name, $($argument: $kind),*) -> c_int {
             // SAFETY: the program's own call; the kernel checks its addresses.
             amid(Change::Any, || unsafe {
@@ -213,7 +209,6 @@ fn is_lost_by_writes(name: Name) -> bool {
 macro_rules! attributes {
     ($($name:ident($subject:ident: $kind:ty) = $number:expr, $note:expr, $show:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             $subject: $kind,
             name: Name,
@@ -242,7 +237,6 @@ attributes! {
 }
 
 /// `fsetxattr`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fsetxattr(
     fd: c_int,
     name: Name,
@@ -260,21 +254,18 @@ pub unsafe extern "C-unwind" fn fsetxattr(
 }
 
 /// `chmod`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn chmod(path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's own call.
     unsafe { fchmodat(HERE, path, mode, 0) }
 }
 
 /// `lchmod`, which libc makes of its own `fchmodat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lchmod(path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's own call.
     unsafe { fchmodat(HERE, path, mode, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// `fchmodat`: libc does without the kernel's help what older kernels cannot.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchmodat(dirfd: c_int, path: Name, mode: c_uint, flags: c_int) -> c_int {
     if wants_bytes_shown(mode) {
         // SAFETY: the program's path.
@@ -314,7 +305,6 @@ pub(super) unsafe fn fchmodat2(dirfd: c_int, path: Name, mode: c_uint, flags: c_
 }
 
 /// `fchownat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fchownat(
     dirfd: c_int,
     path: Name,
@@ -346,7 +336,6 @@ pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec,
 }
 
 /// `utimensat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn utimensat(
     dirfd: c_int,
     path: Name,
@@ -362,7 +351,6 @@ pub unsafe extern "C-unwind" fn utimensat(
 }
 
 /// `futimens`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn futimens(fd: c_int, times: *const timespec) -> c_int {
     if fd < 0 {
         return give_int(-(libc::EBADF as isize));
@@ -393,7 +381,6 @@ fn address(times: &Option<[timespec; 2]>) -> *const timespec {
 }
 
 /// `futimes`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn futimes(fd: c_int, times: *const timeval) -> c_int {
     // SAFETY: the program passes two times or null.
     let times = unsafe { in_nanoseconds(times) };
@@ -402,7 +389,6 @@ pub unsafe extern "C-unwind" fn futimes(fd: c_int, times: *const timeval) -> c_i
 }
 
 /// `lutimes`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lutimes(path: Name, times: *const timeval) -> c_int {
     // SAFETY: the program passes two times or null.
     let times = unsafe { in_nanoseconds(times) };
@@ -411,7 +397,6 @@ pub unsafe extern "C-unwind" fn lutimes(path: Name, times: *const timeval) -> c_
 }
 
 /// `futimesat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn futimesat(dirfd: c_int, path: Name, times: *const timeval) -> c_int {
     // SAFETY: the program passes two times or null.
     let times = unsafe { in_nanoseconds(times) };

@@ -1,11 +1,13 @@
 //! The functions that stand in front of libc's, and the table of libc entries that lead to them.
 //!
-//! Each hook is exported under its own name and every other name libc has for it.
-#![allow(unsafe_code)] // C entry points.
+//! Hooks are exported by [`exports`].
+#![allow(unsafe_code)] // The table is shared.
 
 mod aio;
+mod checked;
 mod copy;
 mod exec;
+pub mod exports;
 mod handlers;
 pub mod limits;
 mod map;
@@ -15,6 +17,7 @@ mod numbers;
 mod onlookers;
 mod open;
 mod read;
+mod rights;
 mod room;
 mod spawn;
 mod stat;
@@ -25,12 +28,9 @@ mod transfer;
 mod truncate;
 mod write;
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::CStr;
 
-use libc::{iovec, off_t, size_t, ssize_t};
-
-use crate::signals;
-
+pub use aio::leave_all_to_kernel;
 pub use write::holdfast_seen_writes;
 
 /// A libc function whose entry leads to a hook.
@@ -50,114 +50,31 @@ impl Entry {
     }
 }
 
-/// Exports a hook under libc's other names for it.
-macro_rules! aliases {
-    ($($module:ident::$hook:ident($($argument:ident: $kind:ty),*) -> $result:ty = $($alias:ident),+;)*) => {$(
-        aliases!(@one $module::$hook ($($argument: $kind),*) -> $result; $($alias),+);
-    )*};
-    (@one $module:ident::$hook:ident $arguments:tt -> $result:ty; $($alias:ident),+) => {$(
-        aliases!(@export $module::$hook $arguments -> $result; $alias);
-    )+};
-    (@export $module:ident::$hook:ident ($($argument:ident: $kind:ty),*) -> $result:ty; $alias:ident) => {
-        #[doc = concat!("`", stringify!($alias), "`, which is `", stringify!($hook), "`.")]
-        #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $alias($($argument: $kind),*) -> $result {
-            // SAFETY: the program's own call.
-            unsafe { $module::$hook($($argument),*) }
-        }
+/// Where a patched entry leads: through the gate, or to a hook that goes there by itself.
+macro_rules! way {
+    (spawn execve) => {
+        spawn::execve
     };
-}
-
-type Name = *const c_char;
-
-aliases! {
-    open::open(path: Name, flags: c_int, mode: c_uint) -> c_int = open64, __open, __open64, __libc_open64;
-    open::__open_nocancel(path: Name, flags: c_int, mode: c_uint) -> c_int = __open64_nocancel;
-    open::openat(dirfd: c_int, path: Name, flags: c_int, mode: c_uint) -> c_int = openat64;
-    open::creat(path: Name, mode: c_uint) -> c_int = creat64;
-    numbers::close(fd: c_int) -> c_int = __close;
-    numbers::dup2(old: c_int, new: c_int) -> c_int = __dup2;
-    numbers::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int = fcntl64, __fcntl, __libc_fcntl64;
-    read::read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t = __read;
-    read::pread(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t =
-        pread64, __pread64, __libc_pread;
-    read::preadv(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t = preadv64;
-    read::preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =
-        preadv64v2;
-    stat::fstat(fd: c_int, stat: *mut libc::stat) -> c_int = fstat64;
-    stat::stat(path: Name, stat: *mut libc::stat) -> c_int = stat64;
-    stat::lstat(path: Name, stat: *mut libc::stat) -> c_int = lstat64;
-    stat::fstatat(dirfd: c_int, path: Name, stat: *mut libc::stat, flags: c_int) -> c_int = fstatat64;
-    stat::__fxstat(version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int = __fxstat64;
-    stat::__xstat(version: c_int, path: Name, stat: *mut libc::stat) -> c_int = __xstat64;
-    stat::__lxstat(version: c_int, path: Name, stat: *mut libc::stat) -> c_int = __lxstat64;
-    stat::__fxstatat(version: c_int, dirfd: c_int, path: Name, stat: *mut libc::stat, flags: c_int) -> c_int =
-        __fxstatat64;
-    limits::setrlimit(resource: c_int, new: *const libc::rlimit64) -> c_int = setrlimit64;
-    limits::prlimit(pid: libc::pid_t, resource: c_int, new: *const libc::rlimit64, old: *mut libc::rlimit64)
-        -> c_int = prlimit64;
-    write::write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t = __write;
-    write::pwrite(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t =
-        pwrite64, __pwrite64, __libc_pwrite;
-    write::pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t = pwritev64;
-    write::pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =
-        pwritev64v2;
-    write::lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t = lseek64, __lseek;
-    truncate::ftruncate(fd: c_int, size: off_t) -> c_int = ftruncate64;
-    truncate::truncate(path: Name, size: off_t) -> c_int = truncate64;
-    truncate::fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int = fallocate64;
-    truncate::posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int = posix_fallocate64;
-    copy::sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t = sendfile64;
-    copy::sendmmsg(socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int =
-        __sendmmsg;
-    streams::fopen(path: Name, mode: Name) -> *mut c_void = fopen64;
-    streams::freopen(path: Name, mode: Name, stream: *mut c_void) -> *mut c_void = freopen64;
-    streams::tmpfile() -> *mut c_void = tmpfile64;
-    streams::mkstemp(template: *mut c_char) -> c_int = mkstemp64;
-    streams::mkostemp(template: *mut c_char, flags: c_int) -> c_int = mkostemp64;
-    streams::mkstemps(template: *mut c_char, suffix: c_int) -> c_int = mkstemps64;
-    streams::mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int = mkostemps64;
-    streams::aio_write(control: *mut c_void) -> c_int = aio_write64;
-    streams::lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int =
-        lio_listio64;
-    map::mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
-        -> *mut c_void = mmap64;
-    signals::sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = __sigaction;
-    spawn::popen(command: Name, mode: Name) -> *mut c_void = _IO_popen;
-    spawn::fork() -> libc::pid_t = __fork, __libc_fork;
-    spawn::clone(function: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void,
-        parent_tid: *mut c_void, thread_area: *mut c_void, child_tid: *mut c_void) -> c_int = __clone;
-}
-
-/// `__vfork`, which is `vfork`: a jump, as its child must find the stack as it was.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn __vfork() -> libc::pid_t {
-    core::arch::naked_asm!("jmp {vfork}", vfork = sym spawn::vfork)
-}
-
-/// Exports the checked forms of `open`, which take no mode.
-macro_rules! without_mode {
-    ($($alias:ident($($dirfd:ident)?) = $hook:ident;)*) => {$(
-        #[doc = concat!("`", stringify!($alias), "`: `", stringify!($hook), "` without a mode.")]
-        #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $alias($($dirfd: c_int,)? path: Name, flags: c_int) -> c_int {
-            // SAFETY: the program's own call.
-            unsafe { open::$hook($($dirfd,)? path, flags, 0) }
-        }
-    )*};
-}
-
-without_mode! {
-    __open_2() = open;
-    __open64_2() = open;
-    __openat_2(dirfd) = openat;
-    __openat64_2(dirfd) = openat;
+    (spawn execveat) => {
+        spawn::execveat
+    };
+    (spawn fexecve) => {
+        spawn::fexecve
+    };
+    (spawn unshare) => {
+        spawn::unshare
+    };
+    (syscall syscall) => {
+        syscall::syscall
+    };
+    ($module:ident $hook:ident) => {
+        exports::ways::$hook
+    };
 }
 
 macro_rules! entries {
     ($($module:ident::$hook:ident: $($name:literal)+;)*) => {
-        &[$($(Entry { name: $name, hook: $module::$hook as *const () },)+)*]
+        &[$($(Entry { name: $name, hook: way!($module $hook) as *const () },)+)*]
     };
 }
 

@@ -86,21 +86,18 @@ unsafe fn unlink_once(
 }
 
 /// `unlink`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unlink(path: Name) -> c_int {
     // SAFETY: the program's path.
     give_int(unsafe { unlink_at(HERE, path, 0) })
 }
 
 /// `unlinkat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unlinkat(dirfd: c_int, path: Name, flags: c_int) -> c_int {
     // SAFETY: the program's path.
     give_int(unsafe { unlink_at(dirfd, path, flags) })
 }
 
 /// `remove`: a file or an empty directory.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn remove(path: Name) -> c_int {
     // SAFETY: the program's path.
     let mut result = unsafe { unlink_at(HERE, path, 0) };
@@ -112,7 +109,6 @@ pub unsafe extern "C-unwind" fn remove(path: Name) -> c_int {
 }
 
 /// `rmdir`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rmdir(path: Name) -> c_int {
     // SAFETY: the program's path.
     give_int(unsafe { unlink_at(HERE, path, libc::AT_REMOVEDIR) })
@@ -174,35 +170,30 @@ unsafe fn make(dirfd: c_int, path: Name, kernel: impl Fn() -> isize) -> c_int {
 }
 
 /// `mkdirat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkdirat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's path; the kernel checks it.
     unsafe { make(dirfd, path, || call!(libc::SYS_mkdirat, dirfd, path, mode)) }
 }
 
 /// `mkdir`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkdir(path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
     unsafe { mkdirat(HERE, path, mode) }
 }
 
 /// `symlinkat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn symlinkat(target: Name, dirfd: c_int, path: Name) -> c_int {
     // SAFETY: the program's paths; the kernel checks them.
     unsafe { make(dirfd, path, || call!(libc::SYS_symlinkat, target, dirfd, path)) }
 }
 
 /// `symlink`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn symlink(target: Name, path: Name) -> c_int {
     // SAFETY: the program's paths.
     unsafe { symlinkat(target, HERE, path) }
 }
 
 /// `mknodat`: a new file made so is known only when it is opened.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mknodat(
     dirfd: c_int,
     path: Name,
@@ -214,14 +205,12 @@ pub unsafe extern "C-unwind" fn mknodat(
 }
 
 /// `mknod`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mknod(path: Name, mode: c_uint, device: libc::dev_t) -> c_int {
     // SAFETY: the program's path.
     unsafe { mknodat(HERE, path, mode, device) }
 }
 
 /// `__xmknodat`: `mknodat` of programs built against older libcs.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __xmknodat(
     version: c_int,
     dirfd: c_int,
@@ -237,7 +226,6 @@ pub unsafe extern "C-unwind" fn __xmknodat(
 }
 
 /// `__xmknod`, as `__xmknodat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __xmknod(
     version: c_int,
     path: Name,
@@ -249,14 +237,12 @@ pub unsafe extern "C-unwind" fn __xmknod(
 }
 
 /// `mkfifoat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkfifoat(dirfd: c_int, path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
     unsafe { mknodat(dirfd, path, mode | libc::S_IFIFO, 0) }
 }
 
 /// `mkfifo`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkfifo(path: Name, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
     unsafe { mkfifoat(HERE, path, mode) }
@@ -362,21 +348,18 @@ unsafe fn rename_by(
 }
 
 /// `rename`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rename(old: Name, new: Name) -> c_int {
     // SAFETY: the program's paths.
     give_int(unsafe { rename_at(HERE, old, HERE, new, 0) })
 }
 
 /// `renameat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn renameat(old_dirfd: c_int, old: Name, new_dirfd: c_int, new: Name) -> c_int {
     // SAFETY: the program's paths.
     give_int(unsafe { rename_at(old_dirfd, old, new_dirfd, new, 0) })
 }
 
 /// `renameat2`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn renameat2(
     old_dirfd: c_int,
     old: Name,
@@ -438,14 +421,12 @@ unsafe fn link_by(
 }
 
 /// `link`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn link(old: Name, new: Name) -> c_int {
     // SAFETY: the program's paths.
     give_int(unsafe { link_at(HERE, old, HERE, new, 0) })
 }
 
 /// `linkat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn linkat(
     old_dirfd: c_int,
     old: Name,

@@ -11,7 +11,7 @@ use crate::descriptions::{DSYNC, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
-use crate::{behind, critical, locks, process, streams, target};
+use crate::{behind, critical, gate, locks, process, streams, target};
 
 const F_SETLEASE: c_int = 1024;
 /// How often, and how long apart, a lease is asked for again of a file that the keeper lets go of.
@@ -28,7 +28,6 @@ fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
 }
 
 /// `close`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     raw::cancellation_point();
     give_int(closing(fd, || if super::streams::uses_aio() { close_after_aio(fd) } else { raw::close(fd) }))
@@ -50,14 +49,12 @@ fn close_after_aio(fd: c_int) -> isize {
 }
 
 /// `posix_close`, which musl alone has.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_close(fd: c_int, _flags: c_int) -> c_int {
     // SAFETY: the program's own call.
     unsafe { close(fd) }
 }
 
 /// `close` as stdio uses it: not a cancellation point.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __close_nocancel(fd: c_int) -> c_int {
     give_int(closing(fd, || raw::close(fd)))
 }
@@ -84,7 +81,6 @@ fn closing_range(first: c_uint, last: c_uint, kernel: impl Fn(c_uint, c_uint) ->
 }
 
 /// `close_range`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_UNSHARE: c_int = 2;
     // SAFETY: closing touches no memory.
@@ -97,7 +93,6 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 }
 
 /// `closefrom`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     // SAFETY: closing touches no memory. The kernels we run on (5.9 and later) know the call.
@@ -110,7 +105,6 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
 }
 
 /// `dup`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: touches no memory.
     give_int(copying(old, None, || unsafe { call!(libc::SYS_dup, old) }))
@@ -148,14 +142,12 @@ unsafe fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> isize {
 }
 
 /// `dup2`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: touches no memory.
     give_int(unsafe { dup_to(old, new, None) })
 }
 
 /// `dup3`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: touches no memory.
     give_int(unsafe {
@@ -197,7 +189,6 @@ fn looks_at_lease(command: c_int, argument: usize) -> bool {
 }
 
 /// `fcntl`: duplicates, and flags that the kernel does not know of.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     let mut was_let_go = false;
@@ -225,7 +216,8 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     // SAFETY: the kernel checks the argument if it is an address.
     let mut result = locks::taking(command, || unsafe {
         if waits {
-            raw::cancellable(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0])
+            let arguments = [fd as usize, command as usize, argument, 0, 0, 0];
+            gate::outside(|| raw::cancellable(libc::SYS_fcntl, arguments))
         } else {
             call!(libc::SYS_fcntl, fd, command, argument)
         }

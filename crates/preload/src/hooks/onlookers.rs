@@ -12,7 +12,7 @@ use holdfast_cache::Reason;
 
 use crate::patch::{DLMOPEN, DLOPEN, Original};
 use crate::raw::{self, call, give_int};
-use crate::{behind, critical, process, target};
+use crate::{behind, critical, gate, process, target};
 
 type Name = *const c_char;
 
@@ -29,7 +29,6 @@ unsafe fn leave_to_kernel(path: Name) {
 }
 
 /// `acct`: the kernel appends to the file whenever a process ends.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn acct(path: Name) -> c_int {
     // SAFETY: the program's own call; the kernel checks the address.
     unsafe {
@@ -39,7 +38,6 @@ pub unsafe extern "C-unwind" fn acct(path: Name) -> c_int {
 }
 
 /// `swapon`: the kernel uses the file's blocks.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn swapon(path: Name, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks the address.
     unsafe {
@@ -64,7 +62,6 @@ pub fn watching(find: impl FnOnce() -> Result<raw::Stat, holdfast_cache::Errno>)
 }
 
 /// `inotify_add_watch`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn inotify_add_watch(fd: c_int, path: Name, mask: u32) -> c_int {
     if mask & (libc::IN_MODIFY | libc::IN_ACCESS) != 0 {
         let flags = if mask & libc::IN_DONT_FOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
@@ -76,7 +73,6 @@ pub unsafe extern "C-unwind" fn inotify_add_watch(fd: c_int, path: Name, mask: u
 }
 
 /// `fanotify_mark`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fanotify_mark(
     fd: c_int,
     flags: c_uint,
@@ -105,7 +101,7 @@ pub unsafe extern "C-unwind" fn fanotify_mark(
 unsafe extern "C" fn loading(path: Name, original: &Original) -> usize {
     if !path.is_null() {
         // SAFETY: the program's path.
-        unsafe { behind::show_path(HERE, path, 0) };
+        gate::within(|| unsafe { behind::show_path(HERE, path, 0) });
     }
     original.address()
 }
@@ -121,7 +117,6 @@ unsafe extern "C" fn before_dlmopen(path: Name) -> usize {
 }
 
 /// `dlopen`: ends in a jump, as libc's function searches where its caller was linked to search.
-#[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn dlopen(path: Name, mode: c_int) -> *mut c_void {
     naked_asm!(
@@ -142,7 +137,6 @@ pub unsafe extern "C-unwind" fn dlopen(path: Name, mode: c_int) -> *mut c_void {
 }
 
 /// `dlmopen`, as `dlopen`.
-#[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn dlmopen(namespace: usize, path: Name, mode: c_int) -> *mut c_void {
     naked_asm!(

@@ -305,28 +305,24 @@ unsafe fn open_without_client(dirfd: c_int, path: Name, flags: c_int, mode: c_ui
 
 /// `openat`. The mode is only looked at when the flags ask for it, as the caller may not have
 /// passed one.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn openat(dirfd: c_int, path: Name, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
     give_int(unsafe { open_file(dirfd, path, flags, mode, true) })
 }
 
 /// `open`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn open(path: Name, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
     give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, true) })
 }
 
 /// `open` as stdio uses it: not a cancellation point.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __open_nocancel(path: Name, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the program's path.
     give_int(unsafe { open_file(libc::AT_FDCWD, path, flags, mode, false) })
 }
 
 /// `creat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn creat(path: Name, mode: c_uint) -> c_int {
     let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
     // SAFETY: the program's path.
@@ -411,7 +407,6 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
 }
 
 /// `open_by_handle_at`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn open_by_handle_at(
     mount: c_int,
     handle: *const c_void,

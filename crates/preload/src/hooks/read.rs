@@ -66,7 +66,7 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
         let (client, file) = match behind::reader(call.fd) {
             Reader::Of(client, file) => (client, file),
             Reader::Kernels(seen) => {
-                let read = call.kernel();
+                let read = call.waiting();
                 if spot == Spot::Cursor || seen.is_none_or(behind::none_entered) {
                     return read;
                 }
@@ -212,7 +212,7 @@ unsafe fn read_parts(
     let call = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
     let seen = behind::none_behind();
     if !behind::may_hide() {
-        let read = call.kernel();
+        let read = call.waiting();
         if offset.is_none() || seen.is_none_or(behind::none_entered) {
             return give(read);
         }
@@ -236,21 +236,18 @@ unsafe fn read_parts(
 }
 
 /// `read`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { read_bytes(libc::SYS_read, fd, buffer, bytes, None, true) }
 }
 
 /// `read` as parts of libc use it: not a cancellation point.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __read_nocancel(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { read_bytes(libc::SYS_read, fd, buffer, bytes, None, false) }
 }
 
 /// `pread`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pread(
     fd: c_int,
     buffer: *mut c_void,
@@ -262,7 +259,6 @@ pub unsafe extern "C-unwind" fn pread(
 }
 
 /// `pread` as parts of libc use it: not a cancellation point.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __pread64_nocancel(
     fd: c_int,
     buffer: *mut c_void,
@@ -274,14 +270,12 @@ pub unsafe extern "C-unwind" fn __pread64_nocancel(
 }
 
 /// `readv`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's buffers.
     unsafe { read_parts(libc::SYS_readv, fd, parts, count, None, 0) }
 }
 
 /// `preadv`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn preadv(
     fd: c_int,
     parts: *const iovec,
@@ -293,7 +287,6 @@ pub unsafe extern "C-unwind" fn preadv(
 }
 
 /// `preadv2`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn preadv2(
     fd: c_int,
     parts: *const iovec,
@@ -306,7 +299,6 @@ pub unsafe extern "C-unwind" fn preadv2(
 }
 
 /// `__read_chk`: libc's own ends the process when the buffer is too small, and so does this.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buffer: *mut c_void,
@@ -319,7 +311,6 @@ pub unsafe extern "C-unwind" fn __read_chk(
 }
 
 /// `__pread_chk`, as `__read_chk`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __pread_chk(
     fd: c_int,
     buffer: *mut c_void,
@@ -333,7 +324,6 @@ pub unsafe extern "C-unwind" fn __pread_chk(
 }
 
 /// `__pread64_chk`, as `__read_chk`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __pread64_chk(
     fd: c_int,
     buffer: *mut c_void,

@@ -8,16 +8,16 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Reason, Unseen};
 use libc::pid_t;
 
 use super::exec::{Arguments, Program, before_spawn};
-use super::streams;
+use super::streams::{self, original};
 use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
-use crate::{descriptions, fds, process, target, tls, unseen};
+use crate::{descriptions, fds, gate, parting, process, target, tls, unseen};
 
 /// Runs a call that forks. `is_child` tells its result in the child.
 fn forking<R: Copy>(fork: impl FnOnce() -> R, is_child: impl Fn(R) -> bool, failed: impl Fn(R) -> bool) -> R {
@@ -61,19 +61,17 @@ fn fork_through(original: &Original) -> pid_t {
 }
 
 /// `fork`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fork() -> pid_t {
     fork_through(&patch::FORK)
 }
 
+#[allow(non_snake_case)] // libc's name.
 /// `_Fork`: without handlers, usable in signal handlers.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
     fork_through(&patch::FORK_SAFE)
 }
 
 /// `daemon`: returns in the child only, unless it fails.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     let address = patch::DAEMON.address();
     if address == 0 {
@@ -95,7 +93,6 @@ pub unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_in
 }
 
 /// `forkpty`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn forkpty(
     terminal: *mut c_int,
     name: *mut c_char,
@@ -119,7 +116,6 @@ pub unsafe extern "C-unwind" fn forkpty(
 
 /// `vfork`: the child runs in our memory, on our stack, until it becomes another program. The
 /// return address is kept in a register, as the child overwrites its place.
-#[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn vfork() -> pid_t {
     naked_asm!(
@@ -159,7 +155,7 @@ extern "C" fn vfork_failed(result: isize) -> c_int {
 /// Runs a call that makes a child in our memory.
 fn spawning<R>(spawn: impl FnOnce() -> R) -> R {
     tls::spawning_begins();
-    let result = spawn();
+    let result = gate::outside(spawn);
     tls::spawning_ends();
     result
 }
@@ -170,7 +166,7 @@ macro_rules! spawns {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:expr, else $missing:expr
         $(, before($told:ident) $before:stmt)? $(, after $after:expr)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: its child runs in our memory.")]
-        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)] // libc's name.
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
             let address = $original.address();
             if address == 0 {
@@ -198,11 +194,11 @@ fn before_shell(told: &mut Environment) {
 }
 
 spawns! {
-    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+    spawn_at(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWN, else libc::ENOSYS,
         // SAFETY: the program's own call.
         before(told) let environment = unsafe { before_spawn(Program::At(path), actions, environment, &mut told) };
-    posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+    spawn_found(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Arguments, environment: Arguments) -> c_int = patch::POSIX_SPAWNP, else libc::ENOSYS,
         // SAFETY: the program's own call.
         before(told) let environment = unsafe { before_spawn(Program::Found(path), actions, environment, &mut told) };
@@ -215,12 +211,49 @@ spawns! {
         patch::WORDEXP, else 1, before(told) before_shell(&mut told);
 }
 
+/// Defines the hooks of those that get an environment: what they start may have to go without the
+/// library when it is out of this process itself.
+macro_rules! posix_spawns {
+    ($($name:ident = $hook:ident, $original:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        pub unsafe extern "C-unwind" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: Arguments,
+            environment: Arguments,
+        ) -> c_int {
+            let original = |environment: Arguments| {
+                original!(
+                    $original(
+                        pid => *mut pid_t, path => *const c_char, actions => *const c_void,
+                        attributes => *const c_void, arguments => Arguments, environment => Arguments
+                    ) -> c_int,
+                    else libc::ENOSYS
+                )
+            };
+            if parting::strips() {
+                // SAFETY: the program's own call.
+                return unsafe { parting::without_library(environment, original) };
+            }
+            // SAFETY: as above.
+            gate::within(|| unsafe { $hook(pid, path, actions, attributes, arguments, environment) })
+                .unwrap_or_else(|| original(environment))
+        }
+    )*};
+}
+
+posix_spawns! {
+    posix_spawn = spawn_at, POSIX_SPAWN;
+    posix_spawnp = spawn_found, POSIX_SPAWNP;
+}
+
 fn piped(stream: *mut c_void) -> *mut c_void {
     if crate::streams::active() && process::client().is_some() { streams::made(stream) } else { stream }
 }
 
 /// `clone`. Has up to seven arguments; those that were not passed are passed on unread.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn clone(
     function: *const c_void,
     stack: *mut c_void,
@@ -248,12 +281,14 @@ pub unsafe extern "C-unwind" fn clone(
     let call =
         // SAFETY: the program's own call.
         || unsafe { original(function, stack, flags, argument, parent_tid, thread_area, child_tid) };
+    // The child begins elsewhere, and never leaves by the gate.
+    let call = || gate::outside(call);
     if flags & libc::CLONE_THREAD != 0 {
         return call();
     }
     if flags & libc::CLONE_FILES != 0 {
         // What the child opens and closes changes our numbers, unseen.
-        super::aio::leave_all_to_kernel(Reason::Uncovered);
+        super::aio::leave_to_kernel(Reason::Uncovered);
     }
     if flags & libc::CLONE_VM == 0 {
         return forking(call, |_| false, |pid| pid < 0);
@@ -261,7 +296,7 @@ pub unsafe extern "C-unwind" fn clone(
     if flags & libc::CLONE_VFORK == 0 || flags & libc::CLONE_SETTLS != 0 {
         // Two processes in one memory at once, or a child without our mark: nothing here is made
         // for that.
-        super::aio::leave_all_to_kernel(Reason::Uncovered);
+        super::aio::leave_to_kernel(Reason::Uncovered);
     }
     spawning(call)
 }
@@ -270,14 +305,16 @@ pub unsafe extern "C-unwind" fn clone(
 /// elsewhere.
 #[cold]
 pub(super) fn unsharing() {
-    super::aio::leave_all_to_kernel(Reason::Uncovered);
+    super::aio::leave_to_kernel(Reason::Uncovered);
 }
 
 /// `unshare`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_NEWUSER != 0 {
+        parting::part(Unseen::Namespace);
+    }
     if flags & libc::CLONE_FILES != 0 {
-        unsharing();
+        gate::within(unsharing);
     }
     // SAFETY: touches no memory.
     give_int(unsafe { call!(libc::SYS_unshare, flags) })
@@ -316,24 +353,44 @@ pub(super) unsafe fn hand_over(environment: Arguments, told: &mut Environment) -
     unsafe { told.extend(environment) }.unwrap_or(environment)
 }
 
+/// Runs the call by which another program takes over, by an `execveat` with these arguments: `exec`
+/// is given the environment that it shall have.
+///
+/// # Safety
+/// The program's own arguments.
+unsafe fn taking_over(
+    (dirfd, path, flags): (c_int, *const c_char, c_int),
+    environment: Arguments,
+    exec: impl FnOnce(Arguments) -> isize,
+) -> c_int {
+    if parting::strips() {
+        // SAFETY: the caller's promise.
+        return give_int(unsafe { parting::without_library(environment, exec) });
+    }
+    let mut told = Environment::new();
+    // SAFETY: the caller's promise.
+    let extended = gate::within(|| unsafe {
+        unseen::tell(dirfd, path, flags, environment);
+        hand_over(environment, &mut told)
+    });
+    give_int(gate::outside(|| exec(extended.unwrap_or(environment))))
+}
+
 /// `execve`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     arguments: Arguments,
     environment: Arguments,
 ) -> c_int {
-    let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        unseen::tell(libc::AT_FDCWD, path, 0, environment);
-        let environment = hand_over(environment, &mut told);
-        give_int(call!(libc::SYS_execve, path, arguments, environment))
+        taking_over((libc::AT_FDCWD, path, 0), environment, |environment| {
+            call!(libc::SYS_execve, path, arguments, environment)
+        })
     }
 }
 
 /// `execveat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execveat(
     dirfd: c_int,
     path: *const c_char,
@@ -341,26 +398,25 @@ pub unsafe extern "C-unwind" fn execveat(
     environment: Arguments,
     flags: c_int,
 ) -> c_int {
-    let mut told = Environment::new();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        unseen::tell(dirfd, path, flags, environment);
-        let environment = hand_over(environment, &mut told);
-        give_int(call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags))
+        taking_over((dirfd, path, flags), environment, |environment| {
+            call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags)
+        })
     }
 }
 
 /// `fexecve`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environment: Arguments) -> c_int {
+    const HERE: c_int = libc::AT_EMPTY_PATH;
     if fd < 0 || arguments.is_null() || environment.is_null() {
         return give_int(-(libc::EINVAL as isize));
     }
-    let mut told = Environment::new();
+    let path = c"".as_ptr();
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
-        unseen::tell(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, environment);
-        let environment = hand_over(environment, &mut told);
-        give_int(call!(libc::SYS_execveat, fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH))
+        taking_over((fd, path, HERE), environment, |environment| {
+            call!(libc::SYS_execveat, fd, path, arguments, environment, HERE)
+        })
     }
 }

@@ -68,14 +68,12 @@ unsafe fn ask_stat(kernel: impl Fn() -> isize, stat: *mut libc::stat) -> c_int {
 }
 
 /// `fstat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe { ask_stat(move || call!(libc::SYS_fstat, fd, stat), stat) }
 }
 
 /// `fstatat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fstatat(
     dirfd: c_int,
     path: Name,
@@ -87,14 +85,12 @@ pub unsafe extern "C-unwind" fn fstatat(
 }
 
 /// `stat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn stat(path: Name, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call.
     unsafe { fstatat(HERE, path, stat, 0) }
 }
 
 /// `lstat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lstat(path: Name, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call.
     unsafe { fstatat(HERE, path, stat, libc::AT_SYMLINK_NOFOLLOW) }
@@ -107,7 +103,6 @@ fn is_known(version: c_int) -> bool {
 }
 
 /// `__fxstat`: `fstat` of programs built against older libcs.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __fxstat(version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int {
     if !is_known(version) {
         return give_int(-(libc::EINVAL as isize));
@@ -117,7 +112,6 @@ pub unsafe extern "C-unwind" fn __fxstat(version: c_int, fd: c_int, stat: *mut l
 }
 
 /// `__fxstatat`, as `__fxstat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __fxstatat(
     version: c_int,
     dirfd: c_int,
@@ -133,21 +127,18 @@ pub unsafe extern "C-unwind" fn __fxstatat(
 }
 
 /// `__xstat`, as `__fxstat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __xstat(version: c_int, path: Name, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call.
     unsafe { __fxstatat(version, HERE, path, stat, 0) }
 }
 
 /// `__lxstat`, as `__fxstat`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __lxstat(version: c_int, path: Name, stat: *mut libc::stat) -> c_int {
     // SAFETY: the program's own call.
     unsafe { __fxstatat(version, HERE, path, stat, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// `statx`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn statx(
     dirfd: c_int,
     path: Name,

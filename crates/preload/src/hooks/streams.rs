@@ -46,7 +46,6 @@ pub(super) use original;
 macro_rules! with_musl {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty = $original:ident, else $missing:expr; $ours:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
-        #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
             if streams::active() {
                 return $ours;
@@ -138,7 +137,6 @@ with_musl! {
 
 /// `dprintf`: tells of the number and ends in a jump, as its arguments cannot be passed on
 /// otherwise.
-#[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn dprintf(fd: c_int, format: Name) -> c_int {
     naked_asm!(

@@ -94,13 +94,11 @@ fn sync_once(fd: c_int, number: i64) -> isize {
 }
 
 /// `fsync`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     sync_file(fd, libc::SYS_fsync)
 }
 
 /// `fdatasync`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     sync_file(fd, libc::SYS_fdatasync)
 }
@@ -113,7 +111,6 @@ fn hear_all_files() {
 }
 
 /// `sync`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
     // It cannot say that it failed; the next sync of the file does.
     let _ = behind::bring_all();
@@ -123,7 +120,6 @@ pub unsafe extern "C-unwind" fn sync() {
 }
 
 /// `syncfs`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
     hear_all_files();
@@ -133,7 +129,6 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 }
 
 /// `sync_file_range`: a hint without a promise; the keeper writes back as it sees fit.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync_file_range(
     fd: c_int,
     offset: off_t,

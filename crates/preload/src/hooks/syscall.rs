@@ -4,10 +4,11 @@
 use core::ffi::{c_int, c_long, c_uint};
 
 use super::{
-    aio, copy, limits, map, meta, names, numbers, onlookers, open, read, spawn, stat, sync, truncate, write,
+    aio, copy, limits, map, meta, names, numbers, onlookers, open, read, rights, spawn, stat, sync, truncate,
+    write,
 };
 use crate::raw::{self, call};
-use crate::{descriptions, process, signals};
+use crate::{descriptions, gate, process, signals};
 
 /// Linux 6.6.
 const SYS_FCHMODAT2: c_long = 452;
@@ -19,7 +20,6 @@ const SYS_REMOVEXATTRAT: c_long = 466;
 const SYS_FILE_SETATTR: c_long = 469;
 
 /// `syscall`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: usize,
@@ -29,6 +29,14 @@ pub unsafe extern "C-unwind" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
+    rights::before(number, [a, b, c, d, e, f]);
+    // SAFETY: the program's own call.
+    gate::within(|| unsafe { hooked(number, [a, b, c, d, e, f]) })
+        .unwrap_or_else(|| raw::give(unsafe { raw::call6(number, a, b, c, d, e, f) }) as c_long)
+}
+
+/// A system call as its hook makes it, if it has one.
+unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
     let int = |word: usize| word as c_int;
     let unsigned = |word: usize| word as c_uint;
     if process::client().is_none() && process::parents_client().is_none() {
@@ -143,11 +151,12 @@ pub unsafe extern "C-unwind" fn syscall(
                 // cursors now.
                 descriptions::share_all();
                 if number == libc::SYS_clone && int(a) & libc::CLONE_FILES != 0 {
-                    aio::leave_all_to_kernel(holdfast_cache::Reason::Uncovered);
+                    aio::leave_to_kernel(holdfast_cache::Reason::Uncovered);
                 }
                 return raw::give(call!(number, a, b, c, d, e, f)) as c_long;
             }
-            _ => return raw::give(call!(number, a, b, c, d, e, f)) as c_long,
+            // It may wait for ever.
+            _ => return raw::give(gate::outside(|| call!(number, a, b, c, d, e, f))) as c_long,
         };
         c_long::from(result)
     }

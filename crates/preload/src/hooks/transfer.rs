@@ -9,8 +9,8 @@ use core::mem::MaybeUninit;
 
 use libc::{iovec, off_t};
 
-use crate::memory;
 use crate::raw::{self, call};
+use crate::{gate, memory};
 
 /// The kernel takes no longer vector.
 const PARTS_MAX: usize = 1024;
@@ -73,6 +73,11 @@ impl Transfer {
             return unsafe { raw::cancellable(self.number, self.arguments) };
         }
         self.plain()
+    }
+
+    /// The kernel's call, which may wait for ever ([`gate::outside`]).
+    pub fn waiting(&self) -> isize {
+        gate::outside(|| self.kernel())
     }
 
     /// The kernel's call, in which the thread cannot be cancelled.

@@ -73,13 +73,11 @@ fn resize_once(fd: c_int, size: off_t, sync_failed: &Cell<bool>) -> isize {
 }
 
 /// `ftruncate`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ftruncate(fd: c_int, size: off_t) -> c_int {
     give_int(resize(fd, size))
 }
 
 /// `truncate`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_int {
     // SAFETY: the program's path.
     give_int(with_room(|| amid(Change::Any, || unsafe { truncate_once(path, size) })))
@@ -181,14 +179,12 @@ fn allocates_only(fd: c_int, mode: c_int, start: u64, length: u64) -> bool {
 }
 
 /// `fallocate`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
     give_int(allocate(fd, mode, offset, bytes, true))
 }
 
 /// `posix_fallocate`: returns the errno. Where the file system cannot, libc writes zeros through
 /// its own `pwrite`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
     if let Target::Managed(_) | Target::Refused(_) = target::of_other(fd)
         && bytes > 0

@@ -72,7 +72,7 @@ impl Call<'_> {
     /// The call on a file left to the kernel, whose description the program believes to be
     /// synchronous.
     fn kernel_synced(&self, synced: bool) -> isize {
-        self.synced_after(self.transfer.kernel(), synced)
+        self.synced_after(self.transfer.waiting(), synced)
     }
 
     /// Syncs what such a call wrote.
@@ -348,21 +348,18 @@ unsafe fn write_parts(
 }
 
 /// `write`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { write_bytes(libc::SYS_write, fd, buffer, bytes, None, true) }
 }
 
 /// `write` as parts of libc use it: not a cancellation point.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __write_nocancel(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     // SAFETY: the program's buffer.
     unsafe { write_bytes(libc::SYS_write, fd, buffer, bytes, None, false) }
 }
 
 /// `pwrite`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pwrite(
     fd: c_int,
     buffer: *const c_void,
@@ -374,14 +371,12 @@ pub unsafe extern "C-unwind" fn pwrite(
 }
 
 /// `writev`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's buffers.
     unsafe { write_parts(libc::SYS_writev, fd, parts, count, None, 0) }
 }
 
 /// `pwritev`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pwritev(
     fd: c_int,
     parts: *const iovec,
@@ -393,7 +388,6 @@ pub unsafe extern "C-unwind" fn pwritev(
 }
 
 /// `pwritev2`.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     parts: *const iovec,
@@ -406,7 +400,6 @@ pub unsafe extern "C-unwind" fn pwritev2(
 }
 
 /// `lseek`: keeps the remembered cursor right.
-#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     // Of a pipe there is no cursor, of a directory nobody remembers it.
     // SAFETY: touches no memory.

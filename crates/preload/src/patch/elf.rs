@@ -165,6 +165,17 @@ impl Object {
         address
     }
 
+    /// The function of that name: the default version, or else any.
+    pub fn function(&self, name: &CStr) -> Option<usize> {
+        let mut found: Option<Symbol> = None;
+        self.find(name, |symbol| {
+            if symbol.function && (symbol.default || found.is_none()) {
+                found = Some(symbol);
+            }
+        });
+        found.map(|symbol| symbol.address)
+    }
+
     /// Whether this object contains `address`' symbol under `name`.
     pub fn defines_at(&self, name: &CStr, address: usize) -> bool {
         let mut same = false;

@@ -7,12 +7,13 @@
 #![allow(unsafe_code)] // Looks at libc's variables and writes its code.
 
 mod elf;
+mod saved;
 mod trampoline;
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::hooks::{ENTRIES, Entry};
+use crate::hooks::{ENTRIES, Entry, exports};
 use crate::raw;
 use elf::Object;
 use trampoline::Text;
@@ -115,6 +116,23 @@ originals! {
     SIGSET = c"sigset",
     SIGIGNORE = c"sigignore",
     SIGINTERRUPT = c"siginterrupt",
+    SETUID = c"setuid",
+    SETEUID = c"seteuid",
+    SETREUID = c"setreuid",
+    SETRESUID = c"setresuid",
+    SETGID = c"setgid",
+    SETEGID = c"setegid",
+    SETREGID = c"setregid",
+    SETRESGID = c"setresgid",
+    SETGROUPS = c"setgroups",
+    INITGROUPS = c"initgroups",
+    SETFSUID = c"setfsuid",
+    SETFSGID = c"setfsgid",
+    CAPSET = c"capset",
+    CHROOT = c"chroot",
+    PIVOT_ROOT = c"pivot_root",
+    SETNS = c"setns",
+    PRCTL = c"prctl",
     // Those of musl alone: glibc's entries lead to us.
     MUSL_CLOSE = c"close",
     MUSL_FCHMOD = c"fchmod",
@@ -144,10 +162,14 @@ pub fn find_originals() {
             let flag = if musl { Some(0) } else { object.default_of(c"__libc_single_threaded") };
             let set = object.default_of(c"pthread_setcanceltype");
             let test = object.default_of(c"pthread_testcancel");
+            exports::find_originals(|name| object.function(name));
             raw::set_cancellation(flag.map(|flag| flag as *mut u8), set.unwrap_or(0), test.unwrap_or(0));
         }
         IS_MUSL.fetch_or(musl, Ordering::Relaxed);
     });
+    if !is_musl() {
+        exports::release_musls();
+    }
 }
 
 static IS_MUSL: AtomicBool = AtomicBool::new(false);
@@ -216,10 +238,29 @@ fn patch_object(object: &Object) -> bool {
     each_target(object, |entry, symbol| fits &= text.fits(symbol.address, entry.address(), symbol.bytes));
     if fits {
         each_target(object, |entry, symbol| {
+            saved::keep(symbol.address);
             // SAFETY: constructors run before the program's threads, and we are not inside one of
             // these functions; the table pairs each name with a hook of the same shape.
             unsafe { text.replace(symbol.address, entry.address(), symbol.bytes) };
         });
     }
-    fits && text.finish()
+    let is_done = fits && !saved::is_full() && text.finish();
+    if is_done {
+        saved::note_object(first, last);
+    }
+    is_done
+}
+
+/// Gives libc's functions their first bytes back. False where the system refuses: then they lead to
+/// the hooks still.
+pub fn unpatch() -> bool {
+    saved::objects().all(|(first, last)| {
+        // SAFETY: the range that was patched.
+        let Some(text) = (unsafe { Text::open(first, last) }) else { return false };
+        for (address, bytes) in saved::entries().filter(|(address, _)| (first..=last).contains(address)) {
+            // SAFETY: what stood there before; a thread is at the jump's first byte or elsewhere.
+            unsafe { text.restore(address, bytes) };
+        }
+        text.finish()
+    })
 }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // Writes code.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::raw::{self, call};
 
@@ -12,6 +13,8 @@ const PAGE_BYTES: usize = 4096;
 const NEAR_BYTES: usize = 5;
 /// `jmp [rip+0]` and the address
 const FAR_BYTES: usize = 14;
+/// What is kept of a function, so that it can be restored.
+pub const SAVED_BYTES: usize = 16;
 
 /// The jump to `hook` at `address`, if it fits into `room` bytes.
 fn jump(address: usize, hook: usize, room: usize) -> Option<([u8; FAR_BYTES], usize)> {
@@ -129,6 +132,33 @@ impl Text {
             // SAFETY: `bytes` bytes of writable text, or of its copy, that belong to this function
             // alone.
             unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), place as *mut u8, bytes) };
+        }
+    }
+
+    /// Puts back what stood at `address`, as from [`Text::finish`] on at the latest. Threads may
+    /// come there meanwhile: a jump that lies within one word ends in one store.
+    ///
+    /// # Safety
+    /// These are the bytes that [`Text::replace`] wrote over.
+    pub unsafe fn restore(&self, address: usize, bytes: [u64; SAVED_BYTES / 8]) {
+        let (place, is_in_use) = match self.work {
+            Work::InPlace => (address, true),
+            Work::Copy { address: copy, .. } => (copy + (address - self.first_page), false),
+        };
+        let place = core::ptr::with_exposed_provenance_mut::<u8>(place);
+        // SAFETY: writable text, or its copy, with a jump at its start.
+        unsafe {
+            let jump = if *place == 0xe9 { NEAR_BYTES } else { FAR_BYTES };
+            let mut whole = [0u8; SAVED_BYTES];
+            core::ptr::copy_nonoverlapping(place, whole.as_mut_ptr(), SAVED_BYTES);
+            for (word, part) in bytes.iter().zip(whole.chunks_exact_mut(8)) {
+                part.copy_from_slice(&word.to_le_bytes());
+            }
+            if is_in_use && jump <= 8 && place.addr().is_multiple_of(8) {
+                AtomicU64::from_ptr(place.cast()).store(bytes[0], Ordering::SeqCst);
+            } else {
+                core::ptr::copy_nonoverlapping(whole.as_ptr(), place, jump);
+            }
         }
     }
 
