@@ -60,6 +60,20 @@ impl Handle {
         }
     }
 
+    /// Makes a call that moves the cursor in a way that is not followed. Whoever follows it holds
+    /// the same lock: a cursor that was learned while the call was under way would be where it was
+    /// before, and a record of the next write would stand for another place than the kernel's.
+    /// Only inside a critical section.
+    pub fn moving_cursor<R>(&self, call: impl FnOnce() -> R) -> R {
+        match self.description.filter(|description| description.remembers_cursor()) {
+            Some(description) => description.locked(|| {
+                description.set_cursor(None);
+                call()
+            }),
+            None => call(),
+        }
+    }
+
     /// Forgets the cursor: the kernel moved it in a way that is not followed.
     pub fn forget_cursor(&self) {
         if let Some(description) = self.description {

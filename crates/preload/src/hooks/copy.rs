@@ -44,11 +44,8 @@ fn around_noted(fd: c_int, kernel: impl Fn() -> isize) -> isize {
     }
     match target::of_other(fd) {
         Target::Managed(handle) => {
-            handle.forget_cursor();
-            let result = critical::section(|| {
-                handle.client.around_content(handle.file, || check(kernel())).and_then(|result| result)
-            });
-            handle.forget_cursor();
+            let around = || handle.client.around_content(handle.file, || check(kernel()));
+            let result = critical::section(|| handle.moving_cursor(around).and_then(|result| result));
             raw::encode(result)
         }
         Target::Refused(errno) => -(errno.0 as isize),

@@ -198,8 +198,11 @@ impl Call<'_> {
     /// thinks of a flag.
     #[cold]
     fn around(&self, handle: Handle) -> isize {
-        handle.forget_cursor();
-        let done = critical::section(|| handle.client.around(handle.file, || raw::check(self.unsynced())));
+        let around = || handle.client.around(handle.file, || raw::check(self.unsynced()));
+        let done = critical::section(|| match self.spot {
+            Spot::Cursor => handle.moving_cursor(around),
+            Spot::At(_) => around(),
+        });
         raw::encode(done.and_then(|result| result))
     }
 
@@ -221,7 +224,11 @@ impl Call<'_> {
     /// then is noted. `None`: it is the log's again.
     fn left_to_kernel(&self, handle: Handle) -> Option<isize> {
         let synced = handle.flags & DSYNC != 0;
-        let passed = critical::section(|| handle.client.pass_by(handle.file, || self.transfer.plain()));
+        let pass = || handle.client.pass_by(handle.file, || self.transfer.plain());
+        let passed = critical::section(|| match self.spot {
+            Spot::Cursor => handle.moving_cursor(pass),
+            Spot::At(_) => pass(),
+        });
         let passed = passed.map(|result| self.synced_after(result, synced));
         match passed {
             None if handle.client.is_bypassed(handle.file) => Some(self.kernel_synced(synced)),
