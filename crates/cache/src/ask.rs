@@ -147,10 +147,12 @@ pub enum Reason {
     NoDescriptor = 17,
     /// Its program gave up rights, and is not followed any more.
     GaveUp = 18,
+    /// The pool was removed while it was in use.
+    NoPool = 19,
 }
 
 impl Reason {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -169,6 +171,7 @@ impl Reason {
         Self::Fixed,
         Self::NoDescriptor,
         Self::GaveUp,
+        Self::NoPool,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -198,6 +201,7 @@ impl fmt::Display for Reason {
                 "it is append-only or immutable (chattr +a, +i), so recovery could not write to it"
             }
             Self::NoDescriptor => "the keeper may have no more files open (raise the limit, `ulimit -n`)",
+            Self::NoPool => "the pool was removed while it was in use",
             Self::GaveUp => "its program gave up rights, and is not absorbed any more",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })

@@ -341,6 +341,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
     }
 
+    /// Whether changes of the file are logged, or may be from the next sync on.
+    pub fn is_absorbed(&self, file: &ManagedFile<D::File>) -> bool {
+        let state = self.board.files()[file.slot as usize].state();
+        self.is_current(file) && (state.is_absorbed() || state == FileState::Unsynced)
+    }
+
     /// Leaves a file to the kernel. Nothing of it is live when this returns.
     pub fn bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
         if !self.hold(file)? {

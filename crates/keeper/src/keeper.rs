@@ -198,6 +198,8 @@ pub(crate) struct Keeper {
     pub told_to_stop: AtomicBool,
     /// It stops now.
     pub stopping: AtomicBool,
+    /// Nobody finds the pool any more: nothing is managed from then on.
+    pub is_nameless: AtomicBool,
     /// Space is short, and the reclaimer finds nothing to free without the disk.
     pub reclaim_stuck: AtomicBool,
     /// Space is short, and the spill file has room.

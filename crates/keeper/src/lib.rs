@@ -19,6 +19,7 @@ mod keeper;
 mod late;
 mod listing;
 mod lookout;
+mod nameless;
 mod natives;
 mod outsiders;
 mod patterns;

@@ -92,6 +92,9 @@ impl Keeper {
     fn judge_and_take(&self, asked: &Asked, pid: u32) -> Result<Place, Errno> {
         let &Asked { client, fd, origin, sole, haste, .. } = asked;
         let mut candidate = self.candidate(client, pid, fd).ok_or(Errno::EOPNOTSUPP)?;
+        if self.is_nameless() {
+            return self.decline(&candidate, Reason::NoPool);
+        }
         if sole.is_none()
             && let Some(slot) = self.durable.board.find(candidate.dev, candidate.ino)
         {

@@ -23,7 +23,7 @@ use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
-use crate::{ahead, expire, reclaim, requests, signals, spiller, teller, unmounts};
+use crate::{ahead, expire, nameless, reclaim, requests, signals, spiller, teller, unmounts};
 use holdfast_disk::locked;
 use holdfast_disk::{OsDisk, OsFile};
 use holdfast_durable::{Durable, Events};
@@ -176,6 +176,7 @@ fn build(
         segments_pinned: pinned_segments.len() + pinned_frames.len(),
         told_to_stop: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
+        is_nameless: AtomicBool::new(false),
         reclaim_stuck: AtomicBool::new(false),
         spill_wanted: AtomicBool::new(false),
         in_order: AtomicBool::new(false),
@@ -260,6 +261,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     )?;
     let told = Arc::clone(keeper);
     unmounts::watch(keeper);
+    nameless::watch(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
     Ok(Threads { server, expirer, reclaimer, spillers, listener, lookout, teller, settlers, queue })
 }

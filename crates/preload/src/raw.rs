@@ -125,8 +125,13 @@ static TEST_CANCEL: AtomicUsize = AtomicUsize::new(0);
 /// Tells where libc keeps what cancellation points need. Without it they are none. A null
 /// `single_threaded`: libc does not tell whether there is one thread alone.
 pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize, test_cancel: usize) {
-    TEST_CANCEL.store(test_cancel, Ordering::Relaxed);
-    SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
+    // The parts that glibc once was in (libpthread, librt) are there without them.
+    if test_cancel != 0 {
+        TEST_CANCEL.store(test_cancel, Ordering::Relaxed);
+    }
+    if set_cancel_type != 0 {
+        SET_CANCEL_TYPE.store(set_cancel_type, Ordering::Relaxed);
+    }
     let Some(mut single_threaded) = single_threaded else { return };
     if single_threaded.is_null() {
         single_threaded = MAY_HAVE_THREADS.as_ptr();
