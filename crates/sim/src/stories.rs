@@ -1,6 +1,6 @@
 //! The histories that broke the design once, as scripts: each loses, tears, rolls back or blocks
-//! when the rule that stands against it is taken out. docs/crash/histories.md has them in words, under
-//! the same numbers.
+//! when the rule that stands against it is taken out. docs/crash/histories.md has them in words,
+//! under the same numbers.
 //!
 //! With its rules a story must pass; with any one of them taken out (`holdfast-sim --stories`, in
 //! the build that can have deliberate bugs) it must fail. What only real kernels and processes can
