@@ -1,5 +1,5 @@
 //! Settling and bypassing a file when somebody outside opens it, and taking it back when they have
-//! gone (docs/crash.md, section 7).
+//! gone (docs/crash/others.md).
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -544,8 +544,8 @@ fn changed_after_crash(disk: &Disk, pool: &Pool) -> PathBuf {
     // While the page cache has every byte, nobody's change is in recovery's way.
     disk.cut_power();
     disk.restore_power();
-    // No machine comes back sooner than recovery's allowance between two times (docs/crash.md,
-    // section 8); this disk does.
+    // No machine comes back sooner than recovery's allowance between two times
+    // (docs/crash/recovery.md); this disk does.
     std::thread::sleep(Duration::from_millis(40));
     overwrite(&file, 0, b"by somebody else");
     file

@@ -1,4 +1,4 @@
-//! Those of the known histories (docs/crash.md, section 13) that only real kernels, programs and
+//! Those of the known histories (docs/crash/histories.md) that only real kernels, programs and
 //! processes can tell; the others are scripts of the simulator. Each test must fail when the rule
 //! that it is about is taken out: [`every_rule_that_is_taken_out_is_missed`] does so, with a build
 //! that can have deliberate bugs.

@@ -1,6 +1,6 @@
-//! Mail delivery, whose renames slots hold (docs/crash.md 4): nobody waits for the disk, and
-//! whatever is killed or cut off at any moment, every delivered message is there once and whole.
-//! `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
+//! Mail delivery, whose renames slots hold (docs/crash/names.md): nobody waits for the disk,
+//! and whatever is killed or cut off at any moment, every delivered message is there once and
+//! whole. `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
 use holdfast_e2e::crash::{self, Workload};
 use holdfast_e2e::disk::{Disk, Kind};

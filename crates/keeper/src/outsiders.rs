@@ -1,5 +1,5 @@
 //! What happens when somebody outside opens a managed file: it is settled and left to the kernel
-//! until they have gone (docs/crash.md, section 7).
+//! until they have gone (docs/crash/others.md).
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;

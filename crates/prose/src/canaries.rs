@@ -65,7 +65,7 @@ pub fn canaries(tree: &Tree) -> Vec<Fault> {
         };
         if !others().any(|(path, content)| tells(path) && has_word(content, &canary.name)) {
             say(format!(
-                "no document and no test names {}: say in docs/crash.md what catches it",
+                "no document and no test names {}: say in docs/crash/canaries.md what catches it",
                 canary.name
             ));
         }

@@ -4,7 +4,7 @@
 //! No clock is compared with another one: a time counts only where both it and what it is compared
 //! with were given by a clock that is known not to have been set in between. What that leaves open
 //! is said to be open. The one allowance is for the time between a record and its own call. It
-//! compares numbers and does nothing else; docs/crash.md, section 8, argues why.
+//! compares numbers and does nothing else; docs/crash/recovery.md argues why.
 
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Left, Life, Mount, Stamp};

@@ -2,7 +2,7 @@
 //!
 //! Where records stood and none is valid, their headers tell whose they were if they lead from one
 //! to the next over all of it. Else nobody can tell, and every file that may have had one there
-//! counts. It judges numbers and does nothing else; docs/crash.md, section 8, argues why.
+//! counts. It judges numbers and does nothing else; docs/crash/damage.md argues why.
 
 use std::collections::BTreeSet;
 

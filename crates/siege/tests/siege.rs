@@ -20,7 +20,7 @@ fn found(output: &Output) -> Value {
 }
 
 /// How long an outsider waits behind each of its steps. Shorter than that is the window in which
-/// nobody has heard of it yet (docs/crash.md, section 7).
+/// nobody has heard of it yet (docs/crash/others.md).
 const PAUSE_MS: &str = "20";
 
 fn sample(fs: &str) {

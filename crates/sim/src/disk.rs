@@ -1,7 +1,7 @@
 //! A simulated file system: what programs see, what is durable, and everything in between that a
 //! power cut may leave.
 //!
-//! The fault model of docs/crash.md: of unsynced writes any block may be there in any of its
+//! The fault model of docs/crash: of unsynced writes any block may be there in any of its
 //! versions since the last sync, sizes that writes made lag independently of blocks, and changes of
 //! names become durable as [`rules`] says: with truncations and holes in the order of a journal
 //! ([`Journal::Ext4`], [`Journal::Xfs`]), or each by itself ([`Journal::Btrfs`],

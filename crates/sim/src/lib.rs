@@ -4,7 +4,7 @@
 //!
 //! A *history* is a list of operations of two threads and the keeper. While it plays, the machine
 //! is kept at every moment at which something durable may change. From each such *crash point*
-//! images of NVM and disk are drawn as the fault model of docs/crash.md allows; recovery runs on
+//! images of NVM and disk are drawn as the fault model of docs/crash allows; recovery runs on
 //! them, crashes again inside, runs again; and an oracle that shares no code with the product says
 //! whether the files are what they must be. Nothing here is part of the product.
 

@@ -1,6 +1,6 @@
 //! Simulated NVM: what processors see, what is durable, and the stores in between.
 //!
-//! The fault model of docs/crash.md: a store is durable once its line was flushed (or it was
+//! The fault model of docs/crash: a store is durable once its line was flushed (or it was
 //! streamed) by a processor that fenced afterwards; until then a crash keeps it or not, in pieces
 //! of 8 aligned bytes, in any combination. Of several stores to one word a crash keeps any, or the
 //! word from before them.

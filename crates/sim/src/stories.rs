@@ -1,5 +1,5 @@
 //! The histories that broke the design once, as scripts: each loses, tears, rolls back or blocks
-//! when the rule that stands against it is taken out. docs/crash.md, section 13, has them in words,
+//! when the rule that stands against it is taken out. docs/crash/histories.md has them in words,
 //! under the same numbers.
 //!
 //! With its rules a story must pass; with any one of them taken out (`holdfast-sim --stories`, in
@@ -32,7 +32,7 @@ const BEHIND: [(Journal, Option<Behind>); 2] = [
 
 /// One of the histories.
 pub struct Story {
-    /// Its number in docs/crash.md.
+    /// Its number in docs/crash/histories.md.
     pub number: u32,
     /// What it tells; the test that plays it has the same name.
     pub name: &'static str,

@@ -1,5 +1,5 @@
 //! Damage of a pool, and writers that nobody knows of: neither costs a file anything without a
-//! word (docs/crash.md, section 8, "Damage").
+//! word (docs/crash/damage.md).
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! The rules by which recovery tells what a crash left from what others made of it since
-//! (docs/crash.md, section 8), each on real kernels: what was synced by others is never undone, and
+//! (docs/crash/recovery.md), each on real kernels: what was synced by others is never undone, and
 //! what the crash took comes back.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
