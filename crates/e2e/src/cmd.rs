@@ -117,6 +117,11 @@ impl Cmd {
         self.argv.iter().map(|arg| arg.to_string_lossy().replace('\n', "\\n")).collect::<Vec<_>>().join(" ")
     }
 
+    /// Program and arguments, for another command to run.
+    pub fn words(&self) -> &[OsString] {
+        &self.argv
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.argv[0]);
         command.args(&self.argv[1..]).env("PATH", need::PATH).env("LC_ALL", "C.UTF-8");

@@ -3,10 +3,13 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
+use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc;
+use holdfast_e2e::running::Running;
 
 /// Whose default pool no other test uses.
 const NOBODY: &str = "nobody";
@@ -70,7 +73,7 @@ fn a_pool_that_nobody_named_goes_with_its_keeper() {
     // Whatever was acknowledged is needed until it is in its files.
     let held = run(&[], &["python3", "-c", APPEND, text(&file), "60"]);
     let mut child = held.spawn();
-    proc::wait_until(std::time::Duration::from_secs(20), "the file", || {
+    proc::wait_until(Duration::from_secs(20), "the file", || {
         std::fs::metadata(&file).is_ok_and(|meta| meta.len() == 160)
     });
     let family = proc::descendants(child.id());
@@ -78,7 +81,7 @@ fn a_pool_that_nobody_named_goes_with_its_keeper() {
         proc::kill_hard(pid);
     }
     drop(child.wait());
-    proc::wait_until(std::time::Duration::from_secs(20), "their end", || proc::keepers(pool).is_empty());
+    proc::wait_until(Duration::from_secs(20), "their end", || proc::keepers(pool).is_empty());
     assert!(pool.exists(), "after a crash");
     run(&[], &["true"]).ok();
     assert!(!pool.exists(), "after the run that recovered it");
@@ -113,10 +116,53 @@ fn sockets_of_dead_keepers_go_with_the_next_one_that_starts() {
     Cmd::new("chown").args(["-R", "65534:65534"]).arg(home.path()).ok();
     Cmd::new("chmod").args(["-R", "go-w,u+rwX"]).arg(home.path()).ok();
 
-    let pool = holdfast_e2e::pool::Pool::of_user(NOBODY, "");
+    let pool = Pool::of_user(NOBODY, "");
     pool.run(&[]).env("XDG_RUNTIME_DIR", text(home.path())).args(["--", "true"]).ok();
     assert!(!dead.exists(), "a dead keeper's socket stayed");
     for stays in [starting, served, other] {
         assert!(stays.exists(), "{} went", text(&stays));
+    }
+}
+
+/// Asks for syncs, a hundred at a time, whenever it is told to.
+const SYNCS: &str = "
+import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+number = 0
+while True:
+    for _ in range(100):
+        os.write(fd, b'%06d\\n' % number)
+        os.fsync(fd)
+        number += 1
+    print('synced', number, flush=True)
+    if not sys.stdin.readline(): break
+";
+
+/// Something removes the pool while it is in use, as cleaners of temporary files do: what is
+/// acknowledged from the notice on survives without it.
+#[test]
+fn a_pool_that_is_removed_while_it_is_used_holds_nothing_back() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let (file, told) = (disk.root.join("file"), disk::directory());
+        let said = told.path().join("said");
+        let run = pool.run(&["--age-max", "600000"]).arg("--").args(["python3", "-c", SYNCS, text(&file)]);
+        let redirected = Cmd::new("sh").args(["-c", "exec \"$@\" 2> \"$0\"", text(&said)]).args(run.words());
+        let mut run = Running::start(&redirected);
+        run.until("synced 100");
+        std::fs::remove_file(&pool.path).expect("it is there");
+        let is_said = || {
+            let said = std::fs::read_to_string(&said).unwrap_or_default();
+            said.contains("was removed while it was in use")
+        };
+        proc::wait_until(Duration::from_secs(30), "notice", is_said);
+        run.go_on();
+        run.until("synced 200");
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.restore_power();
+        let text = std::fs::read_to_string(&file).expect("text");
+        let numbers: Vec<&str> = text.lines().collect();
+        assert_eq!(numbers.len(), 200, "{kind:?}");
     }
 }

@@ -58,11 +58,6 @@ impl Keeper {
     /// Nothing more is absorbed, and everything comes to the disk.
     fn give_up_pool(&self) {
         self.is_nameless.store(true, Ordering::SeqCst);
-        self.notes.trouble(format!(
-            "pool {} was removed while it was in use, and nobody would find it after a crash: everything comes to the \
-             disk now, and no more is absorbed; start the programs anew, with a pool where nothing removes it",
-            self.config.pool.display()
-        ));
         let mut failed = false;
         for look in 0..LOOKS {
             for file in self.durable.managed() {
@@ -78,6 +73,13 @@ impl Keeper {
                 let _ = self.durable.try_let_go(&file, Reason::NoPool);
             }
             let is_absorbed = |file: &Arc<_>| self.durable.is_absorbed(file);
+            if look == 0 {
+                self.notes.trouble(format!(
+                    "pool {} was removed while it was in use, and nobody would find it after a crash: everything is on the \
+                     disk now, and no more is absorbed; start the programs anew, with a pool where nothing removes it",
+                    self.config.pool.display()
+                ));
+            }
             if self.is_stopping() || look > 0 && !self.durable.managed().iter().any(is_absorbed) {
                 return;
             }
