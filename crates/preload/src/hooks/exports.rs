@@ -73,7 +73,8 @@ macro_rules! exports {
     (gated { $($module:ident::$hook:ident: $($name:ident)+;)* }
      plain { $($plain_module:ident::$plain:ident: $($plain_name:ident)+;)* }
      stays { $($staying_module:ident::$staying:ident: $($staying_name:ident)+;)* }
-     musl { $($musl_module:ident::$musl:ident: $($musl_name:ident)+;)* }) => {
+     musl { $($musl_module:ident::$musl:ident: $($musl_name:ident)+;)* }
+     musl_plain { $($bare_module:ident::$bare:ident: $($bare_name:ident)+;)* }) => {
         /// Where calls of each name go.
         #[allow(non_upper_case_globals)] // They are called as libc's functions are.
         pub mod slots {
@@ -82,6 +83,7 @@ macro_rules! exports {
             $($(pub static $plain_name: Slot = Slot::new($plain_module::$plain as *const ());)+)*
             $($(pub static $staying_name: Slot = Slot::new($staying_module::$staying as *const ());)+)*
             $($(pub static $musl_name: Slot = Slot::new(ways::$musl as *const ());)+)*
+            $($(pub static $bare_name: Slot = Slot::new($bare_module::$bare as *const ());)+)*
         }
 
         /// The ways through the gate, one for each hook.
@@ -98,6 +100,7 @@ macro_rules! exports {
             $($(exports!(@symbol $plain_name);)+)*
             $($(exports!(@symbol $staying_name);)+)*
             $($(exports!(@symbol $musl_name);)+)*
+            $($(exports!(@symbol $bare_name);)+)*
         }
 
         /// All of them.
@@ -106,6 +109,7 @@ macro_rules! exports {
             $($(exports!(@export $plain_name Gated),)+)*
             $($(exports!(@export $staying_name Stays),)+)*
             $($(exports!(@export $musl_name Musl),)+)*
+            $($(exports!(@export $bare_name Musl),)+)*
         ];
     };
     (@way $module:ident::$hook:ident) => {
@@ -313,7 +317,6 @@ exports! {
     musl {
         streams::aio_write: aio_write aio_write64;
         streams::closedir: closedir;
-        streams::dprintf: dprintf;
         streams::endmntent: endmntent;
         streams::fclose: fclose;
         streams::fdopen: fdopen;
@@ -330,5 +333,8 @@ exports! {
         streams::setmntent: setmntent;
         streams::tmpfile: tmpfile tmpfile64;
         streams::vdprintf: vdprintf;
+    }
+    musl_plain {
+        streams::dprintf: dprintf;
     }
 }
