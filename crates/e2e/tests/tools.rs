@@ -129,6 +129,9 @@ mapped = os.open(os.path.join(sys.argv[1], 'mapped'), os.O_RDWR | os.O_CREAT)
 os.ftruncate(mapped, 4096)
 area = mmap.mmap(mapped, 4096)
 os.fsync(mapped)
+# Of no file system that is managed: the kernel's.
+other = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)
+os.fsync(other)
 number = 0
 while True:
     for fd in fds:
