@@ -77,7 +77,7 @@ impl Audience for Starter {
 
     fn say(&self, _level: Level, _text: &str) {}
 
-    fn waits(&self, text: &str) {
+    fn announce(&self, text: &str) {
         report::say(text);
     }
 }

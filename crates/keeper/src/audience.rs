@@ -52,8 +52,7 @@ pub trait Audience: Send + Sync {
     fn stage(&self, stage: Stage<'_>);
     /// Something is said. The text may hold names of files as they are.
     fn say(&self, level: Level, text: &str);
-    /// It was told to stop and waits for its programs.
-    fn waits(&self, text: &str) {
-        self.say(Level::Notice, text);
-    }
+    /// What a person must hear who started the keeper for a program, and hears nothing else: it
+    /// waits for its programs, or absorbs nothing more. Others hear of it by `stage` or `say`.
+    fn announce(&self, _text: &str) {}
 }

@@ -162,7 +162,7 @@ impl EventLoop {
         let notes = &self.keeper.notes;
         notes.stage(Stage::Stopping { clients: locked(&self.keeper.clients).len() });
         if !self.is_unused() {
-            self.keeper.notes.waits(&format!(
+            self.keeper.notes.announce(&format!(
                 "keeper {} of pool {} stops when its programs have ended, in {} s at the latest; a second signal \
                  stops it at once",
                 std::process::id(),

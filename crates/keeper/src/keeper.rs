@@ -83,9 +83,9 @@ impl Notes {
         }
     }
 
-    pub(crate) fn waits(&self, text: &str) {
+    pub(crate) fn announce(&self, text: &str) {
         if let Some(audience) = &self.audience {
-            audience.waits(text);
+            audience.announce(text);
         }
     }
 

@@ -74,11 +74,13 @@ impl Keeper {
             }
             let is_absorbed = |file: &Arc<_>| self.durable.is_absorbed(file);
             if look == 0 {
-                self.notes.trouble(format!(
+                let message = format!(
                     "pool {} was removed while it was in use, and nobody would find it after a crash: everything is on the \
                      disk now, and no more is absorbed; start the programs anew, with a pool where nothing removes it",
                     self.config.pool.display()
-                ));
+                );
+                self.notes.announce(&message);
+                self.notes.trouble(message);
             }
             if self.is_stopping() || look > 0 && !self.durable.managed().iter().any(is_absorbed) {
                 return;
