@@ -369,7 +369,9 @@ fn move_word(pool: &Pool, at: u64, by: u64) {
     open.read_exact_at(&mut bytes, at).expect("word");
     let value = (u64::from_le_bytes(bytes) >> 12) + by;
     assert!(value > by, "the word at {at} was never written");
-    let check = (u64::from(crc32c::crc32c(&value.to_le_bytes())) & 0xfff) ^ 0x5a5;
+    // The check covers where the word stands.
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&at.to_le_bytes()), &value.to_le_bytes());
+    let check = (u64::from(sum) & 0xfff) ^ 0x5a5;
     open.write_all_at(&(value << 12 | check).to_le_bytes(), at).expect("word");
 }
 
