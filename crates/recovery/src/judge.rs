@@ -174,6 +174,8 @@ pub(super) fn changed(
         // own syncs or by others' commits.
         Changed::Yes if on(Canary::AttributesAreBytes) => Changed::Yes,
         Changed::Yes if stamp.is_some_and(|stamp| stamp.modified_ns == modified_ns) => Changed::No,
+        // Empty, as it was made: the disk never had a byte of it, and its name alone has changed.
+        Changed::Yes if stat.size == 0 && stat.born_ns == Some(modified_ns) => Changed::No,
         Changed::Yes if modified_ns >= earliest_ns && by_time(modified_ns) == Changed::No => Changed::No,
         changed => changed,
     }
