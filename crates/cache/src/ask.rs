@@ -242,10 +242,12 @@ pub enum Unseen {
     Namespace = 14,
     /// It gave up rights: another root directory.
     Root = 15,
+    /// It gave up rights: another root directory, without the library.
+    RootWithout = 16,
 }
 
 impl Unseen {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -261,6 +263,7 @@ impl Unseen {
         Self::Landlock,
         Self::Namespace,
         Self::Root,
+        Self::RootWithout,
     ];
 
     /// Decodes an argument.
@@ -292,6 +295,9 @@ impl fmt::Display for Unseen {
             Self::Landlock => "it gave up rights: it restricted itself by Landlock",
             Self::Namespace => "it gave up rights: it entered a user namespace",
             Self::Root => "it gave up rights: it changed its root directory",
+            Self::RootWithout => {
+                "it gave up rights: it changed its root directory, where the library does not exist for what it starts"
+            }
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

@@ -30,7 +30,7 @@ const QUIET_AND_STRIPS: u32 = 2;
 /// Whether a program that is started under this could not be a client, nor be one that is turned
 /// away: what the library does then would be killed, or its file not be found.
 fn outlives_exec(why: Unseen) -> bool {
-    matches!(why, Unseen::Filter | Unseen::Landlock | Unseen::Namespace | Unseen::Root)
+    matches!(why, Unseen::Filter | Unseen::Landlock | Unseen::Namespace | Unseen::RootWithout)
 }
 
 /// Takes the library out of this process, which is about to give up rights.
