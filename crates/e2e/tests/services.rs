@@ -206,7 +206,12 @@ fn namespaces_of_a_container_are_followed_or_named() {
     place.must_absorb(&["unshare", "-m", "-p", "-f", "--mount-proc"], "pids");
     place.must_absorb(&["unshare", "-m", "-p", "-f", "--mount-proc", "-i", "-u", "-n"], "all");
     // But not one of users, in which nobody knows whom it serves.
-    place.must_say_not_absorbed(&["unshare", "-U", "-r", "-m", "-p", "-f"], "users", "unshare", "user namespace");
+    place.must_say_not_absorbed(
+        &["unshare", "-U", "-r", "-m", "-p", "-f"],
+        "users",
+        "unshare",
+        "user namespace",
+    );
     // A directory under another name: the keeper knows the file by what it is.
     let bound = place.file("bound");
     std::fs::create_dir(&bound).expect("directory");
@@ -293,7 +298,8 @@ shift
     // What `chroot` itself would have written goes to the disk; what it starts is a client.
     let told = unseen(&summary);
     assert!(
-        told.iter().all(|(path, why)| path.ends_with("chroot") && why.ends_with("changed its root directory")),
+        told.iter()
+            .all(|(path, why)| path.ends_with("chroot") && why.ends_with("changed its root directory")),
         "{summary:#}\n{}",
         output.told()
     );

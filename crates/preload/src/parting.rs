@@ -37,6 +37,10 @@ fn outlives_exec(why: Unseen) -> bool {
 #[cold]
 pub fn part(why: Unseen) {
     if process::runs_in_parents_memory() {
+        if let Some(client) = process::parents_client() {
+            // What it starts has no way to tell the keeper, or may have none.
+            client.note_unseen_child(why);
+        }
         // The memory is the parent's, and so is all that is in it.
         let quiet = if outlives_exec(why) { QUIET_AND_STRIPS } else { QUIET };
         tls::with(|thread| thread.quiet.set(thread.quiet.get().max(quiet)));
