@@ -57,8 +57,8 @@ pub enum Ask {
     /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
     Through = 11,
     /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path,
-    /// relative to descriptor `args[2]`; none means the client's own program, or, if `args[1]` is 1, a
-    /// child in its memory.
+    /// relative to descriptor `args[2]`; none means the client's own program, or, if `args[1]` is
+    /// 1, a child in its memory.
     Unseen = 12,
     /// A directory was renamed: the files below it have other names.
     Moved = 13,

@@ -205,7 +205,7 @@ fn namespaces_of_a_container_are_followed_or_named() {
     let place = Place::new();
     place.must_absorb(&["unshare", "-m", "-p", "-f", "--mount-proc"], "pids");
     place.must_absorb(&["unshare", "-m", "-p", "-f", "--mount-proc", "-i", "-u", "-n"], "all");
-    // But not one of users, in which nobody knows whom it serves.
+    // But not one of users, in which a program may take another's keeper for its own user's.
     place.must_say_not_absorbed(
         &["unshare", "-U", "-r", "-m", "-p", "-f"],
         "users",
