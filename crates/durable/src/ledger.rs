@@ -42,20 +42,19 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// The first managed file of a file system is in a directory there: how it makes changes
-    /// durable is learned, and what was pending before anybody counted is committed, if that is its
-    /// way. Where it fails, it stays pending. Where changes are made durable file by file, no sync
-    /// of another file has to cover them, and each directory is synced before a slot holds anything
-    /// in it (`secure_directory`).
+    /// durable is learned, and what was pending before anybody counted is committed. Where it
+    /// fails, it stays pending, and so it does where changes are made durable file by file and no
+    /// commit is due: a program whose only file is removed and made anew, again and again, begins
+    /// here each time, with the names that it changed before.
     pub(super) fn open_ledger(&self, directory: &Path, device: u64) {
         let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
             return;
         };
         // What somebody is making just now was perhaps announced before there was this ledger.
         let is_making = self.board.header().changing.is_making();
-        if self.commit_beside(directory, device).is_ok_and(|order| order == Order::Pending) {
-            let _turn = locked(&self.committing);
-            ledger.begin();
-            ledger.end(true);
+        let order = self.commit_beside(directory, device);
+        if order.is_ok_and(|order| order == Order::Pending) {
+            let _ = self.commit_due(directory, device);
         }
         if is_making {
             ledger.note();
