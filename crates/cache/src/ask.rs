@@ -57,7 +57,8 @@ pub enum Ask {
     /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
     Through = 11,
     /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path,
-    /// relative to descriptor `args[2]`; none means the client's own program.
+    /// relative to descriptor `args[2]`; none means the client's own program, or, if `args[1]` is
+    /// 1, a child in its memory.
     Unseen = 12,
     /// A directory was renamed: the files below it have other names.
     Moved = 13,
@@ -242,10 +243,12 @@ pub enum Unseen {
     Namespace = 14,
     /// It gave up rights: another root directory.
     Root = 15,
+    /// It gave up rights: another root directory, without the library.
+    RootWithout = 16,
 }
 
 impl Unseen {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -261,6 +264,7 @@ impl Unseen {
         Self::Landlock,
         Self::Namespace,
         Self::Root,
+        Self::RootWithout,
     ];
 
     /// Decodes an argument.
@@ -292,6 +296,9 @@ impl fmt::Display for Unseen {
             Self::Landlock => "it gave up rights: it restricted itself by Landlock",
             Self::Namespace => "it gave up rights: it entered a user namespace",
             Self::Root => "it gave up rights: it changed its root directory",
+            Self::RootWithout => {
+                "it gave up rights: it changed its root directory, where the library does not exist for what it starts"
+            }
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

@@ -420,6 +420,11 @@ impl<N: Nvm> Client<N> {
             .is_ok_and(|[is_new, _]| is_new != 0)
     }
 
+    /// Tells the keeper why what a child writes that runs in this program's memory is not seen.
+    pub fn note_unseen_child(&self, why: Unseen) {
+        let _: Result<[u64; 2], Errno> = ask(&self.board, self.id, Ask::Unseen, [why as u64, 1, 0, 0], None);
+    }
+
     /// Notes a change of a file's content that the log does not hold: the next sync is real
     /// (invariant 9).
     pub fn note_unlogged(&self, file: FileRef) {

@@ -334,6 +334,7 @@ static struct msghdr message(void) {
 	ROW(sigaction, ({ ACTION(action.sa_handler = SIG_IGN); AS(int, int, void *, void *)(SIGUSR2, &action, NULL); })) \
 	ROW(signal, IS("siginterrupt") || IS("sigignore") ? AS(int, int, int)(SIGUSR2, 0) \
 		: (AS(void *, int, void *)(SIGUSR2, SIG_IGN) == SIG_ERR ? -1 : 0)) \
+	ROW(pthread_setcanceltype, AS(int, int, void *)(PTHREAD_CANCEL_DEFERRED, &(int){0})) \
 	ROW(syscall, AS(long, long, long)(SYS_fsync, data)) \
 	ROW(fopen, FILLED(AS(void *, path_t, path_t)("data", "r"))) \
 	ROW(fdopen, FILLED(AS(void *, int, path_t)(spare[3], "r"))) \

@@ -244,6 +244,10 @@ fn a_child_in_its_parents_memory_parts_alone() {
     let (held, summary) = Pool::new().run_summarised(&[], &[text(program()), "lend", "nothing", text(&file)]);
     assert_eq!(held.ok().stdout, native.stdout);
     assert_eq!(report::number(&summary, "writes_absorbed"), 4, "{summary:#}\n{}", held.told());
+    let told = reasons(&summary);
+    for reason in ["became another user", "root directory", "filters its system calls"] {
+        assert!(told.iter().any(|told| told.contains(reason)), "{reason}: {told:?}");
+    }
 }
 
 /// What a program starts that has parted: a client where it can be one, and else as natively.

@@ -211,7 +211,8 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
         Ask::Unseen => {
             let why = Unseen::from_u64(args[0]).ok_or(Errno::EINVAL)?;
             let program = program(keeper, client, args[2], cell).ok_or(Errno::EINVAL)?;
-            if cell.path().is_empty() {
+            let is_child = args[1] != 0;
+            if cell.path().is_empty() && !is_child {
                 keeper.note_blind(client);
             }
             return Ok([u64::from(keeper.notes.unseen(program, why)), 0]);

@@ -30,13 +30,17 @@ const QUIET_AND_STRIPS: u32 = 2;
 /// Whether a program that is started under this could not be a client, nor be one that is turned
 /// away: what the library does then would be killed, or its file not be found.
 fn outlives_exec(why: Unseen) -> bool {
-    matches!(why, Unseen::Filter | Unseen::Landlock | Unseen::Namespace | Unseen::Root)
+    matches!(why, Unseen::Filter | Unseen::Landlock | Unseen::Namespace | Unseen::RootWithout)
 }
 
 /// Takes the library out of this process, which is about to give up rights.
 #[cold]
 pub fn part(why: Unseen) {
     if process::runs_in_parents_memory() {
+        if let Some(client) = process::parents_client() {
+            // What it starts has no way to tell the keeper, or may have none.
+            client.note_unseen_child(why);
+        }
         // The memory is the parent's, and so is all that is in it.
         let quiet = if outlives_exec(why) { QUIET_AND_STRIPS } else { QUIET };
         tls::with(|thread| thread.quiet.set(thread.quiet.get().max(quiet)));

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int};
 use holdfast_cache::Unseen;
 
 use crate::raw::{self, call};
-use crate::{memory, process, signals, target};
+use crate::{inherit, memory, process, signals, target};
 
 const LIBRARY: &[u8] = b"libholdfast.so";
 const PRELOAD_VARIABLE: &[u8] = b"LD_PRELOAD=";
@@ -108,6 +108,55 @@ fn is_missing(path: &[u8; PATH_BYTES]) -> bool {
     // SAFETY: the path ends with a zero. F_OK = 0.
     let result = unsafe { call!(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), 0) };
     raw::check(result).is_err_and(|errno| errno.0 == libc::ENOENT)
+}
+
+/// Whether the library that this program's environment names is not under its path in a directory
+/// that is to be the root directory. Where nothing can be found out it is not called missing: the
+/// loader will say so.
+///
+/// # Safety
+/// `root` may be bad: the kernel checks the address.
+pub unsafe fn is_library_missing_in(root: *const c_char) -> bool {
+    // SAFETY: libc's own array, if there is one.
+    let Some(library) = (unsafe { own_library() }) else { return false };
+    // SAFETY: as the caller says; opens a directory for its name alone.
+    let opened = raw::check(unsafe {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        call!(libc::SYS_openat, libc::AT_FDCWD, root, flags)
+    });
+    let Ok(root) = opened else { return false };
+    // What is not absolute is looked for where the program happens to stand.
+    let inside = library.iter().position(|byte| *byte != b'/').filter(|slashes| *slashes > 0);
+    let is_missing = inside.and_then(|at| library.get(at..)).is_some_and(|path| {
+        // SAFETY: the path ends with a zero. F_OK = 0.
+        let result = unsafe { call!(libc::SYS_faccessat, root as c_int, path.as_ptr(), 0) };
+        raw::check(result).is_err_and(|errno| matches!(errno.0, libc::ENOENT | libc::ENOTDIR))
+    });
+    raw::close(root as c_int);
+    is_missing
+}
+
+unsafe extern "C" {
+    /// The program's environment.
+    static mut environ: *const *const c_char;
+}
+
+/// The library's path in this program's own environment.
+///
+/// # Safety
+/// The environment is as libc has it.
+unsafe fn own_library() -> Option<[u8; PATH_BYTES]> {
+    // SAFETY: libc's own array of C strings, if there is one.
+    let text = unsafe {
+        let environment = environ;
+        if environment.is_null() {
+            return None;
+        }
+        inherit::find(environment, PRELOAD_VARIABLE)?.1
+    };
+    let mut value = [0; PATH_BYTES];
+    value.get_mut(..PATH_BYTES - 1)?.get_mut(..text.len())?.copy_from_slice(text);
+    library_in(&value)
 }
 
 /// What the file says.

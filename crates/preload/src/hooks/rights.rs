@@ -11,7 +11,7 @@ use libc::{gid_t, size_t, uid_t};
 
 use super::streams::original;
 use crate::raw::{self, call, give_int};
-use crate::{filter, gate, memory, parting, patch, process};
+use crate::{filter, gate, memory, parting, patch, process, unseen};
 
 /// An id that stays as it is.
 const SAME: u32 = u32::MAX;
@@ -140,6 +140,13 @@ fn is_other_root(path: *const c_char) -> bool {
     }
 }
 
+/// What a change to this root directory is told as: what is started there is a client again where
+/// the loader finds the library.
+fn root(path: *const c_char) -> Unseen {
+    // SAFETY: the kernel checks the address.
+    if unsafe { unseen::is_library_missing_in(path) } { Unseen::RootWithout } else { Unseen::Root }
+}
+
 /// Whether a filter, if it is one, does not leave us what we need.
 fn restricts_us(program: usize) -> bool {
     program != 0 && !filter::lets_us_live(program)
@@ -179,8 +186,8 @@ pub fn before(number: c_long, [a, b, c, ..]: [usize; 6]) {
         libc::SYS_setgroups => (groups(a, b as *const gid_t), Unseen::Identity),
         libc::SYS_setfsuid | libc::SYS_setfsgid => (moves_files_id(number, x), Unseen::Identity),
         libc::SYS_capset => (drops(b as *const u32), Unseen::Capabilities),
-        libc::SYS_chroot => (is_other_root(a as *const c_char), Unseen::Root),
-        libc::SYS_pivot_root => (true, Unseen::Root),
+        libc::SYS_chroot => (is_other_root(a as *const c_char), root(a as *const c_char)),
+        libc::SYS_pivot_root => (true, root(a as *const c_char)),
         libc::SYS_unshare => (x & libc::CLONE_NEWUSER as u32 != 0, Unseen::Namespace),
         libc::SYS_setns => (enters_user_namespace(y as c_int), Unseen::Namespace),
         libc::SYS_prctl => (restricts(a as c_int, b, c), Unseen::Filter),
@@ -204,7 +211,9 @@ macro_rules! rights {
     ($($name:ident($($argument:ident: $kind:ty),*) = $original:ident, $number:expr, $why:expr, if $changes:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
-            part_if($changes, $why);
+            if $changes {
+                parting::part($why);
+            }
             original!(
                 $original($($argument => $kind),*) -> c_int,
                 // SAFETY: the program's own call.
@@ -232,8 +241,8 @@ rights! {
     setfsuid(id: uid_t) = SETFSUID, libc::SYS_setfsuid, Unseen::Identity, if moves_files_id(libc::SYS_setfsuid, id);
     setfsgid(id: gid_t) = SETFSGID, libc::SYS_setfsgid, Unseen::Identity, if moves_files_id(libc::SYS_setfsgid, id);
     capset(header: *mut c_void, data: *const u32) = CAPSET, libc::SYS_capset, Unseen::Capabilities, if drops(data);
-    chroot(path: *const c_char) = CHROOT, libc::SYS_chroot, Unseen::Root, if is_other_root(path);
-    pivot_root(new: *const c_char, old: *const c_char) = PIVOT_ROOT, libc::SYS_pivot_root, Unseen::Root, if true;
+    chroot(path: *const c_char) = CHROOT, libc::SYS_chroot, root(path), if is_other_root(path);
+    pivot_root(new: *const c_char, old: *const c_char) = PIVOT_ROOT, libc::SYS_pivot_root, root(new), if true;
     setns(fd: c_int, kind: c_int) = SETNS, libc::SYS_setns, Unseen::Namespace, if enters_user_namespace(kind);
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) = PRCTL, libc::SYS_prctl, Unseen::Filter,
         if restricts(option, a as usize, b as usize);
