@@ -218,6 +218,11 @@ impl LedgerRow {
         self.commits_quickly.store(u32::from(quickly), Ordering::SeqCst);
     }
 
+    /// Whether a commit there writes out no files.
+    pub fn commits_quickly(&self) -> bool {
+        self.commits_quickly.load(Ordering::SeqCst) != 0
+    }
+
     /// Says how the file system makes changes durable.
     pub fn set_commits(&self, commits: Commits) {
         self.commits.store(commits as u32, Ordering::SeqCst);

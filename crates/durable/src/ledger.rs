@@ -43,9 +43,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// The first managed file of a file system is in a directory there: how it makes changes
     /// durable is learned, and what was pending before anybody counted is committed. Where it
-    /// fails, it stays pending, and so it does where changes are made durable file by file and no
-    /// commit is due: a program whose only file is removed and made anew, again and again, begins
-    /// here each time, with the names that it changed before.
+    /// fails, it stays pending, and so it does on btrfs while no commit is due: a program whose
+    /// only file is removed and made anew, again and again, begins here each time, with the names
+    /// that it changed before. Without a journal, where a commit writes out all files, nothing
+    /// orders names at all: there each directory is synced before a slot holds anything in it
+    /// (`secure_directory`).
     pub(super) fn open_ledger(&self, directory: &Path, device: u64) {
         let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
             return;
@@ -54,7 +56,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let is_making = self.board.header().changing.is_making();
         let order = self.commit_beside(directory, device);
         if order.is_ok_and(|order| order == Order::Pending) {
-            let _ = self.commit_due(directory, device);
+            if ledger.commits_quickly() {
+                let _ = self.commit_due(directory, device);
+            } else {
+                let _turn = locked(&self.committing);
+                ledger.begin();
+                ledger.end(true);
+            }
         }
         if is_making {
             ledger.note();
