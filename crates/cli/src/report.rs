@@ -17,7 +17,7 @@ pub fn print(bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     print_on(bytes).map(drop)
 }
 
-/// As [`print`]; whether there is still somebody who reads.
+/// As [`print()`]; whether there is still somebody who reads.
 pub fn print_on(bytes: impl AsRef<[u8]>) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
