@@ -84,7 +84,11 @@ impl<N: Nvm> Client<N> {
     /// which would have to be committed for that file alone, and once more for the next one.
     pub fn is_crowded(&self, device: u64, noted: Option<Epoch>) -> bool {
         let header = self.board.header();
-        let Some(ledger) = header.ledger(device).filter(|ledger| ledger.is_in_use()) else { return false };
+        let Some(ledger) = header.ledger(device) else { return false };
+        if !ledger.is_in_use() {
+            // It begins with what nobody counted, which only a commit takes away.
+            return ledger.commits() == Commits::ByFile && ledger.commits_quickly() && !ledger.is_due();
+        }
         if ledger.is_clean_but(noted) {
             return false;
         }
