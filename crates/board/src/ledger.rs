@@ -218,6 +218,11 @@ impl LedgerRow {
         self.commits_quickly.store(u32::from(quickly), Ordering::SeqCst);
     }
 
+    /// Whether it was never had commit.
+    pub fn is_uncommitted(&self) -> bool {
+        self.committed_ns.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether a commit there writes out no files.
     pub fn commits_quickly(&self) -> bool {
         self.commits_quickly.load(Ordering::SeqCst) != 0

@@ -57,7 +57,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let order = self.commit_beside(directory, device);
         if order.is_ok_and(|order| order == Order::Pending) {
             if ledger.commits_quickly() {
+                let is_first = ledger.is_uncommitted();
                 let _ = self.commit_due(directory, device);
+                if is_first {
+                    // What a program makes while it starts does not wait a second for the next one.
+                    ledger.committed_at(0);
+                }
             } else {
                 let _turn = locked(&self.committing);
                 ledger.begin();
