@@ -152,7 +152,6 @@ canaries! {
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
-        LeftNearly, "recovery", "a file in state Behind that somebody wrote to right after a death counts as left";
         LossIgnored, "damage", "recovery replays the rest of a file of which a record is damaged";
         PlaceUnchecked, "damage", "what was moved to another slot's or segment's place passes its checks";
         OwnPendingIgnored, "10", "on btrfs a record of a file does not wait for what is pending of that file";

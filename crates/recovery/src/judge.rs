@@ -185,9 +185,6 @@ pub(super) fn changed(
 /// left it. The kernel lives, so these are exact: whoever wrote to the file after the keeper's
 /// death is known, but for the moment that a write of the keeper's own took.
 fn changed_since_left(left: Left, stat: &Stat) -> Option<Changed> {
-    if on(Canary::LeftNearly) && left != Left::InHand {
-        return None;
-    }
     let us = |ns: i64| ns.max(0) as u64 / 1000;
     let (changed_us, modified_us) = (us(stat.changed_ns), us(stat.modified_ns));
     let known = match left {
