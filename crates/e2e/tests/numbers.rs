@@ -87,7 +87,8 @@ fn a_call_goes_to_one_file_whoever_changes_its_number() {
 }
 
 /// No record stands for another place than the one that has its bytes. Beside busy loops one run of
-/// eleven found two rows of 23,440 twice after recovery (durability = write): not understood yet.
+/// eleven found two rows of 23,440 twice after recovery (durability = write), before calls that
+/// move a cursor around the log held its lock.
 #[test]
 fn recovery_changes_nothing_after_numbers_were_changed() {
     let storm = Storm::new();

@@ -174,11 +174,17 @@ pub(super) fn changed(
         // own syncs or by others' commits.
         Changed::Yes if on(Canary::AttributesAreBytes) => Changed::Yes,
         Changed::Yes if stamp.is_some_and(|stamp| stamp.modified_ns == modified_ns) => Changed::No,
-        // Empty, as it was made: the disk never had a byte of it, and its name alone has changed.
-        Changed::Yes if stat.size == 0 && stat.born_ns == Some(modified_ns) => Changed::No,
+        Changed::Yes if is_as_made(stamp, stat) => Changed::No,
         Changed::Yes if modified_ns >= earliest_ns && by_time(modified_ns) == Changed::No => Changed::No,
         changed => changed,
     }
+}
+
+/// Whether a file is empty as it was made, and the disk was never known to have a byte of it: its
+/// name or attributes alone have changed since, as by a rename that came to the disk ahead of its
+/// bytes. Whoever writes or cuts moves the time of modification.
+fn is_as_made(stamp: Option<&Stamp>, stat: &Stat) -> bool {
+    stat.size == 0 && stat.born_ns == Some(stat.modified_ns) && stamp.is_none_or(|stamp| !stamp.is_on_disk)
 }
 
 /// The same of a file that the keeper changed by itself, as far as the times tell with which it
@@ -305,6 +311,19 @@ mod tests {
         assert_eq!(judged(&ahead, stamp(2, true), 2500 * S, 2500 * S), Changed::Yes);
         assert_eq!(judged(&behind, stamp(2, true), 960 * S, 960 * S), Changed::No);
         assert_eq!(judged(&behind, stamp(2, true), 980 * S, 980 * S), Changed::Unclear);
+    }
+
+    #[test]
+    fn a_file_that_is_empty_as_it_was_made_was_changed_by_nobody() {
+        let judged = |is_on_disk, size, born_s: i64| {
+            let found = Stat { size, born_ns: Some(born_s * S), ..stat(890 * S, 2500 * S) };
+            let known = stamp(2, is_on_disk);
+            changed(&clocks(2000), Witness::Cut, Some(&known), Left::Unknown, 950 * S, &found)
+        };
+        assert_eq!(judged(false, 0, 890), Changed::No);
+        assert_eq!(judged(false, 0, 800), Changed::Yes, "written or cut since");
+        assert_eq!(judged(false, 10, 890), Changed::Yes, "it has bytes");
+        assert_eq!(judged(true, 0, 890), Changed::Yes, "it had bytes");
     }
 
     #[test]
