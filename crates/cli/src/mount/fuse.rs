@@ -38,7 +38,11 @@ pub fn way() -> anyhow::Result<Way> {
         bail!("{DEVICE} is missing: `modprobe fuse`, or give the container that device (--device {DEVICE})");
     }
     if rustix::process::geteuid().is_root() {
-        return Ok(Way::Root(device.with_context(|| format!("cannot open {DEVICE}"))?));
+        let denied = || format!("cannot open {DEVICE} (a container needs it by --device {DEVICE})");
+        return Ok(Way::Root(device.with_context(denied)?));
+    }
+    if let Err(error) = device {
+        bail!("{DEVICE} cannot be opened by this user ({error}): `chmod 666 {DEVICE}`, as udev does, or run as root");
     }
     match place::tool("fusermount3").or_else(|| place::tool("fusermount")) {
         Some(helper) => Ok(Way::Helper(helper)),

@@ -18,7 +18,7 @@ use crate::attach::{self, Keeper};
 use crate::notify::Notify;
 use crate::signals::Signals;
 use crate::words::quoted;
-use crate::{EXIT_KEEPER, options, preload, report, run, verdict};
+use crate::{EXIT_KEEPER, locate, options, preload, report, run, verdict};
 use fuse::{Mounted, Way};
 use place::Place;
 use server::Server;
@@ -43,7 +43,10 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
         run::refuse_unwritable(target)?;
     }
     // No working directory of the user's stays busy, least of all the one that is covered.
-    let summary = args.summary.as_deref().map(crate::locate::absolute).transpose()?;
+    let summary = match args.summary {
+        Some(file) if file != Path::new("-") => Some(locate::absolute(&file)?),
+        other => other,
+    };
     std::env::set_current_dir("/").context("cannot change to /")?;
     let args = RunArgs { summary, ..args };
 
