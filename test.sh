@@ -161,7 +161,7 @@ in_time() {
     fi
 }
 
-# lane NAME FUNCTION: the steps of a function, beside others; what they say is shown when all are done.
+# lane NAME FUNCTION: the steps of a function, beside others; what they say is shown at the end.
 lane() {
     local name=$1
     (
