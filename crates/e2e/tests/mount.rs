@@ -72,8 +72,7 @@ impl Mount {
             assert!(ended.is_none(), "it ended: {:?}", ended.map(|_| said(&mut supervisor)));
             // A mount that nobody serves any more is taken away first.
             let is_dead = || {
-                std::fs::metadata(point)
-                    .is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
+                std::fs::metadata(point).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
             };
             is_mounted(point) && !is_dead()
         };
@@ -88,9 +87,8 @@ impl Mount {
 
     fn server(&self) -> u32 {
         let is_server = |pid: &u32| {
-            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
-                line.split(|byte| *byte == 0).any(|word| word == b"mount-server")
-            })
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"mount-server"))
         };
         self.family.iter().copied().find(is_server).expect("a server")
     }
@@ -289,7 +287,8 @@ fn what_was_acknowledged_survives_a_kill_of_all() {
         let last = acknowledged(&mut running, 300);
         mount.kill_all();
         assert!(!running.child.wait().expect("wait").success(), "it gets an error");
-        let last = last.max(running.lines.iter().last().map_or(0, |line| line[4..].parse().expect("a number")));
+        let last =
+            last.max(running.lines.iter().last().map_or(0, |line| line[4..].parse().expect("a number")));
         if cleared {
             Cmd::new("umount").arg(&served).ok();
             pool.recover(&["--replay"]).ok();

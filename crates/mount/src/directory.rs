@@ -42,11 +42,7 @@ fn kind(kind: Kind) -> FileType {
 
 /// Hands over name after name from `position` on, until `add` says that no more fit. An error
 /// counts only if it comes first: what was added before it is right.
-pub fn list(
-    fd: BorrowedFd<'_>,
-    position: u64,
-    mut add: impl FnMut(&Name<'_>) -> Result<bool>,
-) -> Result<()> {
+pub fn list(fd: BorrowedFd<'_>, position: u64, mut add: impl FnMut(&Name<'_>) -> Result<bool>) -> Result<()> {
     // The answer that the kernel did not take whole is read again.
     lseek(fd, position.cast_signed(), Whence::SeekSet)?;
     let mut buffer = [const { MaybeUninit::uninit() }; BYTES];

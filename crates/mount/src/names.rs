@@ -11,11 +11,12 @@ use fuser::{INodeNo, Request};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
 use nix::sys::stat::{
-    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, mkdirat, mknodat, utimensat,
+    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, mkdirat, mknodat,
+    utimensat,
 };
 use nix::sys::time::TimeSpec;
-use rustix::fs::{StatxAttributes, StatxFlags};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, getegid, geteuid, linkat, symlinkat, unlinkat};
+use rustix::fs::{StatxAttributes, StatxFlags};
 
 use crate::nodes::{Node, Nodes, is};
 use crate::raw::{self, Result};
@@ -47,8 +48,7 @@ impl Caller {
 
     /// The mode of what is made below `parent`.
     fn mode(self, parent: &Node, mode: u32) -> Mode {
-        let inherits =
-            self.umask != 0 && raw::attribute(&raw::path_of(parent), DEFAULT_ACL, &mut []).is_ok();
+        let inherits = self.umask != 0 && raw::attribute(&raw::path_of(parent), DEFAULT_ACL, &mut []).is_ok();
         let masked = if inherits { mode } else { mode & !self.umask };
         Mode::from_bits_truncate(masked & 0o7777)
     }

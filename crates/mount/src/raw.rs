@@ -65,8 +65,7 @@ pub fn set_attribute(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> Resu
 /// `getxattr`: the value's length; the value if `into` has room for it.
 pub fn attribute(path: &CStr, name: &CStr, into: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes at most as many bytes as it is told that there are.
-    let len =
-        unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), into.as_mut_ptr().cast(), into.len()) };
+    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), into.as_mut_ptr().cast(), into.len()) };
     Errno::result(len).map(isize::unsigned_abs)
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno as Answer, FileAttr, FileHandle, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag};
@@ -245,9 +245,10 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let caller = Caller::new(request, umask);
-        let made = self.nodes.get(parent).and_then(|parent| {
-            names::make(&self.nodes, &parent, name, &Made::Node(mode, device), caller)
-        });
+        let made = self
+            .nodes
+            .get(parent)
+            .and_then(|parent| names::make(&self.nodes, &parent, name, &Made::Node(mode, device), caller));
         self.entry(made, reply);
     }
 
@@ -385,9 +386,8 @@ impl Filesystem for Server {
     ) {
         // Pages of a mapping have their place; and where nobody else writes, the kernel knows the
         // end.
-        let appends = !self.is_alone
-            && flags.0 & libc::O_APPEND != 0
-            && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let appends =
+            !self.is_alone && flags.0 & libc::O_APPEND != 0 && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let fd = descriptor(open);
         let privileged = match how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             true => names::drop_privileges(fd),

@@ -30,8 +30,8 @@ pub struct MountArgs {
     /// What is asked of the keeper.
     #[command(flatten)]
     pub keeper: KeeperArgs,
-    /// Mount here and leave DIR as it is. Who writes to DIR itself meanwhile is an outsider. Without
-    /// it the mount lies over DIR, so that nobody reaches the files past it
+    /// Mount here and leave DIR as it is. Who writes to DIR itself meanwhile is an outsider.
+    /// Without it the mount lies over DIR, so that nobody reaches the files past it
     #[arg(long, value_name = "MOUNTPOINT")]
     pub at: Option<PathBuf>,
     /// Join the keeper that runs already, such as that of a service (`holdfast serve`); never start

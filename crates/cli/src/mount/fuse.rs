@@ -42,11 +42,15 @@ pub fn way() -> anyhow::Result<Way> {
         return Ok(Way::Root(device.with_context(denied)?));
     }
     if let Err(error) = device {
-        bail!("{DEVICE} cannot be opened by this user ({error}): `chmod 666 {DEVICE}`, as udev does, or run as root");
+        bail!(
+            "{DEVICE} cannot be opened by this user ({error}): `chmod 666 {DEVICE}`, as udev does, or run as root"
+        );
     }
     match place::tool("fusermount3").or_else(|| place::tool("fusermount")) {
         Some(helper) => Ok(Way::Helper(helper)),
-        None => bail!("who is not root mounts by fusermount3, and there is none: install fuse3, or run as root"),
+        None => {
+            bail!("who is not root mounts by fusermount3, and there is none: install fuse3, or run as root")
+        }
     }
 }
 
@@ -156,7 +160,7 @@ impl Mounted {
         }
     }
 
-    /// Has the kernel read ahead in pieces as large as our requests. Without root it stays as it is.
+    /// Has the kernel read ahead in pieces as large as our requests; only root may say so.
     pub fn read_ahead(&self) {
         let Ok(facts) = rustix::fs::stat(&self.point) else { return };
         let (major, minor) = (rustix::fs::major(facts.st_dev), rustix::fs::minor(facts.st_dev));

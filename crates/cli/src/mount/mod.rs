@@ -128,9 +128,7 @@ fn begin(
         Way::Root(device) => {
             let copy = device.try_clone().context("cannot copy a descriptor")?;
             let server = start(copy.into())?;
-            let mounted = users
-                .map_or(Ok(()), Users::back)
-                .and_then(|()| fuse::mount_device(&device, place));
+            let mounted = users.map_or(Ok(()), Users::back).and_then(|()| fuse::mount_device(&device, place));
             match mounted {
                 Ok(mounted) => (mounted, server),
                 Err(error) => return Err(server.give_up(error)),

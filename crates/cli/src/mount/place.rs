@@ -87,8 +87,7 @@ impl Place {
         let on = mount_of(&mounts, &directory).context("the directory is on no mount")?;
         refuse_file_system(&directory, on)?;
         let place = Self {
-            facts: statvfs(&directory)
-                .with_context(|| format!("cannot look at {}", directory.display()))?,
+            facts: statvfs(&directory).with_context(|| format!("cannot look at {}", directory.display()))?,
             volume: on.point.clone(),
             directory,
             point,
@@ -106,7 +105,8 @@ impl Place {
     fn refuse_point(&self, mounts: &[Mount]) -> anyhow::Result<()> {
         let (directory, point) = (self.directory.display(), self.point.display());
         if self.is_over() {
-            let below = |mount: &&Mount| mount.point.starts_with(&self.directory) && mount.point != self.directory;
+            let below =
+                |mount: &&Mount| mount.point.starts_with(&self.directory) && mount.point != self.directory;
             if let Some(below) = mounts.iter().find(below) {
                 bail!(
                     "{} is mounted below {directory}, where nobody could reach it any more: unmount it, name a \
@@ -189,8 +189,9 @@ fn take_away(path: &Path) -> anyhow::Result<()> {
     if !is_ours {
         bail!("{shown}: its file system is gone (transport endpoint is not connected): unmount it first");
     }
-    unmount(path, UnmountFlags::DETACH)
-        .with_context(|| format!("{shown} was mounted by a server that is gone: `umount -l {shown}` first"))?;
+    unmount(path, UnmountFlags::DETACH).with_context(|| {
+        format!("{shown} was mounted by a server that is gone: `umount -l {shown}` first")
+    })?;
     report::say(&format!("took away what a server that is gone had mounted at {shown}"));
     Ok(())
 }

@@ -45,7 +45,11 @@ impl Server {
     ) -> anyhow::Result<Self> {
         let (talk, theirs) = UnixStream::pair().context("cannot make a socket")?;
         let mut command = Command::new(locate::executable()?);
-        command.arg("mount-server").args(place.is_over().then_some("--alone")).arg("--").arg(&place.directory);
+        command
+            .arg("mount-server")
+            .args(place.is_over().then_some("--alone"))
+            .arg("--")
+            .arg(&place.directory);
         let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         command.env("LD_PRELOAD", preload::with_library(&inherited, library));
         command.env("HOLDFAST_SOCKET", socket).env_remove(user::WATCH_VARIABLE);

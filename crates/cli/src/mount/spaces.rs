@@ -26,8 +26,9 @@ pub fn part(volume: &Path) -> anyhow::Result<Users> {
         mounts: File::open("/proc/self/ns/mnt").context("cannot see its own mounts (is /proc mounted?)")?,
         root: open("/", flags, Mode::empty()).context("cannot open /")?,
     };
-    unshare(CloneFlags::CLONE_NEWNS)
-        .context("cannot have a view of its own of the mounts (CAP_SYS_ADMIN is missing): give --at MOUNTPOINT")?;
+    unshare(CloneFlags::CLONE_NEWNS).context(
+        "cannot have a view of its own of the mounts (CAP_SYS_ADMIN is missing): give --at MOUNTPOINT",
+    )?;
     // What is unmounted elsewhere must not stay in use here.
     let both = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", both)
