@@ -12,6 +12,7 @@ mod names;
 mod nodes;
 mod raw;
 mod server;
+mod tree;
 mod xattr;
 
 use std::io::{self, Read, Write};
@@ -24,7 +25,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, fstat, umask};
 
 use nodes::Nodes;
-use server::Server;
+use tree::Server;
 
 /// What the server says once the directory is open.
 pub const OPEN: u8 = b'o';

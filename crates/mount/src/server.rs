@@ -3,154 +3,29 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno as Answer, FileAttr, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno as Answer, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag};
-use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence};
 
 use crate::names::{self, Caller, Made};
-use crate::nodes::{Node, Nodes};
-use crate::raw::{self, Result, descriptor};
+use crate::raw::{self, descriptor};
+use crate::tree::{Change, GENERATION, Server, answer, empty, handle, offset, told};
 use crate::{attr, data, directory, xattr};
 
 /// The largest read or write that the kernel asks for at once.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that nobody waits for, such as reads ahead, at once.
 const BACKGROUND_MAX: u16 = 64;
-/// How long the kernel may believe a name or attributes where nobody can change them past us.
-const ALONE: Duration = Duration::from_secs(3600);
-/// The same where somebody can.
-const SHARED: Duration = Duration::from_secs(1);
-/// Inode numbers are not used again while the kernel knows them.
-const GENERATION: Generation = Generation(0);
-
-/// The file system.
-pub struct Server {
-    nodes: Nodes,
-    /// Whether the mount lies over the directory, so that nobody reaches the files past it.
-    is_alone: bool,
-    believed: Duration,
-}
-
-fn answer(error: Errno) -> Answer {
-    Answer::from_i32(error as i32)
-}
-
-fn handle(fd: OwnedFd) -> FileHandle {
-    FileHandle(u64::from(fd.into_raw_fd().unsigned_abs()))
-}
-
-fn empty(done: Result<()>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(answer(error)),
-    }
-}
-
-fn told(done: Result<xattr::Told>, reply: ReplyXattr) {
-    match done {
-        Ok(xattr::Told::Length(len)) => reply.size(len),
-        Ok(xattr::Told::Bytes(bytes)) => reply.data(&bytes),
-        Err(error) => reply.error(answer(error)),
-    }
-}
-
-fn offset(at: u64) -> Result<i64> {
-    i64::try_from(at).map_err(|_| Errno::EINVAL)
-}
-
-/// What `setattr` is to change.
-struct Change {
-    mode: Option<u32>,
-    owner: (Option<Uid>, Option<Gid>),
-    size: Option<u64>,
-    times: Option<[nix::sys::time::TimeSpec; 2]>,
-    /// The caller's writes take setuid and setgid bits away.
-    drops_privileges: bool,
-}
-
-impl Server {
-    /// A server of what `nodes` begins with.
-    pub fn new(nodes: Nodes, is_alone: bool) -> Self {
-        Self { nodes, is_alone, believed: if is_alone { ALONE } else { SHARED } }
-    }
-
-    fn entry(&self, found: Result<(INodeNo, FileStat)>, reply: ReplyEntry) {
-        match found {
-            Ok((inode, stat)) => reply.entry(&self.believed, &attr::from(&stat, inode), GENERATION),
-            Err(error) => reply.error(answer(error)),
-        }
-    }
-
-    /// The attributes of a node; by the open file, if one is said, which is the same file.
-    fn attributes(&self, inode: INodeNo, open: Option<FileHandle>) -> Result<FileAttr> {
-        let node = self.nodes.get(inode)?;
-        let stat = match open {
-            Some(open) => fstat(descriptor(open))?,
-            None => fstat(&*node)?,
-        };
-        // The root has one number for the kernel, and another for those who compare it with others.
-        let shown = if inode == INodeNo::ROOT { INodeNo(stat.st_ino) } else { inode };
-        Ok(attr::from(&stat, shown))
-    }
-
-    fn change(&self, node: &Node, open: Option<FileHandle>, change: &Change) -> Result<()> {
-        if change.owner != (None, None) {
-            let (uid, gid) = change.owner;
-            match open {
-                Some(open) => nix::unistd::fchown(descriptor(open), uid, gid)?,
-                None => names::set_owner(node, uid, gid)?,
-            }
-        }
-        if let Some(mode) = change.mode {
-            let mode = Mode::from_bits_truncate(mode & 0o7777);
-            match open {
-                Some(open) => nix::sys::stat::fchmod(descriptor(open), mode)?,
-                None => names::set_mode(node, mode)?,
-            }
-        }
-        if let Some(size) = change.size {
-            let size = offset(size)?;
-            match open {
-                Some(open) => nix::unistd::ftruncate(descriptor(open), size)?,
-                None => nix::unistd::ftruncate(&data::open_again(node, OFlag::O_WRONLY)?, size)?,
-            }
-            if change.drops_privileges {
-                names::drop_privileges(node)?;
-            }
-        }
-        match change.times {
-            Some(times) => names::set_times(node, times),
-            None => Ok(()),
-        }
-    }
-
-    fn open_file(&self, inode: INodeNo, flags: OpenFlags) -> Result<OwnedFd> {
-        let node = self.nodes.get(inode)?;
-        data::open_again(&node, OFlag::from_bits_retain(flags.0))
-    }
-
-    /// Pages may stay from one open to the next where nobody writes past us.
-    fn open_flags(&self) -> FopenFlags {
-        if self.is_alone { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
-    }
-
-    fn two(&self, one: INodeNo, other: INodeNo) -> Result<(Arc<Node>, Arc<Node>)> {
-        Ok((self.nodes.get(one)?, self.nodes.get(other)?))
-    }
-}
 
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -599,35 +474,5 @@ impl Filesystem for Server {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(answer(error)),
         }
-    }
-}
-
-impl Server {
-    /// Adds a name with its attributes, which counts a lookup; whether no more fit.
-    fn add_plus(
-        &self,
-        parent: &Node,
-        name: &directory::Name<'_>,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Result<bool> {
-        let mut add = |inode, attributes: &FileAttr| {
-            reply.add(inode, name.next, name.name, &self.believed, attributes, GENERATION)
-        };
-        // Of these two the kernel takes the number alone.
-        if matches!(name.name.as_bytes(), b"." | b"..") {
-            let number = INodeNo(name.inode);
-            return Ok(add(number, &FileAttr { kind: name.kind, ..attr::unknown(number) }));
-        }
-        let (number, stat) = match names::look_up(&self.nodes, parent, name.name) {
-            Ok(found) => found,
-            // It is gone by now, or another file system lies there.
-            Err(Errno::ENOENT | Errno::EXDEV) => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        let is_full = add(number, &attr::from(&stat, number));
-        if is_full {
-            self.nodes.forget(number, 1);
-        }
-        Ok(is_full)
     }
 }

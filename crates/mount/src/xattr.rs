@@ -49,7 +49,7 @@ pub fn set(node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
     if node.is_link {
         return Err(Errno::EPERM);
     }
-    raw::set_attribute(&raw::path_of(node), &*raw::c_name(name)?, value, flags)
+    raw::set_attribute(&raw::path_of(node), &raw::c_name(name)?, value, flags)
 }
 
 /// Removes one.
@@ -57,5 +57,5 @@ pub fn remove(node: &Node, name: &OsStr) -> Result<()> {
     if node.is_link {
         return Err(Errno::EPERM);
     }
-    raw::remove_attribute(&raw::path_of(node), &*raw::c_name(name)?)
+    raw::remove_attribute(&raw::path_of(node), &raw::c_name(name)?)
 }

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -32,9 +33,11 @@ pub enum Way {
 /// Finds out how to mount, and that the kernel can.
 pub fn way() -> anyhow::Result<Way> {
     let device = File::options().read(true).write(true).open(DEVICE);
-    if let Err(error) = &device
-        && matches!(error.raw_os_error(), Some(2 | 6 | 19))
-    {
+    let is_missing = |error: &std::io::Error| {
+        let missing = [Errno::NOENT, Errno::NXIO, Errno::NODEV];
+        missing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    };
+    if device.as_ref().is_err_and(is_missing) {
         bail!("{DEVICE} is missing: `modprobe fuse`, or give the container that device (--device {DEVICE})");
     }
     if rustix::process::geteuid().is_root() {
@@ -140,7 +143,7 @@ impl Mounted {
         }
         match unmount(&self.point, UnmountFlags::empty()) {
             Ok(()) => Ok(true),
-            Err(rustix::io::Errno::BUSY) => Ok(false),
+            Err(Errno::BUSY) => Ok(false),
             Err(error) => Err(error).with_context(|| format!("cannot unmount {}", self.point.display())),
         }
     }

@@ -1,9 +1,9 @@
 //! What is to be mounted where, and every reason why not: all of them are found before anything is
 //! changed. It reads tables of the kernel's and looks at no file below the directory.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -156,13 +156,13 @@ fn refuse_file_system(directory: &Path, on: &Mount) -> anyhow::Result<()> {
 fn existing(path: &Path) -> anyhow::Result<PathBuf> {
     let shown = path.display();
     match path.canonicalize() {
-        Ok(real) if is_dead(&real) => {
+        Ok(real) if std::fs::metadata(&real).is_err_and(|error| is_gone(&error)) => {
             take_away(&real)?;
             existing(path)
         }
         Ok(real) if real.is_dir() => Ok(real),
         Ok(_) => bail!("{shown} is no directory"),
-        Err(error) if error.raw_os_error() == Some(libc_enotconn()) => {
+        Err(error) if is_gone(&error) => {
             take_away(&std::path::absolute(path).with_context(|| format!("cannot use {shown}"))?)?;
             existing(path)
         }
@@ -173,12 +173,9 @@ fn existing(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn libc_enotconn() -> i32 {
-    rustix::io::Errno::NOTCONN.raw_os_error()
-}
-
-fn is_dead(path: &Path) -> bool {
-    std::fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(libc_enotconn()))
+/// Whether an error says that the server of a mount is gone.
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::NotConnected
 }
 
 /// Takes away a mount of ours that nobody serves any more.
@@ -199,9 +196,7 @@ fn take_away(path: &Path) -> anyhow::Result<()> {
 /// A program of the PATH.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(OsStr::from_bytes(search.as_bytes()))
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file())
+    std::env::split_paths(&search).map(|directory| directory.join(name)).find(|path| path.is_file())
 }
 
 #[cfg(test)]
