@@ -30,7 +30,7 @@ fn text(path: &Path) -> &str {
 }
 
 fn is_mounted(point: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("mounts");
     let (point, kind) = (format!(" {} ", text(point)), " - fuse.holdfast ");
     table.lines().any(|line| line.contains(&point) && line.contains(kind))
 }
@@ -147,6 +147,14 @@ impl Drop for Mount {
     }
 }
 
+/// A disk in a view of the mounts that nobody else has: a mount whose server was killed makes
+/// programs fail that look at all mounts, such as mkfs.btrfs in other tests.
+fn disk(kind: Kind) -> Disk {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("root");
+    Cmd::new("mount").args(["--make-rprivate", "/"]).ok();
+    Disk::new(kind)
+}
+
 /// A directory of a disk.
 fn directory(disk: &Disk, name: &str) -> PathBuf {
     let directory = disk.root.join(name);
@@ -180,7 +188,7 @@ fn acknowledged(program: &mut Running, count: u64) -> u64 {
 
 #[test]
 fn programs_that_no_library_gets_into_are_absorbed() {
-    let (disk, pool, home) = (Disk::new(Kind::Ext4), Pool::new(), disk::directory());
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
     let c = appends(home.path());
     let go = home.path().join("appends-go");
     let source = here("programs/appends.go");
@@ -205,7 +213,7 @@ fn programs_that_no_library_gets_into_are_absorbed() {
 
 #[test]
 fn sqlite_is_absorbed_without_a_library_in_it() {
-    let (disk, pool) = (Disk::new(Kind::Xfs), Pool::new());
+    let (disk, pool) = (disk(Kind::Xfs), Pool::new());
     let served = directory(&disk, "served");
     let mount = Mount::over(&pool, &["--durability=sync"], &served);
     for mode in ["delete", "wal"] {
@@ -228,7 +236,7 @@ fn rules(directory: &Path) -> Output {
 }
 
 fn looks_native(kind: Kind) {
-    let (disk, pool) = (Disk::new(kind), Pool::new());
+    let (disk, pool) = (disk(kind), Pool::new());
     let (native, served) = (directory(&disk, "native"), directory(&disk, "served"));
     let mount = Mount::over(&pool, &[], &served);
     let through = rules(&served);
@@ -258,7 +266,7 @@ fn a_directory_of_btrfs_looks_as_it_does_natively() {
 
 #[test]
 fn random_calls_leave_what_they_leave_in_memory() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
     let served = directory(&disk, "served");
     let seed = holdfast_e2e::random::Random::new("mount").next_u64() % 1_000_000;
     let play = |file: PathBuf, seed: u64| {
@@ -277,7 +285,7 @@ fn random_calls_leave_what_they_leave_in_memory() {
 
 #[test]
 fn what_was_acknowledged_survives_a_kill_of_all() {
-    let (disk, pool, home) = (Disk::new(Kind::Btrfs), Pool::new(), disk::directory());
+    let (disk, pool, home) = (disk(Kind::Btrfs), Pool::new(), disk::directory());
     let program = appends(home.path());
     let served = directory(&disk, "served");
     for (round, cleared) in [true, false].into_iter().enumerate() {
@@ -303,7 +311,7 @@ fn what_was_acknowledged_survives_a_kill_of_all() {
 #[test]
 fn what_was_acknowledged_survives_a_power_cut() {
     for kind in [Kind::Ext4, Kind::Xfs] {
-        let (disk, pool, home) = (Disk::new(kind), Pool::new(), disk::directory());
+        let (disk, pool, home) = (disk(kind), Pool::new(), disk::directory());
         let program = appends(home.path());
         let served = directory(&disk, "served");
         disk.settle();
@@ -326,7 +334,7 @@ fn what_was_acknowledged_survives_a_power_cut() {
 
 #[test]
 fn a_signal_unmounts_once_nobody_has_a_file_open_there() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
     let served = directory(&disk, "served");
     let mount = Mount::over(&pool, &[], &served);
     proc::signal(mount.pid(), Signal::INT);
@@ -349,7 +357,7 @@ fn a_signal_unmounts_once_nobody_has_a_file_open_there() {
 
 #[test]
 fn a_server_that_is_killed_loses_nothing_and_leaves_no_mount() {
-    let (disk, pool, home) = (Disk::new(Kind::Ext4), Pool::new(), disk::directory());
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
     let program = appends(home.path());
     let served = directory(&disk, "served");
     let file = served.join("file");
@@ -366,7 +374,7 @@ fn a_server_that_is_killed_loses_nothing_and_leaves_no_mount() {
 
 #[test]
 fn without_its_keeper_a_mount_ends_and_is_recovered() {
-    let (disk, pool, home) = (Disk::new(Kind::Ext4), Pool::new(), disk::directory());
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
     let program = appends(home.path());
     let served = directory(&disk, "served");
     let file = served.join("file");
@@ -383,7 +391,7 @@ fn without_its_keeper_a_mount_ends_and_is_recovered() {
 
 #[test]
 fn what_cannot_be_mounted_is_refused_before_anything_is_changed() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
     let (served, at) = (directory(&disk, "served"), directory(&disk, "at"));
     let inside = served.join("inside");
     std::fs::create_dir(&inside).expect("made");
@@ -419,7 +427,7 @@ fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
     need::tool("fusermount3");
     // As udev has it wherever there is one.
     Cmd::new("chmod").args(["666", "/dev/fuse"]).ok();
-    let disk = Disk::new(Kind::Ext4);
+    let disk = disk(Kind::Ext4);
     let pool = Pool::of_user("nobody", "");
     let (served, at) = (directory(&disk, "served"), directory(&disk, "at"));
     for path in [&served, &at] {
