@@ -180,6 +180,17 @@ fn must_hold(file: &Path, last: u64) {
     }
 }
 
+/// Stores into a shared mapping and has that brought to the disk.
+const STORE: &str = "
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.ftruncate(fd, 8192)
+os.fsync(fd)
+map = mmap.mmap(fd, 8192)
+map[100:106] = b'stored'
+map.flush()
+";
+
 fn acknowledged(program: &mut Running, count: u64) -> u64 {
     program.until(&format!("ack {count}"));
     let rest = program.lines.try_iter().last();
@@ -318,6 +329,8 @@ fn what_was_acknowledged_survives_a_power_cut() {
         let file = served.join("file");
         let mount = Mount::over(&pool, &["--age-max=60s"], &served);
         let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+        let mapped = served.join("mapped");
+        Cmd::new("python3").args(["-c", STORE]).arg(&mapped).ok();
         let last = acknowledged(&mut running, 300);
         disk.cut_power();
         mount.kill_all();
@@ -329,7 +342,25 @@ fn what_was_acknowledged_survives_a_power_cut() {
         assert!((alone as u64) < last, "the disk has {alone} lines, and no cut can be shown");
         pool.recover(&[]).ok();
         must_hold(&file, last);
+        assert_eq!(&std::fs::read(&mapped).expect("read")[100..106], b"stored");
     }
+}
+
+#[test]
+fn without_its_supervisor_a_mount_is_served_until_it_is_unmounted() {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let served = directory(&disk, "served");
+    let mut mount = Mount::over(&pool, &[], &served);
+    let mut supervisor = mount.supervisor.take().expect("not ended");
+    supervisor.kill().and_then(|()| supervisor.wait()).expect("killed");
+    Cmd::new(&program).arg(served.join("file")).arg("100").ok();
+    Cmd::new("umount").arg(&served).ok();
+    let left = || mount.family.iter().copied().filter(|pid| proc::alive(*pid)).count();
+    wait_until(SOON, "the end of server and keeper", || left() == 0);
+    let told = report::parse(&pool.recover(&["--dry-run"]).ok().stdout);
+    assert_eq!(report::number(&told, "records"), 0, "{told:#}");
+    must_hold(&served.join("file"), 99);
 }
 
 #[test]
