@@ -78,6 +78,9 @@ pub enum Ask {
     /// Let go of removed files: the asker found no space on a disk, or (`args[0]` is 1) removed a
     /// large file. Answers 1 if space may be free that was not.
     Room = 17,
+    /// Sync the file or directory with inode number `args[1]` on device `args[0]`, which is at the
+    /// path relative to descriptor `args[2]`: a name of it was changed.
+    LogAgain = 18,
 }
 
 impl Ask {
@@ -101,6 +104,7 @@ impl Ask {
             Self::Commit,
             Self::Hear,
             Self::Room,
+            Self::LogAgain,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

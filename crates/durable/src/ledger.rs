@@ -7,6 +7,7 @@
 //! synced.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,8 +16,8 @@ use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, locked};
-use holdfast_disk::{Disk, DiskFile};
+use super::{Durable, ManagedFile, Pace, Writers, locked};
+use holdfast_disk::{Access, Disk, DiskFile};
 
 /// Whether a slot may hold a change now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,10 +178,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         wants: impl Fn() -> bool,
     ) -> io::Result<bool> {
         let _turn = locked(&self.committing);
+        let commit = || self.having_committed(device, || directory.commit());
         let Some(ledger) = self.ledger(device) else {
             // Nobody counts: everything may be pending.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            return directory.commit().map(|()| true);
+            return commit().map(|()| true);
         };
         if !ledger.is_clean() && !wants() {
             return Ok(false);
@@ -191,7 +193,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
-        let committed = if on(Canary::CommitSkipped) { Ok(()) } else { directory.commit() };
+        let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
         ledger.end(committed.is_ok());
         ledger.rest(begun.elapsed().as_nanos() as u64);
         ledger.committed_at(self.disk.monotonic_ns());
@@ -199,6 +201,37 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.events.trouble(format!("a file system cannot commit: {error}"));
         }
         committed.map(|()| true)
+    }
+
+    /// Has a file system commit. Where it logs what is synced until then, programs are told what
+    /// that log has no more ([`holdfast_board::TreeLog`]).
+    pub(super) fn having_committed<R>(&self, device: u64, commit: impl FnOnce() -> R) -> R {
+        if self.commits_in_order(device) {
+            return commit();
+        }
+        let log = &self.board.header().tree_log;
+        log.begin_commit();
+        let committed = commit();
+        log.end_commit();
+        committed
+    }
+
+    /// Syncs the file or directory with an inode number that stands at a path: a name of it was
+    /// changed, which the file system does not log by itself because of a commit of ours.
+    pub fn log_again(&self, path: &Path, device: u64, ino: u64) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let files = self.board.files();
+        let managed = self.board.find(device, ino);
+        let generation = |slot: u32| files[slot as usize].generation.load(Ordering::SeqCst);
+        if let Some(file) = managed.and_then(|slot| self.file(u64::from(slot), generation(slot))) {
+            return self.sync_file(&file, Writers::MayBeIn, u64::MAX, Pace::Full).map(drop);
+        }
+        let found = self.disk.find(path.as_os_str().as_bytes())?;
+        let stat = found.stat()?;
+        if (stat.dev, stat.ino) != (device, ino) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        found.reopen(Access::Read)?.sync()
     }
 
     /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is

@@ -102,9 +102,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.
-            Ask::Register | Ask::Sole | Ask::Moved | Ask::SyncDirectory | Ask::Unseen | Ask::Room => {
-                return Err(Errno::EINVAL);
-            }
+            Ask::Register
+            | Ask::Sole
+            | Ask::Moved
+            | Ask::SyncDirectory
+            | Ask::Unseen
+            | Ask::Room
+            | Ask::LogAgain => return Err(Errno::EINVAL),
         }
         Ok([0, 0])
     }
