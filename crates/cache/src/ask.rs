@@ -68,7 +68,8 @@ pub enum Ask {
     Log = 14,
     /// Have the file system of slot `args[0]` of generation `args[1]` commit what is pending in its
     /// ledger. `EOPNOTSUPP`: it makes changes durable file by file, so the asker's own sync does
-    /// what it does natively.
+    /// what it does natively. `args[2]` is 1: behind a sync of the asker's, if it does so and a
+    /// commit is due.
     Commit = 15,
     /// The kernel tells other things of slot `args[0]` of generation `args[1]` than its clients
     /// left, or what others did is all that a sync of it can be for: enter in the ledger what the

@@ -91,6 +91,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                 let was_created = file.meta().marks & MARK_CREATED != 0;
                 return Ok([u64::from(is_held), u64::from(was_created)]);
             }
+            Ask::Commit if args[2] == 1 => self.commit_behind_sync(&file),
             Ask::Commit => {
                 self.commit_for(&file).map_err(|error| match error.kind() {
                     io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,

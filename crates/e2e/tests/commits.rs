@@ -61,8 +61,7 @@ time.sleep(60)
 ";
 
 /// What natively stands there after that sync, and what does not.
-const STANDS: [&str; 6] =
-    ["rename/name", "over/name", "link/name", "moved/name", "elsewhere/name", "last"];
+const STANDS: [&str; 6] = ["rename/name", "over/name", "link/name", "moved/name", "elsewhere/name", "last"];
 const GONE: [&str; 8] = [
     "rename/new",
     "over/new",

@@ -95,7 +95,12 @@ unsafe fn unlink_once(
     };
     // SAFETY: the kernel has just read the path.
     let path = unsafe { raw::path(path) };
-    let removal = match client.unlinking(file, dirfd, path) {
+    let announced = if client.is_among_others(file) {
+        client.unlinking_among_others(file)
+    } else {
+        client.unlinking(file, dirfd, path)
+    };
+    let removal = match announced {
         Ok(removal) => removal,
         Err(errno) => return (refuse(errno), None),
     };

@@ -5,7 +5,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use holdfast_cache::Inode;
+use holdfast_cache::{Client, Inode};
 use libc::off_t;
 
 use crate::fds::{self, Row};
@@ -90,9 +90,24 @@ fn sync_once(fd: c_int, number: i64) -> isize {
             let result = relog::synced(fd, sync);
             if let Some((client, begun_ns)) = begun {
                 client.note_kernels_sync_took(begun_ns);
+                if result >= 0 && writes() {
+                    commit_behind(client, fd);
+                }
             }
             result
         }
+    }
+}
+
+/// Behind a sync of a file that is left to the kernel: what else is pending is committed, once a
+/// second, where nothing else does that. For this the file gets a row.
+fn commit_behind(client: &'static Client, fd: c_int) {
+    let Ok(stat) = raw::fstat(fd) else { return };
+    if !stat.regular || !client.is_commit_due(stat.dev) {
+        return;
+    }
+    if let Target::Managed(handle) = target::of_change(fd) {
+        critical::section(|| client.commit_behind_sync(handle.file));
     }
 }
 

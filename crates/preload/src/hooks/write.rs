@@ -243,6 +243,11 @@ impl Call<'_> {
             // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
             let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
         }
+        if handle.client.is_among_others(handle.file)
+            && let Err(errno) = critical::section(|| handle.client.unlog(handle.file))
+        {
+            return Some(-(errno.0 as isize));
+        }
         if self.is_synchronous(handle)
             && let Err(errno) = unsynced::log_from_now(handle, self.transfer.fd)
         {
