@@ -82,6 +82,9 @@ pub enum Ask {
     /// Sync the file or directory with inode number `args[1]` on device `args[0]`, which is at the
     /// path relative to descriptor `args[2]`: a name of it was changed.
     LogAgain = 18,
+    /// Behind a sync by the kernel on device `args[0]`: have that file system commit what is
+    /// pending, unless somebody did since the keeper's own last sync there.
+    Follow = 19,
 }
 
 impl Ask {
@@ -106,6 +109,7 @@ impl Ask {
             Self::Hear,
             Self::Room,
             Self::LogAgain,
+            Self::Follow,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

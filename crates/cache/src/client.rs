@@ -606,6 +606,20 @@ impl<N: Nvm> Client<N> {
         }
     }
 
+    /// A sync by the kernel is over: where the keeper's own last one may have left it nothing to
+    /// commit, what is pending is committed (invariant 9).
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the file system cannot commit.
+    #[inline]
+    pub fn follow_sync(&self, device: u64) -> Result<(), Errno> {
+        let may_leave_out = self.board.header().ledger(device).is_some_and(LedgerRow::may_leave_out);
+        if !may_leave_out || on(Canary::OwnSyncUnmatched) {
+            return Ok(());
+        }
+        ask(&self.board, self.id, Ask::Follow, [device, 0, 0, 0], None).map(|_| ())
+    }
+
     /// Whether a sync of a file without a row, which is over, had better be followed so: the file
     /// gets a row then.
     pub fn is_commit_due(&self, device: u64) -> bool {

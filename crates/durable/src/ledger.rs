@@ -99,6 +99,41 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
+    /// Behind a sync of the kernel's that a client made: has a journal commit what is pending, if
+    /// the last one that wrote to it may be one of ours. What the client's sync was to take with
+    /// it was in that one, so the kernel had nothing to commit, and what was changed since it would
+    /// natively have made durable, too.
+    pub fn follow_sync(&self, device: u64) -> io::Result<()> {
+        let Some(ledger) = self.ledger(device) else { return Ok(()) };
+        let mut failure = None;
+        for directory in self.directories_on(device) {
+            if !ledger.may_leave_out() {
+                return Ok(());
+            }
+            let own_sync = ledger.own_sync();
+            let open = self.disk.open(&directory).ok();
+            let Some(open) = open.filter(|open| open.stat().is_ok_and(|stat| stat.dev == device)) else {
+                continue;
+            };
+            if ledger.is_made_up_for(own_sync, open.journal_count()) {
+                return Ok(());
+            }
+            match self.commit_file_system(device, &open, || true) {
+                Ok(_) => return Ok(()),
+                Err(error) => failure = Some(error),
+            }
+        }
+        // Without a directory there is no file there that we would have synced.
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Something was synced by us, which may have taken earlier changes of others with it.
+    pub(super) fn note_own_sync(&self, device: u64, synced: &D::File) {
+        if let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::InOrder) {
+            ledger.note_own_sync(synced.journal_count());
+        }
+    }
+
     /// Whether nothing is pending on a file system.
     pub fn is_clean(&self, device: u64) -> bool {
         self.ledger(device).is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored)
@@ -172,6 +207,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
+        self.note_own_sync(device, directory);
         ledger.end(committed.is_ok());
         ledger.rest(begun.elapsed().as_nanos() as u64, self.board.header().syncs_absorbed.get());
         ledger.committed_at(self.disk.monotonic_ns());
@@ -209,7 +245,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if (stat.dev, stat.ino) != (device, ino) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        found.reopen(Access::Read)?.sync()
+        let synced = found.reopen(Access::Read)?;
+        synced.sync()?;
+        self.note_own_sync(device, &synced);
+        Ok(())
     }
 
     /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is

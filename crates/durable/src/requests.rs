@@ -109,7 +109,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             | Ask::SyncDirectory
             | Ask::Unseen
             | Ask::Room
-            | Ask::LogAgain => return Err(Errno::EINVAL),
+            | Ask::LogAgain
+            | Ask::Follow => return Err(Errno::EINVAL),
         }
         Ok([0, 0])
     }
