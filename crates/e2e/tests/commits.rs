@@ -1,7 +1,7 @@
 //! Names on btrfs: what natively the next sync of anything makes durable is durable behind it under
 //! Holdfast, too. The kernel keeps a log of what was synced since its last commit, in which changes
-//! of names of that go; a commit that the keeper asks for empties it. The names are changed, another
-//! file is synced, the device is copied, and the copy is looked at; natively, too.
+//! of names of that go; a commit that the keeper asks for empties it. The names are changed,
+//! another file is synced, the device is copied, and the copy is looked at; natively, too.
 
 use std::fs;
 use std::path::Path;
