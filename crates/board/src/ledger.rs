@@ -254,9 +254,7 @@ impl LedgerRow {
     /// commit, while something is pending that was changed since.
     #[inline]
     pub fn may_leave_out(&self) -> bool {
-        self.own_sync.load(Ordering::SeqCst) != 0
-            && self.commits() == Commits::InOrder
-            && !self.is_clean()
+        self.own_sync.load(Ordering::SeqCst) != 0 && self.commits() == Commits::InOrder && !self.is_clean()
     }
 
     /// Whether the journal was written by somebody else since `own_sync`, as its count says now:

@@ -140,9 +140,7 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) || row.state() != FileState::Through {
             return Ok(());
         }
-        if !on(Canary::UnloggedLive) {
-            self.settle_if_live(file, true)?;
-        }
+        self.settle_if_live(file, true)?;
         // Left to the kernel, or failed, while it was settled.
         if self.is_current(file) && row.state() == FileState::Through {
             row.note_unlogged();
