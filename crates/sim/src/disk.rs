@@ -5,7 +5,7 @@
 //! versions since the last sync, sizes that writes made lag independently of blocks, and changes of
 //! names become durable as [`rules`] says: with truncations and holes in the order of a journal
 //! ([`Journal::Ext4`], [`Journal::Xfs`]), or each by itself ([`Journal::Btrfs`],
-//! [`Journal::Lagging`]). A sync may fail once, and so may the kernel's own writing back, of which
+//! [`Journal::Lagging`], [`Journal::Bare`]). A sync may fail once, and so may the kernel's own writing back, of which
 //! nobody hears before the next sync: either drops the dirty pages, of which no later sync writes
 //! what is not written again. Every description of the file hears of it once; one that was opened
 //! afterwards only if nobody had heard of it before (`errseq_sample`). Inode numbers are reused at

@@ -183,6 +183,38 @@ pub(super) fn unlogged_changes(plays: &mut Plays) {
         |at| Amid::KilledAmid(at, 1, Op::SyncDirectory),
         &[],
     );
+    // What happened while no file was managed: without a journal the ledger does not count it.
+    let left = [Op::Put(A, 0, 40), Op::SyncDirectory, Op::Expire, Op::Retire(A)];
+    plays.push(alone(&[&left[..], &refused[..]].concat()));
+    plays.push(alone(&[&left[..], &[Op::Create(B), Op::Put(C, 0, 40), Op::SyncDirectory]].concat()));
+}
+
+/// Durability = sync. Thread 0 has a file registered at its first sync, thread 1 at its first
+/// write.
+pub(super) fn first_syncs(plays: &mut Plays) {
+    let by_other = |op: Op| Step::alone(1, op);
+    // The sync comes in the midst of a write that found no row, and of one that found it.
+    amid(
+        plays,
+        &[Op::Put(A, 0, 40), Op::Put(A, 10, 20)],
+        |at| Amid::Other(at, 1, Op::Sync(A)),
+        &[by_other(Op::Sync(A))],
+    );
+    for at in 1..=POINTS {
+        let write = Step { thread: 1, op: Op::Put(A, 10, 20), amid: Amid::Other(at, 0, Op::Sync(A)) };
+        plays.push(vec![by_other(Op::Put(A, 0, 40)), write, by_other(Op::Sync(A))]);
+    }
+    plays.push(alone(&[Op::Put(A, 0, 40), Op::Sync(A), Op::Put(A, 10, 20), Op::Sync(A)]));
+    // Somebody outside cut it, and only the page cache knows.
+    plays.push(vec![by_other(Op::Put(A, 0, 40)), by_other(Op::Cut(A, 20)), by_other(Op::Sync(A))]);
+    // Too long to be logged as a whole: it must not be built anew from what is logged later.
+    let long = [Op::Put(A, 0, 5000), Op::Sync(A), Op::Put(A, 0, 20)];
+    plays.push([vec![by_other(Op::Put(B, 0, 40)), by_other(Op::Sync(B))], alone(&long)].concat());
+    // The kernel could not write what it held.
+    plays.push(alone(&[Op::Put(A, 0, 40), Op::Lose(A), Op::Sync(A)]));
+    // It comes back from somebody outside; who syncs it first again dies.
+    let back = [Op::Put(A, 0, 40), Op::Sync(A), Op::Outsider(A, false), Op::Put(A, 5, 10), Op::Sync(A)];
+    amid(plays, &back, Amid::Killed, &[by_other(Op::Put(A, 0, 20)), by_other(Op::Sync(A))]);
 }
 
 pub(super) fn around_the_log(plays: &mut Plays) {
