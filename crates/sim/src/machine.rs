@@ -253,6 +253,7 @@ impl Machine {
         let (interruption, killed) = match step.amid {
             Amid::Nothing => (Interruption::Never, false),
             Amid::Other(at, thread, op) => (Interruption::Other(at, task(thread, op)), false),
+            Amid::Within(at, thread, op) => (Interruption::Within(at, task(thread, op)), false),
             Amid::Killed(at) => (Interruption::Killed(at), true),
             Amid::KilledAmid(at, thread, op) => (Interruption::KilledAmid(at, task(thread, op)), true),
         };

@@ -195,6 +195,8 @@ pub enum Amid {
     Nothing,
     /// At a point (from 1 on) thread or keeper is interrupted by this.
     Other(usize, u8, Op),
+    /// The same, and it goes on when that is done or waits for it.
+    Within(usize, u8, Op),
     /// At a point its process is killed.
     Killed(usize),
     /// At a point its process is killed, and this begins before the keeper hears of it.
@@ -283,6 +285,9 @@ impl fmt::Display for Step {
         match &self.amid {
             Amid::Nothing => Ok(()),
             Amid::Other(at, thread, op) => write!(f, ", at its point {at} {}{op}", who(*thread, op)),
+            Amid::Within(at, thread, op) => {
+                write!(f, ", at its point {at} all of {}{op}", who(*thread, op))
+            }
             Amid::Killed(at) => write!(f, ", killed at its point {at}"),
             Amid::KilledAmid(at, thread, op) => {
                 write!(f, ", killed at its point {at}, then {}{op} before the repair", who(*thread, op))

@@ -185,8 +185,9 @@ pub(super) fn unlogged_changes(plays: &mut Plays) {
     );
     // What happened while no file was managed: without a journal the ledger does not count it.
     let left = [Op::Put(A, 0, 40), Op::SyncDirectory, Op::Expire, Op::Retire(A)];
+    let uncounted = [Op::Create(B), Op::Put(C, 0, 40), Op::SyncDirectory, Op::Put(C, 0, 20)];
     plays.push(alone(&[&left[..], &refused[..]].concat()));
-    plays.push(alone(&[&left[..], &[Op::Create(B), Op::Put(C, 0, 40), Op::SyncDirectory]].concat()));
+    plays.push(alone(&[&left[..], &uncounted].concat()));
 }
 
 /// Durability = sync. Thread 0 has a file registered at its first sync, thread 1 at its first
@@ -197,12 +198,13 @@ pub(super) fn first_syncs(plays: &mut Plays) {
     amid(
         plays,
         &[Op::Put(A, 0, 40), Op::Put(A, 10, 20)],
-        |at| Amid::Other(at, 1, Op::Sync(A)),
-        &[by_other(Op::Sync(A))],
+        |at| Amid::Within(at, 1, Op::Sync(A)),
+        &[by_other(Op::Sync(A)), by_other(Op::Put(A, 50, 10))],
     );
     for at in 1..=POINTS {
-        let write = Step { thread: 1, op: Op::Put(A, 10, 20), amid: Amid::Other(at, 0, Op::Sync(A)) };
-        plays.push(vec![by_other(Op::Put(A, 0, 40)), write, by_other(Op::Sync(A))]);
+        let write = Step { thread: 1, op: Op::Put(A, 10, 20), amid: Amid::Within(at, 0, Op::Sync(A)) };
+        let rest = [Op::Sync(A), Op::Put(A, 50, 10)].map(by_other);
+        plays.push([&[by_other(Op::Put(A, 0, 40)), write], &rest[..]].concat());
     }
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Sync(A), Op::Put(A, 10, 20), Op::Sync(A)]));
     // Somebody outside cut it, and only the page cache knows.
