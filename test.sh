@@ -166,9 +166,9 @@ lane() {
     local name=$1
     (
         summary=() failed=0 log=$beside/$name.step
-        # A session of its own is a group of its own for the scheduler. Where what computes shares the
-        # session of the tests, a kernel (6.18) was seen to let all other sessions wait up to 14 s for
-        # a processor: every keeper has its own.
+        # A session of its own is a group of its own for the scheduler. Where what computes shares
+        # the session of the tests, a kernel (6.18) was seen to let all other sessions wait up to
+        # 14 s for a processor: every keeper has its own.
         apart="setsid --wait"
         "$2"
         printf '%s\n' "${summary[@]}" >"$beside/$name.summary"
