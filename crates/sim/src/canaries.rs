@@ -51,11 +51,12 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
             let failures = sender.clone();
             std::thread::spawn(move || {
                 let mut worker = Worker::new(effort, shared, failures).part(index, ROUNDS);
+                let stops = || shared.stop.load(Ordering::Relaxed);
                 if index == 1 {
                     // The known histories against whose rule this is.
                     (worker.index, worker.of) = (0, 1);
                     let known = STORIES.iter().filter(|story| story.bugs.contains(&canary.name()));
-                    for history in known.flat_map(Story::histories) {
+                    for history in known.flat_map(Story::histories).take_while(|_| !stops()) {
                         worker.check(&history, 0, Only::ALL);
                     }
                 }
@@ -69,7 +70,8 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
                     worker.exhaustive(1);
                     worker.of = ROUNDS;
                 }
-                for round in (0..ROUNDS).filter(|_| index == 0) {
+                // Even to pass over all of them takes its time.
+                for round in (0..ROUNDS).filter(|_| index == 0).take_while(|_| !stops()) {
                     worker.index = round;
                     worker.exhaustive(EXHAUSTIVE_OPERATIONS);
                 }
