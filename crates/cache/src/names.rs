@@ -118,7 +118,11 @@ impl<N: Nvm> Client<N> {
     pub fn unlinked(&self, file: FileRef, removal: Removal, ok: bool) {
         match removal {
             Removal::Held if !ok => self.withdraw(file),
-            Removal::Counted if ok && self.is_current(file) && self.has_log(file) => self.end_nameless(file),
+            Removal::Counted
+                if ok && !on(Canary::NamelessKept) && self.is_current(file) && self.has_log(file) =>
+            {
+                self.end_nameless(file)
+            }
             _ => {}
         }
     }
@@ -277,7 +281,9 @@ impl<N: Nvm> Client<N> {
             if let Some(file) = replaced.filter(|&file| self.is_current(file)) {
                 let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
             }
-            self.note_change(renaming.device);
+            if !on(Canary::NotedOnce) {
+                self.note_change(renaming.device);
+            }
             // Where changes become durable file by file, its next record waits for that.
             let ledger = self.board.header().ledger(renaming.device);
             if ledger.is_none_or(|ledger| ledger.commits() != Commits::InOrder) {

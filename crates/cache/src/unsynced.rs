@@ -67,7 +67,11 @@ impl<N: Nvm> Client<N> {
     pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
         let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
         let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
-        let result = (is_passed || on(Canary::UnsyncedUnannounced)).then(raw);
+        if on(Canary::UnsyncedUnannounced) {
+            call.end();
+            return is_passed.then(raw);
+        }
+        let result = is_passed.then(raw);
         call.end();
         result
     }

@@ -149,6 +149,11 @@ canaries! {
         SpillFailureForgotten, "4 (spill)", "a frame counts although another one's sync failed meanwhile";
         RecoverNoFrames, "3 (spill)", "recovery leaves the frames of the spill file out";
         RewriteNoFrames, "4 (spill)", "the rewrite after a failed sync leaves the frames of the spill file out";
+        NotedOnce, "11", "a rename is noted before it is made, and not once more behind it";
+        CursorOpen, "commit-points", "two writers make a file longer at once";
+        SizeBelieved, "commit-points", "the size of a file counts whose writer died";
+        NamelessKept, "names", "a file keeps its slot whose last name went by a removal that no slot holds";
+        FrameEntryStays, "3 (spill)", "a frame is used again whose entry was not cleared";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
