@@ -118,6 +118,8 @@ impl<N: Nvm> Client<N> {
         ledger.commits() == Commits::InOrder
             && !ledger.is_clean_but(row.noted())
             && ledger.rests()
+            // In state Behind the page cache lags.
+            && matches!(row.state(), FileState::Through | FileState::Unsynced)
             && self.is_current(file)
     }
 

@@ -15,10 +15,9 @@ use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
 
 /// The rules, each by the deliberate bug that takes it out, and the test that must notice.
-const RULES: [(&str, &str); 3] = [
+const RULES: [(&str, &str); 2] = [
     ("NamesUnlogged", "a_commit_of_the_keepers_takes_no_name_from_the_next_sync"),
     ("OwnSyncUnmatched", "a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync"),
-    ("BeginningForgotten", "the_first_file_overtakes_no_name"),
 ];
 
 /// Names in directories of their own: a file that is synced in each, a commit that the keeper makes
