@@ -24,7 +24,7 @@ use crate::program::{self, Refused};
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{EXIT_KEEPER, elf, options, preload, report, user, verdict};
+use crate::{EXIT_KEEPER, elf, golang, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
@@ -194,6 +194,10 @@ fn spawn(
 ) -> anyhow::Result<Child> {
     let name = line.first().map_or(path.as_os_str(), OsString::as_os_str);
     let mut command = Command::new(path);
+    if let Some(agent) = golang::agent(path, library)? {
+        command = Command::new(agent);
+        command.env(holdfast_enter::VARIABLE, path);
+    }
     command.arg0(name).args(line.iter().skip(1));
     let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut preloaded = preload::with_library(&inherited, library);
