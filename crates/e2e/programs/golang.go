@@ -266,7 +266,7 @@ func lines(path string) {
 		_, err := fmt.Fprintf(file, "line %d\n", at)
 		must(err)
 		must(file.Sync())
-		fmt.Fprintln(out, at)
+		fmt.Fprintln(out, "ack", at)
 		must(out.Flush())
 	}
 }
@@ -299,6 +299,8 @@ func main() {
 		count, err := strconv.Atoi(arguments[2])
 		must(err)
 		write(arguments[1], count)
+	case "write-only":
+		must(os.WriteFile(arguments[1], make([]byte, 1<<20), 0o644))
 	case "run":
 		command := exec.Command(arguments[1], arguments[2:]...)
 		command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
