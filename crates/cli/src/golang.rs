@@ -40,7 +40,8 @@ fn has_fsgsbase() -> bool {
     const FSGSBASE: u64 = 2;
     let vector = std::fs::read("/proc/self/auxv").unwrap_or_default();
     vector.chunks_exact(16).any(|pair| {
-        let word = |at: usize| pair.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+        let word =
+            |at: usize| pair.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
         word(0) == Some(AT_HWCAP2) && word(8).is_some_and(|value| value & FSGSBASE != 0)
     })
 }

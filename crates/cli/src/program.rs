@@ -178,7 +178,9 @@ fn loads_library(path: &Path, is_interpreter: bool) -> Result<(), Refused> {
         Ok(Kind::Static) if is_interpreter => {
             return Err(not_preloadable(path, &Refusal::NotGo.to_string()));
         }
-        Ok(Kind::Static) => return golang::judge(path).map_err(|why| not_preloadable(path, &why.to_string())),
+        Ok(Kind::Static) => {
+            return golang::judge(path).map_err(|why| not_preloadable(path, &why.to_string()));
+        }
         Ok(Kind::Foreign(what)) => {
             return Err(not_preloadable(path, &format!("is {what}: only x86_64 works")));
         }

@@ -33,7 +33,7 @@ fn stressed(dir: &Path, calls: u64, start: impl FnOnce(&[&str]) -> Output) -> St
 #[test]
 fn a_busy_program_does_what_it_does_natively() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let calls = 24_000 * random::rounds();
+    let calls = 8_000 * random::rounds();
     let natively =
         stressed(&disk.root.join("native"), calls, |line| Cmd::new(line[0]).args(&line[1..]).output());
     let under = stressed(&disk.root.join("under"), calls, |line| {
@@ -117,13 +117,15 @@ fn a_power_cut_without_syncs_loses_lines() {
 /// A copy of the program in which the instructions are not as they are known to be: two that do not
 /// depend on each other, exchanged.
 fn unknown() -> PathBuf {
-    const CALL: [u8; 14] = [0x49, 0x89, 0xf2, 0x48, 0x89, 0xfa, 0x48, 0x89, 0xce, 0x48, 0x89, 0xdf, 0x0f, 0x05];
+    const CALL: [u8; 14] =
+        [0x49, 0x89, 0xf2, 0x48, 0x89, 0xfa, 0x48, 0x89, 0xce, 0x48, 0x89, 0xdf, 0x0f, 0x05];
     let path = home().join(format!("unknown-{}", std::process::id()));
     let mut bytes = std::fs::read(&programs().plain).expect("readable");
     let at = bytes.windows(CALL.len()).position(|window| window == CALL).expect("Go's call");
     bytes[at..at + 6].copy_from_slice(&[0x49, 0x89, 0xf2, 0x48, 0x8b, 0xd7]);
     std::fs::write(&path, bytes).expect("written");
-    std::fs::set_permissions(&path, std::fs::metadata("/bin/true").expect("facts").permissions()).expect("mode");
+    std::fs::set_permissions(&path, std::fs::metadata("/bin/true").expect("facts").permissions())
+        .expect("mode");
     path
 }
 

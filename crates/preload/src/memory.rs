@@ -121,7 +121,10 @@ pub fn is_range_writable(first: usize, bytes: usize) -> bool {
 /// # Safety
 /// There is room for `bytes` at `to`.
 pub unsafe fn copy_in(to: *mut u8, from: usize, bytes: usize) -> bool {
-    if from == 0 || from.checked_add(bytes).is_none() || signals::are_apart() && !is_range_readable(from, bytes) {
+    if from == 0
+        || from.checked_add(bytes).is_none()
+        || signals::are_apart() && !is_range_readable(from, bytes)
+    {
         return false;
     }
     // SAFETY: the caller has the room; a load that faults ends the copy.

@@ -22,8 +22,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
 use crate::{
-    critical, descriptions, fds, gate, golang, holds, hooks, inherit, own_calls, parting, patch, signals, streams,
-    tls,
+    critical, descriptions, fds, gate, golang, holds, hooks, inherit, own_calls, parting, patch, signals,
+    streams, tls,
 };
 
 /// States of the wiped page's word.

@@ -247,7 +247,12 @@ unsafe fn of_file(dirfd: c_int, path: *const c_char, flags: c_int, stat: &raw::S
 ///
 /// # Safety
 /// The kernel checks the path.
-unsafe fn open_to_look(client: &Client, dirfd: c_int, path: *const c_char, stat: &raw::Stat) -> Option<c_int> {
+unsafe fn open_to_look(
+    client: &Client,
+    dirfd: c_int,
+    path: *const c_char,
+    stat: &raw::Stat,
+) -> Option<c_int> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the caller's promise.
     let opened = unsafe { target::announced(|| call!(libc::SYS_openat, dirfd, path, flags)) };

@@ -8,6 +8,7 @@
 
 mod calls;
 mod map;
+mod name;
 mod start;
 mod thread;
 
@@ -66,6 +67,15 @@ pub unsafe fn prepare(environment: *const *const c_char) {
     }
     // SAFETY: the caller's promise.
     let Some((at, _)) = (unsafe { inherit::find(environment, VARIABLE) }) else { return };
+    // SAFETY: asks the loader for an address; the kernel's string.
+    let is_agent = unsafe {
+        let name: *const c_char =
+            core::ptr::with_exposed_provenance(libc::getauxval(libc::AT_EXECFN) as usize);
+        !name.is_null() && raw::path(name).to_bytes().ends_with(holdfast_enter::NAME.as_bytes())
+    };
+    if !is_agent {
+        return;
+    }
     // SAFETY: as above; the vector lies behind the array's null end.
     let path = unsafe {
         let mut end = environment;
