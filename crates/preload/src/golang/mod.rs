@@ -190,8 +190,14 @@ impl Agent {
     pub unsafe fn execute(&self, path: &CStr, arguments: Arguments, environment: Arguments) -> Option<isize> {
         let mut text = [0u8; VARIABLE.len() + PATH_BYTES];
         text[..VARIABLE.len()].copy_from_slice(VARIABLE);
-        let name = path.to_bytes_with_nul();
-        text.get_mut(VARIABLE.len()..VARIABLE.len() + name.len())?.copy_from_slice(name);
+        let place = text.get_mut(VARIABLE.len()..)?;
+        if path.to_bytes().starts_with(b"/proc/") {
+            // A link that means another file once another program runs here.
+            follow(path, place)?;
+        } else {
+            let name = path.to_bytes_with_nul();
+            place.get_mut(..name.len())?.copy_from_slice(name);
+        }
         let mut variables = [core::ptr::null::<c_char>(); VARIABLES_MAX];
         let mut count = 0;
         loop {
@@ -208,5 +214,17 @@ impl Agent {
         }
         // SAFETY: the program's own call, of another program.
         Some(unsafe { call!(libc::SYS_execve, self.path.as_ptr(), arguments, variables.as_ptr()) })
+    }
+}
+
+/// Writes where the link at `path` leads to, if that is the file that is meant.
+fn follow(path: &CStr, into: &mut [u8]) -> Option<()> {
+    // SAFETY: a string, and room for as many bytes as said, of which the last stays zero.
+    unsafe {
+        let room = into.len() - 1;
+        raw::check(call!(libc::SYS_readlink, path.as_ptr(), into.as_mut_ptr(), room)).ok()?;
+        let meant = raw::fstatat(libc::AT_FDCWD, path.as_ptr(), 0).ok()?;
+        let found = raw::fstatat(libc::AT_FDCWD, into.as_ptr().cast(), 0).ok()?;
+        ((meant.dev, meant.ino) == (found.dev, found.ino)).then_some(())
     }
 }
