@@ -279,3 +279,108 @@ fn position(function: &[u8], wanted: &[u8]) -> Option<usize> {
     let found = within.windows(wanted.len()).position(|window| window == wanted)?;
     (found + JUMP_BYTES <= function.len()).then_some(found)
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    const ADDRESS: u64 = 0x40_0000;
+
+    /// A program with one segment, whose text begins after the headers and a note.
+    fn program(kinds: &[u32], text: &[u8]) -> Vec<u8> {
+        let mut note = Vec::new();
+        for word in [GO_OWNER.len() as u32, 4, GO_BUILD_ID] {
+            note.extend(word.to_le_bytes());
+        }
+        note.extend(GO_OWNER);
+        note.extend(*b"made");
+        let count = 2 + kinds.len();
+        let note_at = 64 + count * HEADER_BYTES;
+        let text_at = (note_at + note.len()).next_multiple_of(STEP);
+        let mut file = Vec::new();
+        file.extend(MAGIC);
+        file.resize(16, 0);
+        file.extend(ET_EXEC.to_le_bytes());
+        file.extend(EM_X86_64.to_le_bytes());
+        file.resize(24, 0);
+        file.extend((ADDRESS + text_at as u64).to_le_bytes());
+        file.extend(64u64.to_le_bytes());
+        file.resize(54, 0);
+        file.extend((HEADER_BYTES as u16).to_le_bytes());
+        file.extend((count as u16).to_le_bytes());
+        file.resize(64, 0);
+        let mut header = |kind: u32, offset: usize, bytes: usize| {
+            file.extend(kind.to_le_bytes());
+            file.extend(5u32.to_le_bytes());
+            for long in [offset as u64, ADDRESS + offset as u64, 0, bytes as u64, bytes as u64, 4096] {
+                file.extend(long.to_le_bytes());
+            }
+        };
+        header(PT_LOAD, 0, text_at + text.len());
+        header(PT_NOTE, note_at, note.len());
+        kinds.iter().for_each(|kind| header(*kind, note_at, note.len()));
+        file.extend(note);
+        file.resize(text_at, 0);
+        file.extend(text);
+        file
+    }
+
+    fn padded(parts: &[&[u8]]) -> Vec<u8> {
+        let mut text = Vec::new();
+        for part in parts {
+            text.extend(*part);
+            text.push(0x15);
+            text.resize(text.len().next_multiple_of(64), 0xcc);
+        }
+        text
+    }
+
+    fn vfork() -> Vec<u8> {
+        [&VFORK_BEGINS[..], &[0x90; 30], &VFORK].concat()
+    }
+
+    #[test]
+    fn both_places_are_found() {
+        let file = program(&[], &padded(&[&[0xcc; 100], &CALL, &vfork()]));
+        let found = judge(&file).expect("a program of Go's");
+        let text = found.entry;
+        assert_eq!((found.call, found.vfork), (text + 128, Some(text + 192 + 35)));
+        assert_eq!((found.headers, found.headers_count), (ADDRESS + 64, 2));
+        let segment = segments(&file).next().expect("one");
+        assert_eq!((segment.address, segment.file_bytes), (ADDRESS, file.len() as u64));
+        let without = judge(&program(&[], &padded(&[&CALL]))).expect("a program of Go's");
+        assert_eq!(without.vfork, None);
+    }
+
+    #[test]
+    fn calls_that_are_missing_or_there_twice_are_refused() {
+        let vfork = vfork();
+        for parts in
+            [&[&[0xcc_u8; 4][..]][..], &[&CALL, &CALL], &[&CALL, &vfork, &vfork], &[&[0x90], &CALL[1..]]]
+        {
+            assert_eq!(judge(&program(&[], &padded(parts))), Err(Refusal::Unknown));
+        }
+    }
+
+    #[test]
+    fn loaders_and_c_code_are_refused() {
+        let text = padded(&[&CALL]);
+        assert_eq!(judge(&program(&[PT_INTERP], &text)), Err(Refusal::NotGo));
+        for kind in [PT_TLS, PT_DYNAMIC] {
+            assert_eq!(judge(&program(&[kind], &text)), Err(Refusal::NotPlain));
+        }
+    }
+
+    #[test]
+    fn no_cut_of_a_file_is_taken_for_more_than_it_is() {
+        let file = program(&[], &padded(&[&CALL, &vfork()]));
+        for bytes in 0..file.len() - 64 {
+            assert!(judge(&file[..bytes]).is_err(), "{bytes}");
+        }
+        assert_eq!(judge(b"#!/bin/sh\n"), Err(Refusal::NotGo));
+    }
+}

@@ -35,8 +35,8 @@ type Enter = unsafe extern "C" fn(*const *const c_char) -> c_int;
 
 #[unsafe(no_mangle)]
 extern "C" fn main(_count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: reads this program's own word, which is there for that reason.
     let goroutine: usize;
+    // SAFETY: reads this program's own word, which is there for that reason.
     unsafe { asm!("mov {0}, qword ptr fs:[holdfast_goroutine@tpoff]", out(reg) goroutine) };
     // SAFETY: looks a name up.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, holdfast_enter::FUNCTION.as_ptr()) };

@@ -13,7 +13,7 @@
 
 use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use holdfast_canary::{Canary, on};
 use libc::{siginfo_t, ucontext_t};
@@ -71,6 +71,8 @@ impl Wanted {
 }
 
 static WANTED: [Wanted; SIGNALS] = [const { Wanted::new() }; SIGNALS];
+/// Whether there is a limit of files' sizes.
+static SIZES_LIMITED: AtomicBool = AtomicBool::new(false);
 /// Who has the handlers.
 static MODE: AtomicU8 = AtomicU8::new(PROGRAMS);
 /// The program: sections block signals.
@@ -115,6 +117,22 @@ pub fn faults_come_to_us() -> bool {
 #[inline]
 pub fn are_apart() -> bool {
     MODE.load(Ordering::Relaxed) == APART
+}
+
+/// Whether a section needs no mask: handlers wait for its end, or may run in it. The signal of a
+/// write beyond the limit of its file's size must always wait: the write is to be cancelled first.
+#[inline]
+pub fn leave_sections_alone() -> bool {
+    match MODE.load(Ordering::Relaxed) {
+        OURS => true,
+        APART => !SIZES_LIMITED.load(Ordering::Relaxed),
+        _ => false,
+    }
+}
+
+/// Files may not grow without limit from now on, or may.
+pub fn note_size_limit(is_limited: bool) {
+    SIZES_LIMITED.store(is_limited, Ordering::Relaxed);
 }
 
 /// From now on the program has the handlers, and none of them comes back to a hook.
