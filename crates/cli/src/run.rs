@@ -186,8 +186,8 @@ fn few(names: &[String]) -> String {
     }
 }
 
-/// Starts the program, or what is executed in its place: our library first in LD_PRELOAD, everything
-/// else as we were given it.
+/// Starts the program, or what is executed in its place: our library first in LD_PRELOAD,
+/// everything else as we were given it.
 fn spawn(
     path: &Path,
     agent: Option<&Path>,

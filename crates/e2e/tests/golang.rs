@@ -91,7 +91,7 @@ fn another_users_program_knows_itself() {
 fn kills_lose_nothing() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::with_defaults(&disk, "kills of a Go program");
-    while storm.goes_on(12 * random::rounds()) {
+    while storm.goes_on(6 * random::rounds()) {
         storm.kill(&Lines);
     }
     storm.tell("kills of a Go program");

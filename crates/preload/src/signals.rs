@@ -100,8 +100,8 @@ unsafe extern "C" {
     fn holdfast_signal_return();
 }
 
-/// Whether handlers wait for the end of a section by themselves, or may run in one. If not, sections
-/// block signals.
+/// Whether handlers wait for the end of a section by themselves, or may run in one. If not,
+/// sections block signals.
 #[inline]
 pub fn wait_for_sections() -> bool {
     MODE.load(Ordering::Relaxed) != PROGRAMS

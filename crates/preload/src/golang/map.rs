@@ -1,5 +1,5 @@
-//! Mapping a Go program as the kernel would, with its calls led to the hooks. Nothing of the program
-//! runs yet, and no other thread is there.
+//! Mapping a Go program as the kernel would, with its calls led to the hooks. Nothing of the
+//! program runs yet, and no other thread is there.
 #![allow(unsafe_code)] // Maps memory at addresses of the program's and writes to it.
 
 use core::ffi::{CStr, c_int};

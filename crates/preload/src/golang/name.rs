@@ -29,8 +29,8 @@ pub fn untold() -> Option<&'static CStr> {
     CStr::from_bytes_until_nul(unsafe { &*FULL_PATH.0.get() }).ok().filter(|path| !path.is_empty())
 }
 
-/// Has the kernel tell others of the program at `path`, open as `fd`, and not of `holdfast-enter`, as
-/// far as it lets us.
+/// Has the kernel tell others of the program at `path`, open as `fd`, and not of `holdfast-enter`,
+/// as far as it lets us.
 pub fn take(fd: c_int, path: &CStr) {
     let mut name = [0u8; NAME_BYTES];
     let short = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();

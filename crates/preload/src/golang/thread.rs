@@ -3,11 +3,11 @@
 //! this processor leaves that register alone.
 //!
 //! Go's own thread pointer is changed for the length of a call. The word below the other one holds
-//! the same goroutine, so that a handler of Go's that comes meanwhile finds it. Such a handler never
-//! comes back to a hook, never ends one by a jump, and waits for nobody who could wait for one. A
-//! new thread inherits the GS base of the one that made it: an area knows the thread pointer of its
-//! owner, and whoever has another one gets an area of its own, or one whose owner has ended. Nothing
-//! here may use thread-local storage but on an area.
+//! the same goroutine, so that a handler of Go's that comes meanwhile finds it. Such a handler
+//! never comes back to a hook, never ends one by a jump, and waits for nobody who could wait for
+//! one. A new thread inherits the GS base of the one that made it: an area knows the thread pointer
+//! of its owner, and whoever has another one gets an area of its own, or one whose owner has ended.
+//! Nothing here may use thread-local storage but on an area.
 #![allow(unsafe_code)] // Instructions, memory that the loader laid out.
 
 use core::arch::{asm, global_asm};
