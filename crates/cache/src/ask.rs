@@ -254,10 +254,18 @@ pub enum Unseen {
     Root = 15,
     /// It gave up rights: another root directory, without the library.
     RootWithout = 16,
+    /// A static Go program with C code, or without fixed addresses.
+    GoWithC = 17,
+    /// A static Go program whose calls were not found.
+    GoUnknown = 18,
+    /// A static Go program on a machine without FSGSBASE.
+    GoMachine = 19,
+    /// A static Go program that could not be mapped.
+    GoForbidden = 20,
 }
 
 impl Unseen {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 20] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -274,6 +282,10 @@ impl Unseen {
         Self::Namespace,
         Self::Root,
         Self::RootWithout,
+        Self::GoWithC,
+        Self::GoUnknown,
+        Self::GoMachine,
+        Self::GoForbidden,
     ];
 
     /// Decodes an argument.
@@ -308,6 +320,14 @@ impl fmt::Display for Unseen {
             Self::RootWithout => {
                 "it gave up rights: it changed its root directory, where the library does not exist for what it starts"
             }
+            Self::GoWithC => {
+                "it is a static Go program with C code or without fixed addresses (build it with CGO_ENABLED=0)"
+            }
+            Self::GoUnknown => {
+                "it is a Go program whose system calls are not where they are known to be (build it with go1.19 or later)"
+            }
+            Self::GoMachine => "it is a static Go program, and this processor or kernel has no FSGSBASE",
+            Self::GoForbidden => "it is a static Go program, and the system did not let its code be changed",
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

@@ -15,6 +15,7 @@ mod descriptions;
 mod fds;
 mod filter;
 mod gate;
+mod golang;
 mod holds;
 mod hooks;
 mod inherit;

@@ -141,6 +141,13 @@ pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize
     }
 }
 
+/// No thread is cancelled any more, and there may be more than one.
+pub fn forget_cancellation() {
+    SINGLE_THREADED.store(core::ptr::null_mut(), Ordering::SeqCst);
+    TEST_CANCEL.store(0, Ordering::SeqCst);
+    SET_CANCEL_TYPE.store(0, Ordering::SeqCst);
+}
+
 /// Whether this process has one thread alone. No, where libc does not tell.
 #[inline]
 pub fn is_single_threaded() -> bool {
