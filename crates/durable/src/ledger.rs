@@ -193,6 +193,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let begun = Instant::now();
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { directory.commit() };
         ledger.end(committed.is_ok());
+        if !self.board.header().taken.is_empty() {
+            // Somebody who stood still is still to make its change, and nobody else notes it.
+            ledger.note();
+        }
         ledger.rest(begun.elapsed().as_nanos() as u64);
         ledger.committed_at(self.disk.monotonic_ns());
         if let Err(error) = &committed {
