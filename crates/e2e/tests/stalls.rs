@@ -256,15 +256,15 @@ fn who_is_stopped_in_a_first_sync_keeps_its_file_from_nobody() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new().logs_from_sync());
     let play = Play {
         first: "pass",
-        act: "os.fsync(fd)",
+        act: "own = os.open('own', os.O_RDWR | os.O_CREAT, 0o644); os.pwrite(own, b'0' * 8192, 0); os.fsync(own)",
         stopped: ("before", PREAD),
-        beside: "os.pwrite(fd, b'b' * 4096, 0); os.fsync(fd)",
-        after: "os.pwrite(fd, b'a' * 100, 0); os.fsync(fd)",
+        beside: "own = os.open('own', os.O_RDWR); os.pwrite(own, b'b' * 4096, 0); os.fsync(own)",
+        after: "os.pwrite(own, b'a' * 100, 0); os.fsync(own)",
     };
     let mut pair = Pair::stopped(&pool, &[], &disk.root, &play);
     pair.beside();
     pair.goes_on();
-    let bytes = read(&disk.root.join("file"));
+    let bytes = read(&disk.root.join("own"));
     assert!(bytes.starts_with(&[b'a'; 100]) && bytes[100..4096].iter().all(|&byte| byte == b'b'));
     pair.end();
 }
@@ -286,7 +286,10 @@ fn who_is_stopped_in_a_write_keeps_no_outsider_and_no_drain_waiting() {
     pool.command("drain").limit(Duration::from_secs(20)).output();
     let script = "printf outside | dd conv=notrunc,fsync of=\"$0\" seek=4096 bs=1 2>&1";
     let file = disk.root.join("file");
-    Cmd::new("sh").args(["-c", script]).arg(&file).limit(Duration::from_secs(20)).ok();
+    let outside = Cmd::new("sh").args(["-c", script]).arg(&file).limit(Duration::from_secs(20)).ok();
+    // By itself the fence lets an outsider wait for five seconds, and then says so.
+    let told = pool.status().to_string();
+    assert!(!told.contains("an outsider waited"), "{}\n{told}", outside.told());
     says_who_stood_still(&pool);
     pair.goes_on();
     let bytes = read(&file);
