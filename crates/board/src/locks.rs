@@ -67,8 +67,7 @@ impl<'a> PageLocks<'a> {
     /// died, or takes the file from who stands still.
     #[inline]
     pub fn lock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) -> bool {
-        let waiter =
-            Waiter { header: self.header, row: self.files.get(slot as usize), may_be_taken: true };
+        let waiter = Waiter { header: self.header, row: self.files.get(slot as usize), may_be_taken: true };
         for run in self.runs(slot, offset, bytes) {
             for word in run {
                 if !lock_word(word, lane + 1, &waiter) {

@@ -462,8 +462,7 @@ fn a_stopped_writer_keeps_no_outsider_from_its_file() {
     need::root();
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     let file = disk.root.join("file");
-    let options =
-        ["--write-behind=at-once", "--fence=fanotify", "--nvm-bandwidth=1M/s", "--age-max=3600000"];
+    let options = ["--write-behind=at-once", "--fence=fanotify", "--nvm-bandwidth=1M/s", "--age-max=3600000"];
     let run = Running::start(&pool.run(&options).args(["--", "python3", "-c", SLOW, text(&file)]));
     run.until("ready");
     std::thread::sleep(Duration::from_millis(300));
@@ -497,8 +496,7 @@ fn what_an_outsider_wrote_beside_a_stopped_writer_is_not_undone() {
     need::root();
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
     let file = disk.root.join("file");
-    let options =
-        ["--write-behind=at-once", "--fence=fanotify", "--nvm-bandwidth=1M/s", "--age-max=3600000"];
+    let options = ["--write-behind=at-once", "--fence=fanotify", "--nvm-bandwidth=1M/s", "--age-max=3600000"];
     let run = Running::start(&pool.run(&options).args(["--", "python3", "-c", SLOW, text(&file)]));
     run.until("ready");
     std::thread::sleep(Duration::from_millis(300));

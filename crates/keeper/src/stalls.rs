@@ -63,7 +63,8 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
                 is_long(client, STOPPED_MAX) && keeper.is_stopped(client)
                     || is_long(client, BUSY_MAX) && !keeper.is_asking(client)
             };
-            let still: Vec<u32> = keeper.durable.clients_in(&file).into_iter().filter(|&it| stands(it)).collect();
+            let still: Vec<u32> =
+                keeper.durable.clients_in(&file).into_iter().filter(|&it| stands(it)).collect();
             if !still.is_empty() {
                 locked(&taking).push(file.slot);
                 keeper.take_beside(&file, still, &taking);
@@ -92,7 +93,9 @@ impl Keeper {
         for lane in lanes.filter(|lane| lane.announce.load(Ordering::SeqCst) != 0) {
             let (slot, client) = (lane.slot.load(Ordering::SeqCst), lane.owner.load(Ordering::SeqCst));
             let known = found.iter().any(|file| file.slot == slot);
-            if let Some(file) = files.iter().find(|file| file.slot == slot && !known && self.is_stopped(client)) {
+            if let Some(file) =
+                files.iter().find(|file| file.slot == slot && !known && self.is_stopped(client))
+            {
                 found.push(Arc::clone(file));
             }
         }
