@@ -44,7 +44,8 @@ pub struct FileRow {
     /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there
     /// are no outsiders, [`TOUCHED`] when a client has moved the time of change and nothing else
     /// since somebody looked, [`STALLED`] when somebody waits too long for who has the file,
-    /// [`WANTED`] while the keeper wants to take it from them; above them the [`ownership_print`] that the keeper saw last, or 0.
+    /// [`WANTED`] while the keeper wants to take it from them; above them the [`ownership_print`]
+    /// that the keeper saw last, or 0.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,

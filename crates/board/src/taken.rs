@@ -1,11 +1,11 @@
 //! Files that the keeper took from clients that stand still: who had them, and has not gone on yet.
 //!
-//! A client that keeps a file to itself, or is about to remove its name, may be stopped in the midst
-//! of that. The keeper then ends the use of the file's slot ([`crate::FileRow::exclusive`] is its
-//! own meanwhile), and says so here. The client finds on its way out that its hold is gone and takes
-//! the row away. Until then no other file gets the slot, and something counts as pending on every
-//! file system: the change of a name that it is still to make is noted by nobody else. Must never be
-//! waited for.
+//! A client that keeps a file to itself, or is about to remove its name, may be stopped in the
+//! midst of that. The keeper then ends the use of the file's slot ([`crate::FileRow::exclusive`] is
+//! its own meanwhile), and says so here. The client finds on its way out that its hold is gone and
+//! takes the row away. Until then no other file gets the slot, and something counts as pending on
+//! every file system: the change of a name that it is still to make is noted by nobody else. Must
+//! never be waited for.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -5,10 +5,11 @@
 //! safe wherever they stand, and should they go on at any moment meanwhile:
 //!
 //! - a record that they are still to write bears a generation whose use has ended, so it is dead;
-//! - the call that they are still to make is the kernel's, and nothing of the file is live under it;
+//! - the call that they are still to make is the kernel's, and nothing of the file is live under
+//!   it;
 //! - whoever makes it sees afterwards that the file was taken, and does not count it as durable;
-//! - their lane, its segment and its announcement stay theirs, and no other file gets the slot while
-//!   they may act on it (`Board::lingers`).
+//! - their lane, its segment and its announcement stay theirs, and no other file gets the slot
+//!   while they may act on it (`Board::lingers`).
 //!
 //! Must never take a file from who works on it: not for safety, but because the log then stands for
 //! it no more.

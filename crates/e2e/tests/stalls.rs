@@ -1,6 +1,6 @@
-//! Programs that stand still in the midst of a change of a file (docs/trust.md, Who waits for whom):
-//! nobody waits for them for long, what others have acknowledged is kept, and what they do when they
-//! go on is the kernel's.
+//! Programs that stand still in the midst of a change of a file (docs/trust.md, Who waits for
+//! whom): nobody waits for them for long, what others have acknowledged is kept, and what they do
+//! when they go on is the kernel's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -193,8 +193,8 @@ fn who_is_stopped_in_a_rename_keeps_its_file_from_nobody() {
     }
 }
 
-/// The write that was under way lands when its program goes on, over what was written meanwhile, and
-/// stays there: nothing of the log comes over it.
+/// The write that was under way lands when its program goes on, over what was written meanwhile,
+/// and stays there: nothing of the log comes over it.
 #[test]
 fn who_is_stopped_in_a_write_keeps_its_pages_from_nobody() {
     need::root();

@@ -1,5 +1,5 @@
-//! Who stands still: a client that is stopped, frozen or in the hands of a debugger while others wait
-//! for what it has. After a quarter of a second in all its file is taken from it
+//! Who stands still: a client that is stopped, frozen or in the hands of a debugger while others
+//! wait for what it has. After a quarter of a second in all its file is taken from it
 //! (`durable/src/stalls.rs`).
 //!
 //! Nothing is looked at before somebody who waits rings. Who is not stopped, but takes very long

@@ -42,8 +42,8 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
     let _ = futex::wait(word, Flags::empty(), seen, Some(&timespec(timeout)));
 }
 
-/// The monotonic clock, for how long something takes; `None` where threads are simulated, which wait
-/// for as long as they are made to.
+/// The monotonic clock, for how long something takes; `None` where threads are simulated, which
+/// wait for as long as they are made to.
 pub fn now_ns() -> Option<u64> {
     SIMULATED.get().is_none().then(crate::ledger::monotonic_ns)
 }

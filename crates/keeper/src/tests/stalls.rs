@@ -1,5 +1,5 @@
-//! Files that are taken from clients that stand still: wherever they stand, what others have is kept
-//! and what they do when they go on counts for nothing in the log.
+//! Files that are taken from clients that stand still: wherever they stand, what others have is
+//! kept and what they do when they go on counts for nothing in the log.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
