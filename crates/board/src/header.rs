@@ -13,6 +13,7 @@ use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
 use crate::taken::Taken;
 use crate::took::Took;
+use crate::treelog::TreeLog;
 
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust
 /// futex).
@@ -146,6 +147,8 @@ pub struct Header {
     pub changing: Calls,
     /// What new files are for.
     pub habits: Habits,
+    /// What the log of btrfs has not any more because of our commits.
+    pub tree_log: TreeLog,
     /// Files that must stay out of state Behind.
     pub shown: Shown,
     /// Syncs answered from the log.

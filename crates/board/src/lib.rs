@@ -38,6 +38,7 @@ mod taken;
 mod takeover;
 mod times;
 mod took;
+mod treelog;
 
 pub use board::{Board, BoardError, Plan, TAKER_ID};
 pub use census::{Census, Roll, Seen};
@@ -69,3 +70,4 @@ pub use taken::Taken;
 pub use takeover::DeadLane;
 pub use times::{Account, Changes, FileTime, Times, TimesRow};
 pub use took::{TOOK_COUNTS, Took};
+pub use treelog::{Moment, TreeLog};

@@ -62,6 +62,8 @@ pub enum Way {
     RegisterBypassed,
     /// Its first sync: logged from now on.
     Log,
+    /// Settled, and the kernel's again until the next sync that asks for more.
+    Unlog,
     /// Settled, drained, and left to the kernel.
     Bypass,
     /// The reason to leave it to the kernel is gone.
@@ -82,11 +84,12 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Register,
         Self::RegisterUnsynced,
         Self::RegisterBypassed,
         Self::Log,
+        Self::Unlog,
         Self::Bypass,
         Self::TakeBack,
         Self::TakeBackUnsynced,
@@ -103,6 +106,7 @@ impl Way {
         match self {
             Self::Register | Self::RegisterUnsynced | Self::RegisterBypassed => &[Free],
             Self::Log => &[Unsynced],
+            Self::Unlog => &[Through],
             Self::Bypass => &[Through, Unsynced],
             Self::TakeBack | Self::TakeBackUnsynced => &[Bypassed],
             Self::EnterBehind => &[Through],
@@ -117,7 +121,7 @@ impl Way {
     pub fn to(self) -> FileState {
         match self {
             Self::Register | Self::Log | Self::TakeBack | Self::LeaveBehind => FileState::Through,
-            Self::RegisterUnsynced | Self::TakeBackUnsynced => FileState::Unsynced,
+            Self::RegisterUnsynced | Self::TakeBackUnsynced | Self::Unlog => FileState::Unsynced,
             Self::RegisterBypassed | Self::Bypass => FileState::Bypassed,
             Self::EnterBehind => FileState::Behind,
             Self::Fail => FileState::Failed,

@@ -13,6 +13,7 @@ mod client;
 mod lane;
 mod names;
 pub mod through;
+mod treelog;
 mod unsynced;
 pub mod wire;
 
@@ -20,4 +21,5 @@ pub use ask::{Ask, Reason, Unseen};
 pub use behind::{GLANCE_BYTES_MAX, Reading};
 pub use client::{Client, Errno, FileRef, Look, Origin, Outcome, Place, Seen};
 pub use names::{Removal, Renaming, Replace};
+pub use treelog::Inode;
 pub use unsynced::Content;

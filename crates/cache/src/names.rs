@@ -102,6 +102,15 @@ impl<N: Nvm> Client<N> {
         }
     }
 
+    /// As [`Client::unlinking`], of a file among others ([`Client::is_among_others`]): no slot is
+    /// to hold the removal, for which a commit would be needed.
+    ///
+    /// # Errors
+    /// As [`Client::unlinking`].
+    pub fn unlinking_among_others(&self, file: FileRef) -> Result<Removal, Errno> {
+        self.settle_if_live(file, false).map(|()| Removal::Counted)
+    }
+
     /// Reports how the announced removal went: a failed one is withdrawn before the program hears
     /// of it. Of success the keeper finds the traces itself, if the slot holds it; else the slot is
     /// given back with the last name, or it would take records of a file that recovery can only
@@ -116,7 +125,11 @@ impl<N: Nvm> Client<N> {
                 self.board.header().taken.end(file.slot, self.id);
             }
             Removal::Held if !ok => self.withdraw(file),
-            Removal::Counted if ok && self.is_current(file) && self.has_log(file) => self.end_nameless(file),
+            Removal::Counted
+                if ok && !on(Canary::NamelessKept) && self.is_current(file) && self.has_log(file) =>
+            {
+                self.end_nameless(file)
+            }
             _ => {}
         }
     }
@@ -278,7 +291,9 @@ impl<N: Nvm> Client<N> {
             if let Some(file) = replaced.filter(|&file| self.is_current(file)) {
                 let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
             }
-            self.note_change(renaming.device);
+            if !on(Canary::NotedOnce) {
+                self.note_change(renaming.device);
+            }
             // Where changes become durable file by file, its next record waits for that.
             let ledger = self.board.header().ledger(renaming.device);
             if ledger.is_none_or(|ledger| ledger.commits() != Commits::InOrder) {
@@ -302,7 +317,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// `held`: the caller keeps the file's writers out.
-    fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
+    pub(crate) fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
         if !on(Canary::RenameUnsettled) && live && self.is_current(file) && self.has_log(file) {

@@ -210,7 +210,7 @@ pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
 /// A dead client may have made the file longer, and did not live to say so. Where bytes are in the
 /// log alone, the board's size is the only one there is, and was set right.
 fn forget_size(row: &FileRow) {
-    if row.state() != FileState::Behind && row.page_rows.get() == 0 {
+    if row.state() != FileState::Behind && row.page_rows.get() == 0 && !on(Canary::SizeBelieved) {
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);
     }
 }

@@ -394,7 +394,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if dead.is_empty() {
             return;
         }
-        self.frames().clear(&dead);
+        if !on(Canary::FrameEntryStays) {
+            self.frames().clear(&dead);
+        }
         for frame in dead {
             frames[frame as usize] = FrameRow::Free;
         }

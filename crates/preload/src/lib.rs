@@ -25,6 +25,7 @@ mod parting;
 mod patch;
 mod process;
 mod raw;
+mod relog;
 mod signals;
 mod streams;
 mod target;

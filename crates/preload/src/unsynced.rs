@@ -24,7 +24,7 @@ struct Descriptor(c_int);
 /// answered by that.
 #[inline]
 pub fn log_from_now(handle: Handle, fd: c_int) -> Result<bool, Errno> {
-    if !handle.client.is_unsynced(handle.file) {
+    if !handle.client.is_unsynced(handle.file) || handle.client.is_among_others(handle.file) {
         return Ok(false);
     }
     critical::section(|| handle.client.log_from_now(handle.file, &Descriptor(fd)))

@@ -65,7 +65,7 @@ pub(crate) struct Parts {
     pub closing: Vec<FileIndex>,
     /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
     pub keeps_ghost: bool,
-    pub ghost: Option<Handle>,
+    pub ghost: Option<(FileIndex, Handle)>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
     /// Writes that ended without a system call.
@@ -253,6 +253,7 @@ impl Machine {
         let (interruption, killed) = match step.amid {
             Amid::Nothing => (Interruption::Never, false),
             Amid::Other(at, thread, op) => (Interruption::Other(at, task(thread, op)), false),
+            Amid::Within(at, thread, op) => (Interruption::Within(at, task(thread, op)), false),
             Amid::Killed(at) => (Interruption::Killed(at), true),
             Amid::KilledAmid(at, thread, op) => (Interruption::KilledAmid(at, task(thread, op)), true),
         };
@@ -283,8 +284,8 @@ impl Machine {
         }
         parts(|parts| {
             for index in std::mem::take(&mut parts.closing) {
-                let closed = parts.handles.remove(&index);
-                parts.ghost = closed.filter(|_| parts.keeps_ghost).or_else(|| parts.ghost.take());
+                let closed = parts.handles.remove(&index).filter(|_| parts.keeps_ghost);
+                parts.ghost = closed.map(|handle| (index, handle)).or_else(|| parts.ghost.take());
             }
         });
         stage::point(Kind::Step);

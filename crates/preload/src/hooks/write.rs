@@ -18,7 +18,7 @@ use crate::descriptions::{APPEND, DIRECT, DSYNC, SYNC, State};
 use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, memory, process, tls, unsynced};
+use crate::{behind, critical, memory, process, relog, tls, unsynced};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -79,7 +79,7 @@ impl Call<'_> {
     fn synced_after(&self, result: isize, synced: bool) -> isize {
         if result > 0 && synced {
             let whole = matches!(fds::look(self.transfer.fd), Row::Described(row) if row.flags() & SYNC != 0);
-            let sync = if whole { self.fsync() } else { raw::fdatasync(self.transfer.fd) };
+            let sync = if whole { self.fsync() } else { relog::fdatasync(self.transfer.fd) };
             if sync < 0 {
                 self.sync_failed.set(true);
                 return sync;
@@ -90,7 +90,7 @@ impl Call<'_> {
 
     fn fsync(&self) -> isize {
         // SAFETY: touches no memory.
-        raw::synced(self.transfer.fd, unsafe { call!(libc::SYS_fsync, self.transfer.fd) })
+        relog::synced(self.transfer.fd, || unsafe { call!(libc::SYS_fsync, self.transfer.fd) })
     }
 
     /// Whether the program asked for the call's bytes to be durable when it returns.
@@ -242,6 +242,11 @@ impl Call<'_> {
         if handle.flags & DIRECT != 0 && handle.client.hides_bytes(handle.file) {
             // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
             let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
+        }
+        if handle.client.is_among_others(handle.file)
+            && let Err(errno) = critical::section(|| handle.client.unlog(handle.file))
+        {
+            return Some(-(errno.0 as isize));
         }
         if self.is_synchronous(handle)
             && let Err(errno) = unsynced::log_from_now(handle, self.transfer.fd)
