@@ -132,6 +132,16 @@ impl Way {
 }
 
 impl Board {
+    /// As [`Board::go`] of who may have stood still since it looked: nothing happens, and false is
+    /// returned, if the file is in another state by now than the way begins in.
+    pub fn try_go(&self, slot: u32, way: Way) -> bool {
+        debug_assert!(!way.from().contains(&FileState::Behind) && way.to() != FileState::Behind);
+        let state = &self.files()[slot as usize].state;
+        way.from().iter().any(|&from| {
+            state.compare_exchange(from as u32, way.to() as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        })
+    }
+
     /// Takes a file to another state, and counts the files in state Behind. That count rises before
     /// the state says so, and falls behind it: while it is 0, every read is the kernel's. A file
     /// that fails in state Behind stays counted, because its page rows stay where readers find

@@ -159,10 +159,12 @@ pub enum Reason {
     GaveUp = 18,
     /// The pool was removed while it was in use.
     NoPool = 19,
+    /// A process stood still in the midst of a change of it.
+    StoodStill = 20,
 }
 
 impl Reason {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -182,6 +184,7 @@ impl Reason {
         Self::NoDescriptor,
         Self::GaveUp,
         Self::NoPool,
+        Self::StoodStill,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -212,6 +215,7 @@ impl fmt::Display for Reason {
             }
             Self::NoDescriptor => "the keeper may have no more files open (raise the limit, `ulimit -n`)",
             Self::NoPool => "the pool was removed while it was in use",
+            Self::StoodStill => "a process stood still in the midst of a change of it, and others waited",
             Self::GaveUp => "its program gave up rights, and is not absorbed any more",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })

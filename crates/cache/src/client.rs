@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
-use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow};
+use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::Layout;
@@ -44,6 +44,9 @@ impl Errno {
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
     pub const EOPNOTSUPP: Self = Self(95);
+    /// Within the cache alone, and none of the kernel's: the keeper takes the file from who has it
+    /// and stands still. Nothing was done.
+    pub(crate) const TAKEN: Self = Self(-1);
 }
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
@@ -98,7 +101,8 @@ pub enum Outcome {
         /// Where they went.
         offset: u64,
     },
-    /// Done by the kernel, in state Unsynced: as durable as it is natively.
+    /// Done by the kernel, in state Unsynced or while the file was taken from us, who stood still:
+    /// as durable as it is natively.
     Passed {
         /// Bytes written.
         bytes: usize,
@@ -217,6 +221,29 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn is_current(&self, file: FileRef) -> bool {
         self.row(file).generation.load(Ordering::SeqCst) == file.generation
+    }
+
+    /// Ends what `Board::lock_file` began.
+    pub(crate) fn unlock_file(&self, file: FileRef) {
+        self.board.unlock_file(file.slot, self.id);
+    }
+
+    /// Whether the file was taken from us, who stood still: what was called since is the kernel's,
+    /// and no record that we write of it counts. If not, the calls made so far are covered by what
+    /// is done when it is taken later.
+    #[inline]
+    pub(crate) fn is_taken(&self, file: FileRef) -> bool {
+        // In this order: the slot's use ends before the file is let go of.
+        let is_being_taken = self.row(file).is_held_by(TAKER_ID);
+        is_being_taken || !self.is_current(file)
+    }
+
+    /// What a call is that was made while the file was taken.
+    pub(crate) fn outcome(&self, file: FileRef, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Absorbed { bytes, .. } if self.is_taken(file) => Outcome::Passed { bytes },
+            outcome => outcome,
+        }
     }
 
     /// Looks a file up by device and inode, without a system call.

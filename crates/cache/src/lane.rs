@@ -10,7 +10,7 @@ use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, LaneRow, wait, wake};
+use holdfast_board::{FileState, LaneRow, Stall, wait, wake};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
@@ -169,6 +169,7 @@ impl<N: Nvm> Lane<'_, N> {
         }
         #[cfg(not(shuttle))]
         self.client.board.prefetch_counter();
+        let mut stall = Stall::default();
         loop {
             #[cfg(shuttle)]
             let looked = row.is_exclusive();
@@ -195,7 +196,7 @@ impl<N: Nvm> Lane<'_, N> {
             if !kept_out {
                 return Ok(Entry::Stale);
             }
-            row.wait_shared();
+            self.client.board.wait_shared(file.slot, &mut stall);
         }
     }
 
@@ -212,7 +213,7 @@ impl<N: Nvm> Lane<'_, N> {
         self.row.lock_offset.store(offset, Ordering::Relaxed);
         self.row.lock_bytes.store(bytes, Ordering::Release);
         let locked = self.client.board.page_locks().lock(self.index, file.slot, offset, bytes);
-        if locked { Ok(()) } else { Err(Errno::EIO) }
+        if locked { Ok(()) } else { Err(self.client.unlocked()) }
     }
 
     /// Opens what `lock_pages` locked.

@@ -15,7 +15,7 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Way, pause};
+use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Stall, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -28,6 +28,9 @@ use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 const CONTENT_BYTES_MAX: u64 = 1 << 20;
 /// How often it is seen whether calls that were begun without the log are over.
 const PASSING_PAUSE: Duration = Duration::from_micros(20);
+
+/// How long a sync waits for these.
+const PASSING_NS_MAX: u64 = 250_000_000;
 
 /// A file as its page cache has it.
 pub trait Content {
@@ -210,9 +213,15 @@ impl<N: Nvm> Client<N> {
             return Ok(false);
         }
         // Writers who had not found its row.
+        let mut stall = Stall::default();
         while self.board.header().is_passed(self.row(file).ino.load(Ordering::Relaxed)) {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
+            }
+            if stall.goes_on(self.board.header(), None) > PASSING_NS_MAX && !on(Canary::StoppedNamesWaitedFor)
+            {
+                // It may stand still. The sync is the program's own.
+                return Ok(false);
             }
             pause(PASSING_PAUSE);
         }
@@ -232,7 +241,7 @@ impl<N: Nvm> Client<N> {
         } else {
             Ok(false)
         };
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 
@@ -257,13 +266,18 @@ impl<N: Nvm> Client<N> {
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
         let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
-        self.board.go(file.slot, Way::Log);
+        if !self.board.try_go(file.slot, Way::Log) {
+            // It was taken from us, who stood still, and is the kernel's.
+            return Ok(false);
+        }
         if let Some((mut lane, bytes)) = room.filter(|_| is_whole && changed == unlogged)
             && self.log_content(&mut lane, file, bytes, content)?
         {
             // After it was read. Who is told of lost pages has the next sync be real, as natively.
             self.heard(content)?;
-            row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
+            if !self.is_taken(file) {
+                row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
+            }
             return Ok(false);
         }
         if !was_created || on(Canary::UnsyncedForgotten) {

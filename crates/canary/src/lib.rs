@@ -217,6 +217,8 @@ canaries! {
         LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
+        StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";
+        TakenReused, "12", "a slot goes to another file while a process that stood still may act on it by its last use";
         PoolShared, "trust", "a pool is opened that others may write to";
         VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
         RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";

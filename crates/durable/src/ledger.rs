@@ -208,6 +208,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
         self.note_own_sync(device, directory);
         ledger.end(committed.is_ok());
+        if !self.board.header().taken.is_empty() {
+            // Somebody who stood still is still to make its change, and nobody else notes it.
+            ledger.note();
+        }
         ledger.rest(begun.elapsed().as_nanos() as u64, self.board.header().syncs_absorbed.get());
         ledger.committed_at(self.disk.monotonic_ns());
         if let Err(error) = &committed {

@@ -39,6 +39,7 @@ mod rewrite;
 mod settle;
 mod slots;
 mod spill;
+mod stalls;
 mod tell;
 mod times;
 mod turn;
@@ -111,6 +112,8 @@ pub struct Durable<N, D: Disk> {
     looks_for_removed: AtomicBool,
     /// When a removed file was let go of last.
     freed: Mutex<Option<Instant>>,
+    /// Slots of files that were taken from clients that stand still, by device and inode.
+    stood: Mutex<HashMap<(u64, u64), u32>>,
     /// Held while removed files are let go of.
     letting_go: Mutex<()>,
     /// Files removed since slots of such were given back last.
@@ -192,6 +195,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             graves: Mutex::default(),
             looks_for_removed: AtomicBool::new(false),
             freed: Mutex::default(),
+            stood: Mutex::default(),
             letting_go: Mutex::default(),
             removed_files: AtomicU32::new(0),
             reclaiming: Turn::default(),

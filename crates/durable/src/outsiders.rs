@@ -52,7 +52,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    fn clear_conflict(&self, file: &ManagedFile<D::File>) {
+    pub(super) fn clear_conflict(&self, file: &ManagedFile<D::File>) {
         let mut meta = file.meta();
         meta.conflicts = 0;
         if meta.marks & MARK_CONFLICT != 0 {

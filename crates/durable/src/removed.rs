@@ -182,7 +182,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Lets go of a removed file, whose slot stays. Clients that have it open find it left to the
     /// kernel, by the generation that stays; others do not find it any more, nor a later file with
     /// its inode number instead.
-    fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
+    pub(super) fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
         let row = &self.board.files()[file.slot as usize];
         let mut files = locked(&self.files);
         if files[file.slot as usize].is_none() {
@@ -231,7 +231,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Gives the slot of a removed file back, unless a client has it at the moment: the directories
     /// of its names were synced.
     pub(super) fn end_grave(&self, (slot, generation): (u32, u64)) {
-        if !self.board.try_lock_file(slot, KEEPER_ID) {
+        // Who stands still in an operation on it is not waited for.
+        if self.board.lingers(slot) || !self.board.try_lock_file(slot, KEEPER_ID) {
             return;
         }
         let row = &self.board.files()[slot as usize];

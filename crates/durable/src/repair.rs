@@ -38,6 +38,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.board.open_lane(&dead);
         }
         self.board.header().clear_passing(client);
+        self.board.header().taken.clear(client);
         self.withdraw_announced(client);
         if on(Canary::DeathUnnoted) {
             self.board.header().changing.clear(client);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
+use holdfast_board::{FileState, TAKER_ID};
 use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
@@ -26,6 +26,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     ) -> Result<[u64; 2], Errno> {
         let Some(file) = self.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
         let holder = self.board.files()[file.slot as usize].exclusive.load(Ordering::SeqCst) & KEEPER_ID;
+        if holder == TAKER_ID {
+            // It is being taken from who stood still. That is over soon.
+            return Err(Errno::EDEADLK);
+        }
         match ask {
             // Its asker died, and the file is others' again.
             Ask::Drain | Ask::Through if holder != client => return Err(Errno::EIO),

@@ -63,6 +63,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             || locked(&self.taking).contains(&slot)
             || locked(&self.graves).contains_key(&slot)
             || self.set_aside.contains(&slot)
+            || self.board.lingers(slot) && !on(Canary::TakenReused)
             || locked(&self.witnesses).values().any(|witness| witness.slot == slot)
     }
 

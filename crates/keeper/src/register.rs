@@ -104,6 +104,9 @@ impl Keeper {
             }
             return Ok([u64::from(slot), generation]);
         }
+        if self.durable.is_stood_in(candidate.dev, candidate.ino) {
+            return self.decline(&candidate, Reason::StoodStill);
+        }
         if let Some(reason) = never_managed(origin).or(self.is_past(client).then_some(Reason::OwnCalls)) {
             return self.decline(&candidate, reason);
         }

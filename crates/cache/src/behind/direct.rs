@@ -47,7 +47,7 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         let left = if self.is_current(file) { self.leave_behind_locked(file, for_good) } else { Ok(()) };
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
         left
     }
 
@@ -63,7 +63,7 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         let drained = if self.is_current(file) { self.drain_rows(file) } else { Ok(()) };
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
         drained
     }
 
@@ -114,7 +114,6 @@ impl<N: Nvm> Client<N> {
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }
-        let row = self.row(file);
         let result = self.drain_rows(file).and_then(|()| match lane.enter(file, true)? {
             Entry::Through | Entry::Behind => {
                 let written = self.write_entered(&mut lane, file, place, parts, total, raw, cursor);
@@ -128,9 +127,13 @@ impl<N: Nvm> Client<N> {
             Entry::Unsynced | Entry::Kernel => Ok(Err(Outcome::Kernel)),
             Entry::Stale => Ok(Err(Outcome::Stale)),
         });
-        row.unlock_exclusive(self.id);
+        let is_taken = self.is_taken(file);
+        self.unlock_file(file);
         drop(lane);
         match result? {
+            Ok(Written::Done { bytes, .. } | Written::Misplaced { bytes }) if is_taken => {
+                Ok(Outcome::Passed { bytes })
+            }
             _ if !self.keeper_alive() => Err(Errno::EIO),
             Ok(Written::Done { bytes, offset }) => Ok(Outcome::Absorbed { bytes, offset }),
             Ok(Written::Misplaced { bytes }) => {

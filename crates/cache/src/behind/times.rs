@@ -86,7 +86,7 @@ impl<N: Nvm> Client<N> {
             return raw();
         }
         if !is_kept(self) {
-            self.row(file).unlock_exclusive(self.id);
+            self.unlock_file(file);
             return raw();
         }
         // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
@@ -102,7 +102,7 @@ impl<N: Nvm> Client<N> {
                 times.settle(file.generation, kernel, before);
             }
         }
-        row.unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 }

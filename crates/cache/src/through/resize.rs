@@ -116,7 +116,8 @@ impl<N: Nvm> Client<N> {
             }
             Err(errno) => Err(errno),
         };
-        row.unlock_exclusive(self.id);
+        let result = result.map(|outcome| self.outcome(file, outcome));
+        self.unlock_file(file);
         if result.is_ok() && !self.keeper_alive() {
             return Err(Errno::EIO);
         }
@@ -134,7 +135,7 @@ impl<N: Nvm> Client<N> {
             return Ok(Outcome::Stale);
         }
         match self.around_log(file, true, raw, |_| NO_SIZE)? {
-            Ok(result) => result.map(|()| Outcome::Absorbed { bytes: 0, offset }),
+            Ok(result) => result.map(|()| self.outcome(file, Outcome::Absorbed { bytes: 0, offset })),
             Err(raw) => raw().map(|()| Outcome::Kernel),
         }
     }
@@ -205,7 +206,7 @@ impl<N: Nvm> Client<N> {
         } else {
             Ok(Err(raw))
         };
-        row.unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 }

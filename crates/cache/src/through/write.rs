@@ -124,8 +124,17 @@ impl<N: Nvm> Client<N> {
             Entry::Kernel => return Ok(Outcome::Kernel),
             Entry::Stale => return Ok(Outcome::Stale),
         };
+        let is_taken = self.is_taken(file);
         lane.finish(file);
         drop(lane);
+        match written {
+            // Nothing was done: whoever has the file now is asked anew.
+            Err(Errno::TAKEN) => return Ok(Outcome::Stale),
+            Ok(Written::Done { bytes, .. } | Written::Misplaced { bytes }) if is_taken => {
+                return Ok(Outcome::Passed { bytes });
+            }
+            _ => {}
+        }
         match written? {
             // Invariant: nothing is acknowledged after the keeper's death. The record was durable
             // before this look, so recovery, which starts later, finds every acknowledged one
@@ -237,8 +246,18 @@ impl<N: Nvm> Client<N> {
     }
 
     pub(crate) fn lock_cursor(&self, row: &FileRow, lane: &Lane<'_, N>) -> Result<(), Errno> {
-        let keeper = &self.board.header().keeper.word;
-        if on(Canary::CursorOpen) || row.lock_cursor(lane.index(), keeper) { Ok(()) } else { Err(Errno::EIO) }
+        let header = self.board.header();
+        if on(Canary::CursorOpen) || row.lock_cursor(lane.index(), header) {
+            Ok(())
+        } else {
+            Err(self.unlocked())
+        }
+    }
+
+    /// Why a lock was not to be had: the keeper is dead, or takes the file from who has the lock
+    /// and stands still.
+    pub(crate) fn unlocked(&self) -> Errno {
+        if self.keeper_alive() { Errno::TAKEN } else { Errno::EIO }
     }
 
     /// A write too large for the log, or an append to an unknown end: settled before (invariant 5)
@@ -266,6 +285,6 @@ impl<N: Nvm> Client<N> {
             Place::At(offset) => offset,
             Place::Cursor { .. } | Place::Append => cursor()?.saturating_sub(bytes as u64),
         };
-        Ok(Outcome::Absorbed { bytes, offset })
+        Ok(self.outcome(file, Outcome::Absorbed { bytes, offset }))
     }
 }
