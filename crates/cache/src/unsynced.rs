@@ -15,12 +15,13 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Way, pause};
+use holdfast_board::{Commits, Epoch, FileRow, LedgerRow, NO_SIZE, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::ask::{Ask, ask};
+use crate::calls::WriteCall;
 use crate::client::{Client, Errno, FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 
@@ -49,11 +50,6 @@ pub trait Content {
     fn check(&self) -> Result<(), Errno>;
 }
 
-/// Whether nobody but the kernel has to do with the changes of a file.
-fn is_kernels(state: FileState) -> bool {
-    matches!(state, FileState::Free | FileState::Bypassed | FileState::Orphan)
-}
-
 impl<N: Nvm> Client<N> {
     /// Whether files are logged from their first sync on.
     #[inline]
@@ -66,7 +62,7 @@ impl<N: Nvm> Client<N> {
     /// are under way.
     pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
         let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
-        let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
+        let is_passed = self.find(dev, ino).is_none_or(|seen| seen.state.is_kernels());
         let result = (is_passed || on(Canary::UnsyncedUnannounced)).then(raw);
         call.end();
         result
@@ -105,32 +101,32 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the file is left to the kernel now.
     pub fn is_bypassed(&self, file: FileRef) -> bool {
-        is_kernels(self.row(file).state()) && self.is_current(file)
+        self.row(file).state().is_kernels() && self.is_current(file)
     }
 
     /// Whether nobody has asked for the file's durability yet.
     #[inline]
     pub fn is_unsynced(&self, file: FileRef) -> bool {
-        self.row(file).state() == FileState::Unsynced && self.is_current(file)
+        self.row(file).state().is_unsynced() && self.is_current(file)
     }
 
     /// Has the kernel make a write, if the file is in state Unsynced.
     pub(crate) fn write_unsynced(
         &self,
         file: FileRef,
-        raw: &mut impl FnMut() -> Result<usize, Errno>,
+        call: &mut impl WriteCall,
     ) -> Result<Option<Outcome>, Errno> {
-        if self.row(file).state() != FileState::Unsynced {
+        if !self.row(file).state().is_unsynced() {
             return Ok(None);
         }
         let mut lane = self.take_lane()?;
         if on(Canary::UnsyncedUnannounced) {
             drop(lane);
-            return raw().map(|bytes| Some(Outcome::Passed { bytes }));
+            return call.write().map(|bytes| Some(Outcome::Passed { bytes }));
         }
         match lane.enter(file, false)? {
             Entry::Unsynced => {
-                let written = raw();
+                let written = call.write();
                 lane.finish(file);
                 drop(lane);
                 if !self.keeper_alive() {
@@ -138,7 +134,7 @@ impl<N: Nvm> Client<N> {
                 }
                 written.map(|bytes| Some(Outcome::Passed { bytes }))
             }
-            Entry::Through | Entry::Behind => {
+            Entry::Absorbed(_) => {
                 lane.finish(file);
                 Ok(None)
             }
@@ -254,7 +250,8 @@ impl<N: Nvm> Client<N> {
         content: &impl Content,
     ) -> Result<bool, Errno> {
         let row = self.row(file);
-        if row.size_hint.load(Ordering::SeqCst) != bytes || !matches!(lane.enter(file, true)?, Entry::Through)
+        if row.size_hint.load(Ordering::SeqCst) != bytes
+            || !matches!(lane.enter(file, true)?, Entry::Absorbed(state) if state.keeps_up())
         {
             return Ok(false);
         }

@@ -15,7 +15,7 @@ use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, locked};
+use super::{Durable, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Disk, DiskFile};
 
 /// Whether a slot may hold a change now.
@@ -28,7 +28,7 @@ pub(super) enum Order {
     Pending,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.board.header().ledger(device)
     }

@@ -7,6 +7,7 @@
 //! files only through [`Disk`], media only through [`Nvm`].
 
 use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -43,6 +44,7 @@ mod tell;
 mod times;
 mod turn;
 mod unsynced;
+mod upkeep;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
 pub use expire::BYPASSED_FILE;
@@ -56,6 +58,10 @@ pub use settle::Writers;
 pub use settle::is_held;
 pub use slots::{Newcomer, Refusal};
 pub use spill::{Order, Spilled};
+pub use upkeep::{Behind, Stock, Task as UpkeepTask, Through, Upkeep, Upkeeps};
+
+/// For [`upkeeps`].
+pub use holdfast_board::FileState;
 
 /// The keeper's name as an owner in the board; no client gets it.
 pub const KEEPER_ID: u32 = 0x7fff_ffff;
@@ -78,7 +84,7 @@ pub trait Events<F>: Send + Sync {
 
 /// Everything that decisions on durability need. Locks are taken one at a time and never across a
 /// system call that waits for the disk, except a file's own.
-pub struct Durable<N, D: Disk> {
+pub struct Durable<N, D: Disk, U = Stock> {
     /// The pool's media.
     pub nvm: N,
     /// The pool's superblock.
@@ -134,6 +140,8 @@ pub struct Durable<N, D: Disk> {
     segments_spilled: AtomicU64,
     /// Bytes brought to the page cache from page rows.
     drained_bytes: AtomicU64,
+    /// The designs of its files.
+    designs: PhantomData<fn() -> U>,
 }
 
 /// The managed files, by slot.
@@ -150,7 +158,7 @@ pub struct Counters {
     pub drained_bytes: u64,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// What was done so far.
     pub fn counters(&self) -> Counters {
         Counters {
@@ -203,6 +211,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             syncs: AtomicU64::new(0),
             segments_spilled: AtomicU64::new(0),
             drained_bytes: AtomicU64::new(0),
+            designs: PhantomData,
         };
         durable.board.header().has_times.word.store(u32::from(D::File::HAS_TIMES), Ordering::SeqCst);
         durable.beat();

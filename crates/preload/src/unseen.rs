@@ -179,7 +179,7 @@ unsafe fn of_file(dirfd: c_int, path: *const c_char, flags: c_int, stat: &raw::S
     let bytes = unsafe {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let fd = raw::check(target::announced(|| call!(libc::SYS_openat, dirfd, path, flags))).ok()? as c_int;
-        target::note_open(client, stat);
+        holdfast_session::note_open(client, stat);
         let bytes = raw::check(call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0));
         raw::close(fd);
         bytes.ok()?
