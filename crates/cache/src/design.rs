@@ -143,7 +143,8 @@ pub trait Task {
 
 /// A set of designs.
 pub trait Designs {
-    /// Has the design of a state do something; `None`: the state is none of a design.
+    /// Has the design of a state do something; `None`: the state is of no design of this set. A file
+    /// in it is changed by nobody who has this set: only its own design knows what it holds.
     fn dispatch<T: Task>(state: FileState, task: T) -> Option<T::Output>;
 }
 

@@ -67,9 +67,9 @@ impl<N: Nvm> Client<N> {
             Ok(Entry::Absorbed(state)) => {
                 let resized = D::dispatch(state, ToResize { lane: &mut lane, resize, is_idle, raw });
                 lane.finish(file);
-                resized.map_or(Ok(Outcome::Kernel), |result| {
-                    result.map(|()| Outcome::Absorbed { bytes: 0, offset })
-                })
+                // Nobody here knows where its newest bytes are.
+                let resized = resized.unwrap_or(Err(Errno::EIO));
+                resized.map(|()| Outcome::Absorbed { bytes: 0, offset })
             }
             Ok(Entry::Kernel) => Ok(Outcome::Kernel),
             Ok(Entry::Stale) => Ok(Outcome::Stale),

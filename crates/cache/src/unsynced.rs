@@ -232,7 +232,7 @@ impl<N: Nvm> Client<N> {
 
     /// A record of the file stays.
     #[inline]
-    pub(crate) fn note_recorded(&self, row: &FileRow) {
+    pub fn note_recorded(&self, row: &FileRow) {
         self.hold_creation(row, row.note_recorded());
     }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::file::SlotFile;
 use super::replay::replay;
-use super::run::Source;
+use super::source::Source;
 use super::scan::Entry;
 use holdfast_disk::{DiskFile, OsFile};
 

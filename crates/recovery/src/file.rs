@@ -8,7 +8,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Stamp};
 
-use super::run::Source;
+use super::source::Source;
 use super::scan::SlotState;
 use holdfast_disk::Stat;
 

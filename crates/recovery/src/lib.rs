@@ -31,8 +31,12 @@ mod overlay;
 mod plan;
 mod redo;
 mod replay;
+mod reasons;
 mod run;
 mod scan;
+mod source;
+mod survey;
+mod witnesses;
 mod writer;
 
 pub use format::format;
@@ -148,6 +152,6 @@ pub fn recover_on(
     disk: &impl Disk,
     options: &RecoverOptions,
 ) -> Result<(Recovered, Report), PoolError> {
-    let source = run::Source::new(nvm, superblock, Path::new("of this memory"));
+    let source = source::Source::new(nvm, superblock, Path::new("of this memory"));
     run::recover(&source, disk, options, &mut |_, _, _| {})
 }
