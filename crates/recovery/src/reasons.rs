@@ -8,7 +8,12 @@ use super::locate::Location;
 use super::plan::{Aside, Outcome};
 
 /// Why this becomes of a file, in words.
-pub(super) fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &SlotFile) -> String {
+pub(super) fn reason<F>(
+    outcome: Outcome,
+    witness: Witness,
+    location: &Location<F>,
+    file: &SlotFile,
+) -> String {
     let stands =
         location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
     match outcome {

@@ -20,7 +20,12 @@ use holdfast_disk::{Access, Disk, DiskFile};
 
 /// What is known of times. Records of files that earlier recoveries set aside or put off may be of
 /// another boot, with another clock.
-pub(super) fn clocks(disk: &impl Disk, words: &Words<'_, impl Nvm>, files: &[SlotFile], live: &Live) -> Clocks {
+pub(super) fn clocks(
+    disk: &impl Disk,
+    words: &Words<'_, impl Nvm>,
+    files: &[SlotFile],
+    live: &Live,
+) -> Clocks {
     let is_of_last_life = |file: &&SlotFile| file.marks & MARK_SET_ASIDE == 0 && file.life.is_none();
     let of_last_life = files.iter().filter(is_of_last_life);
     let written_ns = of_last_life.filter_map(|file| last_ns(live.of(file.slot))).max().unwrap_or(0);
@@ -96,7 +101,12 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
 
     /// As [`Judge::changed`], with a look at what the file holds where its times do not say enough:
     /// where it has all that the records say, writing them again undoes nobody's change.
-    pub(super) fn changed_after_a_look(&self, file: &SlotFile, same: &SameFile<D::File>, witness: Witness) -> Changed {
+    pub(super) fn changed_after_a_look(
+        &self,
+        file: &SlotFile,
+        same: &SameFile<D::File>,
+        witness: Witness,
+    ) -> Changed {
         let changed = self.changed(file, same, witness);
         let needs_look = changed != Changed::No
             && matches!(witness, Witness::Ahead | Witness::Cut)

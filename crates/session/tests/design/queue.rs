@@ -5,8 +5,8 @@
 //! any other design.
 
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_board::Way;
 use holdfast_cache::behind::Buffers;
@@ -27,6 +27,15 @@ struct Entry {
 }
 
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// One keeper at a time: slots of different pools have the same numbers. What is in the queue goes
+/// with its machine.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    alone
+}
 
 /// The design.
 pub struct Queue;

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use holdfast_cache::{Client, Errno, Reason};
 use holdfast_keeper::config::{Durability, KeeperConfig, WriteBehind};
 use holdfast_media::Bytes;
-use holdfast_session::File;
+use holdfast_session::{Backing, File};
 
 use house::House;
 use plain::Plain;
@@ -37,7 +37,7 @@ fn create<'a>(client: &'a Client, house: &House, name: &str) -> Opened<'a> {
     let path = house.path(name);
     let (opened, noted) = client.making(1, || {
         let opened = Plain::create(&path);
-        let device = opened.as_ref().ok().and_then(|plain| plain.device());
+        let device = opened.as_ref().ok().and_then(|plain| plain.stat().ok()).map(|stat| stat.dev);
         (opened, device)
     });
     File::open(client, opened.unwrap(), 0, Some(noted)).unwrap()

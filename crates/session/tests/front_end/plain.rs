@@ -22,10 +22,6 @@ impl Plain {
     pub fn create(path: &Path) -> Result<Self, Errno> {
         File::options().read(true).write(true).create_new(true).open(path).map(Self).map_err(errno)
     }
-
-    pub fn device(&self) -> Option<u64> {
-        self.0.metadata().ok().map(|meta| meta.dev())
-    }
 }
 
 fn gathered(parts: &[Bytes<'_>]) -> Vec<u8> {
