@@ -181,10 +181,10 @@ impl Call<'_> {
     /// acknowledged (invariant 5).
     #[cold]
     fn settle_other(&self, result: isize) -> isize {
-        if let Target::Managed(handle) = target::of_other(self.transfer.fd) {
-            if let Err(errno) = handle.settle_stray(&Descriptor(self.transfer.fd)) {
-                return -(errno.0 as isize);
-            }
+        if let Target::Managed(handle) = target::of_other(self.transfer.fd)
+            && let Err(errno) = handle.settle_stray(&Descriptor(self.transfer.fd))
+        {
+            return -(errno.0 as isize);
         }
         result
     }
