@@ -34,7 +34,8 @@ pub struct Request<'a> {
     pub is_followed: bool,
     /// The bytes are to be durable when it returns: the program said so.
     pub is_synchronous: bool,
-    /// Only the kernel knows the result: how far it can read the bytes, or what it thinks of a flag.
+    /// Only the kernel knows the result: how far it can read the bytes, or what it thinks of a
+    /// flag.
     pub is_kernels: bool,
 }
 
