@@ -203,8 +203,8 @@ impl Way {
 impl Board {
     /// Takes a file to another state, and counts the files of which the page cache may lag. That
     /// count rises before the state says so, and falls behind it: while it is 0, every read is the
-    /// kernel's. A file that fails in such a state stays counted, because its page rows stay where readers find
-    /// them.
+    /// kernel's. A file that fails in such a state stays counted, because its page rows stay where
+    /// readers find them.
     pub fn go(&self, slot: u32, way: Way) {
         let row = &self.files()[slot as usize];
         let before = row.state();

@@ -80,8 +80,8 @@ pub struct Resize {
 /// `write`, `read` and `resize` are called with the operation announced on the lane and end neither
 /// the announcement nor the lane's locks: whoever calls does that, whatever happens here.
 pub trait Design {
-    /// Makes a write durable and visible, in this order (invariant 1). The lane has room for it, and
-    /// other writers may be in.
+    /// Makes a write durable and visible, in this order (invariant 1). The lane has room for it,
+    /// and other writers may be in.
     ///
     /// # Errors
     /// What the kernel reported, or `EIO` when the keeper is dead.
@@ -143,8 +143,8 @@ pub trait Task {
 
 /// A set of designs.
 pub trait Designs {
-    /// Has the design of a state do something; `None`: the state is of no design of this set. A file
-    /// in it is changed by nobody who has this set: only its own design knows what it holds.
+    /// Has the design of a state do something; `None`: the state is of no design of this set. A
+    /// file in it is changed by nobody who has this set: only its own design knows what it holds.
     fn dispatch<T: Task>(state: FileState, task: T) -> Option<T::Output>;
 }
 

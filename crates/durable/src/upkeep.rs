@@ -1,8 +1,8 @@
 //! A design on the keeper's side: what becomes, in the background and after deaths, of files whose
 //! state it is. Its other half is the client's (`Design` in `cache`).
 //!
-//! A set of designs is matched in one place ([`Upkeeps::dispatch`]). Whoever has another set (a test
-//! with a design of its own) gives it as a type of [`Durable`]. What a design does here decides
+//! A set of designs is matched in one place ([`Upkeeps::dispatch`]). Whoever has another set (a
+//! test with a design of its own) gives it as a type of [`Durable`]. What a design does here decides
 //! nothing on durability: it brings bytes to the page cache, and whoever asked for that syncs and
 //! expires.
 

@@ -10,8 +10,8 @@ use crate::backing::{Backing, Stat};
 use crate::description::{Description, State};
 use crate::leave::{drop_file, give_up};
 
-/// Settles of a pending description what its file is; `register`: if nobody knows yet, the keeper is
-/// asked. `None`: the kernel's.
+/// Settles of a pending description what its file is; `register`: if nobody knows yet, the keeper
+/// is asked. `None`: the kernel's.
 ///
 /// # Errors
 /// `EIO` when the keeper is dead, or what it says.

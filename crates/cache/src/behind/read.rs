@@ -127,8 +127,8 @@ impl<N: Nvm> Client<N> {
 
     /// Reads into `buffers`, of together at least as many bytes as asked for, what the file holds
     /// now: every write that was acknowledged before the call, in any process. What they get was
-    /// all true at one moment. At the end of the file there is nothing to read, so that place counts
-    /// as the cursor.
+    /// all true at one moment. At the end of the file there is nothing to read, so that place
+    /// counts as the cursor.
     ///
     /// # Errors
     /// What the kernel reported, or `EIO` when the keeper is dead.
