@@ -2,8 +2,8 @@
 //! state it is. Its other half is the client's (`Design` in `cache`).
 //!
 //! A set of designs is matched in one place ([`Upkeeps::dispatch`]). Whoever has another set (a
-//! test with a design of its own) gives it as a type of [`Durable`]. What a design does here decides
-//! nothing on durability: it brings bytes to the page cache, and whoever asked for that syncs and
+//! test with a design of its own) gives it as a type of [`Durable`]. What a design does here
+//! decides nothing on durability: it brings bytes to the page cache, and whoever asked for that syncs and
 //! expires.
 
 use std::io;
