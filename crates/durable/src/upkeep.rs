@@ -3,8 +3,8 @@
 //!
 //! A set of designs is matched in one place ([`Upkeeps::dispatch`]). Whoever has another set (a
 //! test with a design of its own) gives it as a type of [`Durable`]. What a design does here
-//! decides nothing on durability: it brings bytes to the page cache, and whoever asked for that syncs and
-//! expires.
+//! decides nothing on durability: it brings bytes to the page cache, and whoever asked for that
+//! syncs and expires.
 
 use std::io;
 
