@@ -47,6 +47,9 @@ pub(crate) struct ChangingRow {
     thread: AtomicU64,
     /// A [`Change`].
     about: AtomicU64,
+    /// 1: until the call is over, it may have changed a name that no sync of others covers as it
+    /// would natively ([`crate::TreeLog`]).
+    relogs: AtomicU32,
 }
 
 /// A call under way. It ends by [`Changing::end`] alone: a thread that does not come so far has not
@@ -80,7 +83,10 @@ impl Calls {
             .map(|step| &self.rows[first.wrapping_add(step) % CHANGING_ROWS])
             .find(|row| row.take(client, thread));
         match row {
-            Some(row) => row.about.store(change.to_raw(), Ordering::SeqCst),
+            Some(row) => {
+                row.relogs.store(0, Ordering::SeqCst);
+                row.about.store(change.to_raw(), Ordering::SeqCst);
+            }
             None => _ = self.uncounted.fetch_add(1, Ordering::SeqCst),
         }
         Changing { row, who: (client, thread), uncounted: &self.uncounted }
@@ -95,6 +101,19 @@ impl Calls {
     /// Takes away what a dead client has.
     pub fn clear(&self, client: u32) {
         self.rows.iter().filter(|row| row.owner.load(Ordering::SeqCst) == client).for_each(ChangingRow::free);
+    }
+
+    /// The call that a thread is in may change a name which it has to have logged again.
+    pub fn note_relogs(&self, client: u32, thread: u64) {
+        self.rows
+            .iter()
+            .filter(|row| row.is_of(client, thread))
+            .for_each(|row| row.relogs.store(1, Ordering::SeqCst));
+    }
+
+    /// Whether somebody is in such a call; not among those that found no row.
+    pub fn is_relogging(&self) -> bool {
+        self.rows.iter().any(|row| row.relogs.load(Ordering::SeqCst) != 0)
     }
 
     /// Whether somebody is making a file, nobody knows where.
@@ -131,6 +150,7 @@ impl ChangingRow {
     }
 
     fn free(&self) {
+        self.relogs.store(0, Ordering::SeqCst);
         self.about.store(0, Ordering::SeqCst);
         self.thread.store(0, Ordering::SeqCst);
         self.owner.store(0, Ordering::SeqCst);
@@ -185,6 +205,21 @@ mod tests {
         further.end();
         all.into_iter().for_each(Changing::end);
         assert!(![1, 2, 3].into_iter().any(|client| changes.has(client)));
+    }
+
+    #[test]
+    fn who_has_a_name_logged_again_is_seen_until_the_end() {
+        let changes = Calls::default();
+        let (first, second) = (changes.begin(1, 1, Change::Any), changes.begin(2, 1, Change::Any));
+        changes.note_relogs(1, 1);
+        assert!(changes.is_relogging());
+        first.end();
+        assert!(!changes.is_relogging());
+        changes.note_relogs(2, 1);
+        assert!(changes.is_relogging());
+        changes.clear(2);
+        assert!(!changes.is_relogging());
+        drop(second);
     }
 
     #[test]

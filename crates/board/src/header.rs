@@ -12,6 +12,7 @@ use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
 use crate::took::Took;
+use crate::treelog::TreeLog;
 
 /// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust
 /// futex).
@@ -141,6 +142,8 @@ pub struct Header {
     pub changing: Calls,
     /// What new files are for.
     pub habits: Habits,
+    /// What the log of btrfs has not any more because of our commits.
+    pub tree_log: TreeLog,
     /// Files that must stay out of state Behind.
     pub shown: Shown,
     /// Syncs answered from the log.

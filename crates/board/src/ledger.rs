@@ -32,15 +32,18 @@ const EPOCH: u64 = 1 << 32;
 
 /// Of so many times what a commit takes, one is for commits that serve one file alone.
 const REST: u64 = 64;
+/// A commit was worth while if so many syncs were absorbed until the next one.
+const WORTH_SYNCS: u64 = 32;
+/// Each commit in a row that was not doubles the rest, up to so many times.
+const DOUBLES_MAX: u32 = 6;
+/// No rest is longer.
+const REST_NS_MAX: u64 = 1_000_000_000;
 
 /// A file system that makes changes durable file by file is had commit at most this often: it takes
-/// longer there than a sync, and what btrfs has committed between a file's sync and its rename it
-/// does not make durable with the next sync any more.
+/// longer there than a sync.
 const COMMIT_EVERY_NS: u64 = 1_000_000_000;
-/// Who syncs a new file has it commit then, and waits for that. When nobody does for so long, it is
-/// had commit beside the programs, which go on making changes meanwhile.
-const COMMIT_GRACE_NS: u64 = 100_000_000;
-
+/// But for the first few: what a program makes while it starts does not wait for the next one.
+const COMMITS_AT_ONCE: u32 = 2;
 /// When a change was noted: between which two commits of its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u32);
@@ -90,12 +93,22 @@ pub struct LedgerRow {
     wanted_ns: AtomicU64,
     /// When it was had commit last, by the same clock.
     committed_ns: AtomicU64,
-    /// Until when nobody waits for a commit, by the same clock.
-    put_off_ns: AtomicU64,
+    /// How often it was, up to [`COMMITS_AT_ONCE`].
+    committed: AtomicU32,
     /// Nanoseconds of the monotonic clock before which no commit is worth while that serves one
     /// file's first sync alone.
     quiet_until_ns: AtomicU64,
+    /// Commits in a row that were not worth while.
+    in_vain: AtomicU32,
+    /// Syncs that were absorbed, anywhere, before the last commit.
+    absorbed: AtomicU64,
+    /// What the journal's count was behind the keeper's last sync there, + 1; 0: whatever such a
+    /// sync took with it, somebody else's has been behind it.
+    own_sync: AtomicU64,
 }
+
+/// A journal of which nobody knows how often it was written.
+const UNCOUNTED: u64 = u64::MAX - 1;
 
 impl LedgerRow {
     /// Whether the row is about the file system.
@@ -110,7 +123,10 @@ impl LedgerRow {
         if self.files.fetch_add(1, Ordering::SeqCst) == 0 {
             self.commits.store(Commits::Unknown as u32, Ordering::SeqCst);
             self.note();
-            self.device.store(device + 1, Ordering::SeqCst);
+            if self.device.swap(device + 1, Ordering::SeqCst) != device + 1 {
+                self.committed.store(0, Ordering::SeqCst);
+                self.committed_ns.store(0, Ordering::SeqCst);
+            }
         }
     }
 
@@ -183,22 +199,28 @@ impl LedgerRow {
         });
     }
 
-    /// Whether a file system which makes changes durable file by file is to commit now, if
-    /// something is pending there, before a slot holds a change.
+    /// Whether a file system which makes changes durable file by file is to commit now, behind the
+    /// sync of a client: something is pending there, and the last commit is a second ago.
     pub fn is_due(&self) -> bool {
         self.is_due_at(monotonic_ns())
     }
 
     /// As [`LedgerRow::is_due`], by a clock of the caller's.
     pub fn is_due_at(&self, now_ns: u64) -> bool {
-        self.commits() == Commits::ByFile
-            && self.commits_quickly.load(Ordering::SeqCst) != 0
-            && now_ns >= self.next_commit_ns().max(self.put_off_ns.load(Ordering::SeqCst))
+        !self.is_clean() && self.may_commit_at(now_ns)
     }
 
-    /// Who came for the commit that is due does not wait for it: it is made beside the programs.
-    pub fn put_off(&self, now_ns: u64) {
-        self.put_off_ns.store(now_ns.saturating_add(COMMIT_EVERY_NS), Ordering::SeqCst);
+    /// Whether nobody has a managed file there, and who is the first is to be followed by such a
+    /// commit: what the ledger begins with is pending until then.
+    pub fn is_to_begin(&self) -> bool {
+        !self.is_in_use() && self.may_commit_at(monotonic_ns())
+    }
+
+    fn may_commit_at(&self, now_ns: u64) -> bool {
+        let is_free = self.committed.load(Ordering::SeqCst) < COMMITS_AT_ONCE;
+        self.commits() == Commits::ByFile
+            && self.commits_quickly.load(Ordering::SeqCst) != 0
+            && (is_free || now_ns >= self.next_commit_ns())
     }
 
     fn next_commit_ns(&self) -> u64 {
@@ -211,16 +233,44 @@ impl LedgerRow {
     /// It was had commit, which ended at `now_ns`.
     pub fn committed_at(&self, now_ns: u64) {
         self.committed_ns.store(now_ns.max(1), Ordering::SeqCst);
+        // One at a time.
+        let committed = self.committed.load(Ordering::SeqCst) + 1;
+        self.committed.store(committed.min(COMMITS_AT_ONCE), Ordering::SeqCst);
+    }
+
+    /// The keeper has synced something there, and a journal of which all earlier changes are a part
+    /// was perhaps written: `count` is its count now.
+    pub fn note_own_sync(&self, count: Option<u64>) {
+        self.own_sync.store(count.map_or(UNCOUNTED, |count| count.min(UNCOUNTED - 1)) + 1, Ordering::SeqCst);
+    }
+
+    /// What [`LedgerRow::may_leave_out`] looks at.
+    pub fn own_sync(&self) -> u64 {
+        self.own_sync.load(Ordering::SeqCst)
+    }
+
+    /// Whether a sync of the kernel's may have made less durable than natively: the keeper's last
+    /// one may have taken with it what was changed of the file, so that there was nothing to
+    /// commit, while something is pending that was changed since.
+    #[inline]
+    pub fn may_leave_out(&self) -> bool {
+        self.own_sync.load(Ordering::SeqCst) != 0 && self.commits() == Commits::InOrder && !self.is_clean()
+    }
+
+    /// Whether the journal was written by somebody else since `own_sync`, as its count says now:
+    /// what the keeper's sync took with it that one would have taken natively. Then no sync leaves
+    /// anything out until the keeper's next one.
+    pub fn is_made_up_for(&self, own_sync: u64, count: Option<u64>) -> bool {
+        let others = count.is_some_and(|count| own_sync != UNCOUNTED + 1 && count + 1 != own_sync);
+        if others {
+            let _ = self.own_sync.compare_exchange(own_sync, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+        others
     }
 
     /// Says whether a commit there writes out no files.
     pub fn set_commits_quickly(&self, quickly: bool) {
         self.commits_quickly.store(u32::from(quickly), Ordering::SeqCst);
-    }
-
-    /// Whether it was never had commit.
-    pub fn is_uncommitted(&self) -> bool {
-        self.committed_ns.load(Ordering::SeqCst) == 0
     }
 
     /// Whether a commit there writes out no files.
@@ -243,13 +293,19 @@ impl LedgerRow {
         }
     }
 
-    /// A commit was made, which took so long.
-    pub fn rest(&self, took_ns: u64) {
-        self.rest_at(monotonic_ns(), took_ns);
+    /// A commit was made, which took so long, when `absorbed` syncs had been absorbed. One at a
+    /// time: the keeper's.
+    pub fn rest(&self, took_ns: u64, absorbed: u64) {
+        self.rest_at(monotonic_ns(), took_ns, absorbed);
     }
 
-    fn rest_at(&self, now_ns: u64, took_ns: u64) {
-        self.quiet_until_ns.store(now_ns.saturating_add(took_ns.saturating_mul(REST)), Ordering::Relaxed);
+    fn rest_at(&self, now_ns: u64, took_ns: u64, absorbed: u64) {
+        let since = absorbed.saturating_sub(self.absorbed.swap(absorbed, Ordering::Relaxed));
+        let before = self.in_vain.load(Ordering::Relaxed);
+        let in_vain = if since >= WORTH_SYNCS { 0 } else { (before + 1).min(DOUBLES_MAX) };
+        self.in_vain.store(in_vain, Ordering::Relaxed);
+        let rest_ns = took_ns.saturating_mul(REST).saturating_mul(1 << in_vain).min(REST_NS_MAX);
+        self.quiet_until_ns.store(now_ns.saturating_add(rest_ns), Ordering::Relaxed);
     }
 
     /// Whether the last commit is so short a time ago that another one had better not serve one
@@ -268,12 +324,12 @@ impl LedgerRow {
     }
 
     /// From when on, by the monotonic clock, the keeper is to have it commit by itself; `None`:
-    /// nobody asked, or nothing is pending.
+    /// nobody asked, nothing is pending, or it commits behind the syncs of clients.
     pub fn wanted_from_ns(&self) -> Option<u64> {
         let wanted_ns = self.wanted_ns.load(Ordering::SeqCst);
         let quickly = self.commits_quickly.load(Ordering::SeqCst) != 0;
-        let from_ns = wanted_ns.max(self.next_commit_ns()) + if quickly { COMMIT_GRACE_NS } else { 0 };
-        (wanted_ns != 0 && !self.is_clean()).then_some(from_ns)
+        let from_ns = wanted_ns.max(self.next_commit_ns());
+        (wanted_ns != 0 && !quickly && !self.is_clean()).then_some(from_ns)
     }
 
     /// Changes the word; what it was before.
@@ -330,23 +386,34 @@ mod tests {
     fn after_a_commit_there_is_a_rest() {
         let row = LedgerRow::default();
         assert!(!row.rests_at(0) && !row.rests_at(1000));
-        row.rest_at(1000, 10);
+        row.rest_at(1000, 10, WORTH_SYNCS);
         assert!(row.rests_at(1000 + 10 * REST - 1) && !row.rests_at(1000 + 10 * REST));
-        row.rest_at(u64::MAX - 1, u64::MAX);
-        assert!(row.rests_at(u64::MAX - 1));
+        // In vain, again and again.
+        for times in 1..=2 * DOUBLES_MAX {
+            row.rest_at(0, 10, WORTH_SYNCS);
+            let rest_ns = 10 * REST << times.min(DOUBLES_MAX);
+            assert!(row.rests_at(rest_ns - 1) && !row.rests_at(rest_ns));
+        }
+        row.rest_at(0, 10, 2 * WORTH_SYNCS);
+        assert!(!row.rests_at(10 * REST));
+        row.rest_at(0, u64::MAX, 2 * WORTH_SYNCS);
+        assert!(row.rests_at(REST_NS_MAX - 1) && !row.rests_at(REST_NS_MAX));
     }
 
     #[test]
-    fn a_commit_of_all_files_is_due_once_a_second() {
+    fn a_commit_behind_a_sync_is_due_once_a_second() {
         let row = LedgerRow::default();
         row.set_commits(Commits::ByFile);
         assert!(!row.is_due_at(5 * COMMIT_EVERY_NS));
         row.set_commits_quickly(true);
+        assert!(!row.is_due_at(0));
+        row.note();
         assert!(row.is_due_at(0));
-        row.committed_at(1000);
+        for _ in 0..COMMITS_AT_ONCE {
+            assert!(row.is_due_at(1000));
+            row.committed_at(1000);
+        }
         assert!(!row.is_due_at(1000 + COMMIT_EVERY_NS - 1) && row.is_due_at(1000 + COMMIT_EVERY_NS));
-        row.put_off(2 * COMMIT_EVERY_NS);
-        assert!(!row.is_due_at(3 * COMMIT_EVERY_NS - 1) && row.is_due_at(3 * COMMIT_EVERY_NS));
         row.set_commits(Commits::InOrder);
         assert!(!row.is_due_at(u64::MAX));
     }
@@ -361,6 +428,9 @@ mod tests {
         let now_ns = monotonic_ns();
         row.committed_at(now_ns);
         assert_eq!(row.wanted_from_ns(), Some(now_ns + COMMIT_EVERY_NS));
+        row.set_commits_quickly(true);
+        assert_eq!(row.wanted_from_ns(), None);
+        row.set_commits_quickly(false);
         assert!(row.begin());
         row.end(false);
         assert_eq!(row.wanted_from_ns(), None);

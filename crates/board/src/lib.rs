@@ -36,6 +36,7 @@ mod table;
 mod takeover;
 mod times;
 mod took;
+mod treelog;
 
 pub use board::{Board, BoardError, Plan};
 pub use census::{Census, Roll, Seen};
@@ -65,3 +66,4 @@ pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, spins, wait, wake};
 pub use takeover::DeadLane;
 pub use times::{Account, Changes, FileTime, Times, TimesRow};
 pub use took::{TOOK_COUNTS, Took};
+pub use treelog::{Moment, TreeLog};

@@ -125,6 +125,8 @@ pub enum Way {
     RegisterBypassed,
     /// Its first sync: logged from now on.
     Log,
+    /// Settled, and the kernel's again until the next sync that asks for more.
+    Unlog,
     /// Settled, drained, and left to the kernel.
     Bypass,
     /// The reason to leave it to the kernel is gone.
@@ -149,11 +151,12 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Register,
         Self::RegisterUnsynced,
         Self::RegisterBypassed,
         Self::Log,
+        Self::Unlog,
         Self::Bypass,
         Self::TakeBack,
         Self::TakeBackUnsynced,
@@ -172,6 +175,7 @@ impl Way {
         match self {
             Self::Register | Self::RegisterUnsynced | Self::RegisterBypassed => &[Free],
             Self::Log => &[Unsynced],
+            Self::Unlog => &[Through],
             Self::Bypass => &[Through, Unsynced],
             Self::TakeBack | Self::TakeBackUnsynced => &[Bypassed],
             Self::EnterBehind | Self::EnterOther => &[Through],
@@ -189,7 +193,7 @@ impl Way {
             Self::Register | Self::Log | Self::TakeBack | Self::LeaveBehind | Self::LeaveOther => {
                 FileState::Through
             }
-            Self::RegisterUnsynced | Self::TakeBackUnsynced => FileState::Unsynced,
+            Self::RegisterUnsynced | Self::TakeBackUnsynced | Self::Unlog => FileState::Unsynced,
             Self::RegisterBypassed | Self::Bypass => FileState::Bypassed,
             Self::EnterBehind => FileState::Behind,
             Self::EnterOther => FileState::Other,

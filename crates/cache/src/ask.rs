@@ -68,7 +68,8 @@ pub enum Ask {
     Log = 14,
     /// Have the file system of slot `args[0]` of generation `args[1]` commit what is pending in its
     /// ledger. `EOPNOTSUPP`: it makes changes durable file by file, so the asker's own sync does
-    /// what it does natively.
+    /// what it does natively. `args[2]` is 1: behind a sync of the asker's, if it does so and a
+    /// commit is due.
     Commit = 15,
     /// The kernel tells other things of slot `args[0]` of generation `args[1]` than its clients
     /// left, or what others did is all that a sync of it can be for: enter in the ledger what the
@@ -78,6 +79,12 @@ pub enum Ask {
     /// Let go of removed files: the asker found no space on a disk, or (`args[0]` is 1) removed a
     /// large file. Answers 1 if space may be free that was not.
     Room = 17,
+    /// Sync the file or directory with inode number `args[1]` on device `args[0]`, which is at the
+    /// path relative to descriptor `args[2]`: a name of it was changed.
+    LogAgain = 18,
+    /// Behind a sync by the kernel on device `args[0]`: have that file system commit what is
+    /// pending, unless somebody did since the keeper's own last sync there.
+    Follow = 19,
 }
 
 impl Ask {
@@ -101,6 +108,8 @@ impl Ask {
             Self::Commit,
             Self::Hear,
             Self::Room,
+            Self::LogAgain,
+            Self::Follow,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

@@ -607,7 +607,40 @@ impl<N: Nvm> Client<N> {
         synced?;
         let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
         row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
+        self.commit_behind_sync(file);
         Ok(())
+    }
+
+    /// A sync of a file by the kernel is over: where changes are made durable file by file, the
+    /// file system is had commit what else is pending, once a second. Not with a lock held.
+    #[inline]
+    pub fn commit_behind_sync(&self, file: FileRef) {
+        if self.ledger(self.row(file)).is_some_and(LedgerRow::is_due) {
+            // The sync is over; a commit that fails leaves pending what is.
+            let _ =
+                ask(&self.board, self.id, Ask::Commit, [u64::from(file.slot), file.generation, 1, 0], None);
+        }
+    }
+
+    /// A sync by the kernel is over: where the keeper's own last one may have left it nothing to
+    /// commit, what is pending is committed (invariant 9).
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the file system cannot commit.
+    #[inline]
+    pub fn follow_sync(&self, device: u64) -> Result<(), Errno> {
+        let may_leave_out = self.board.header().ledger(device).is_some_and(LedgerRow::may_leave_out);
+        if !may_leave_out || on(Canary::OwnSyncUnmatched) {
+            return Ok(());
+        }
+        ask(&self.board, self.id, Ask::Follow, [device, 0, 0, 0], None).map(|_| ())
+    }
+
+    /// Whether a sync of a file without a row, which is over, had better be followed so: the file
+    /// gets a row then.
+    pub fn is_commit_due(&self, device: u64) -> bool {
+        let is_wanted = |ledger: &LedgerRow| ledger.is_due() || ledger.is_to_begin();
+        self.board.header().ledger(device).is_some_and(is_wanted)
     }
 }
 

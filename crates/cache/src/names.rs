@@ -102,6 +102,15 @@ impl<N: Nvm> Client<N> {
         }
     }
 
+    /// As [`Client::unlinking`], of a file among others ([`Client::is_among_others`]): no slot is
+    /// to hold the removal, for which a commit would be needed.
+    ///
+    /// # Errors
+    /// As [`Client::unlinking`].
+    pub fn unlinking_among_others(&self, file: FileRef) -> Result<Removal, Errno> {
+        self.settle_if_live(file, false).map(|()| Removal::Counted)
+    }
+
     /// Reports how the announced removal went: a failed one is withdrawn before the program hears
     /// of it. Of success the keeper finds the traces itself, if the slot holds it; else the slot is
     /// given back with the last name, or it would take records of a file that recovery can only
@@ -291,7 +300,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// `held`: the caller keeps the file's writers out.
-    fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
+    pub(crate) fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
         let row = self.row(file);
         let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
         if !on(Canary::RenameUnsettled) && live && self.is_current(file) && self.has_log(file) {

@@ -83,20 +83,66 @@ impl<N: Nvm> Client<N> {
         let Some(ledger) = header.ledger(device) else { return false };
         if !ledger.is_in_use() {
             // It begins with what nobody counted, which only a commit takes away.
-            return ledger.commits() == Commits::ByFile && ledger.commits_quickly() && !ledger.is_due();
+            return ledger.commits() == Commits::ByFile && ledger.commits_quickly();
         }
         if ledger.is_clean_but(noted) {
             return false;
         }
         if ledger.commits() == Commits::ByFile {
-            // Once a second everything is committed anyway: this sync waits for that.
-            let is_due = ledger.is_due();
-            if !is_due {
-                header.want_commit(ledger);
-            }
-            return !is_due;
+            // Behind such a sync everything is committed once a second.
+            header.want_commit(ledger);
+            return true;
         }
         ledger.rests()
+    }
+
+    /// Whether a file that is logged had better not be, for now: something of others is pending on
+    /// its file system, where names are made durable in order, so that its next record would take a
+    /// commit, and such commits were made in vain ([`LedgerRow::rests`]).
+    #[inline]
+    pub fn is_among_others(&self, file: FileRef) -> bool {
+        let row = self.row(file);
+        let Some(ledger) = self.ledger(row) else { return false };
+        // Nearly always.
+        if ledger.is_clean() || !self.logs_on_sync() {
+            return false;
+        }
+        ledger.commits() == Commits::InOrder
+            && !ledger.is_clean_but(row.noted())
+            && ledger.rests()
+            && self.is_current(file)
+    }
+
+    /// Has a file in state Through not logged any more, until a sync of it when there is no such
+    /// crowd. Nothing of it is live then, and its syncs are the kernel's (invariants 5 and 9). Not
+    /// with a lock held.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the disk failed.
+    pub fn unlog(&self, file: FileRef) -> Result<(), Errno> {
+        if !self.row(file).state().keeps_up() {
+            return Ok(());
+        }
+        if !self.board.lock_file(file.slot, self.id) {
+            return Err(Errno::EIO);
+        }
+        let result = self.unlog_locked(file);
+        self.row(file).unlock_exclusive(self.id);
+        result
+    }
+
+    fn unlog_locked(&self, file: FileRef) -> Result<(), Errno> {
+        let row = self.row(file);
+        if !self.is_current(file) || !row.state().keeps_up() {
+            return Ok(());
+        }
+        self.settle_if_live(file, true)?;
+        // Left to the kernel, or failed, while it was settled.
+        if self.is_current(file) && row.state().keeps_up() {
+            row.note_unlogged();
+            self.board.go(file.slot, Way::Unlog);
+        }
+        Ok(())
     }
 
     /// Whether the file is left to the kernel now.

@@ -179,6 +179,9 @@ canaries! {
         SupersededForgotten, "recovery", "old records are replayed over a later life of their file";
         SetAsideUnsaid, "recovery", "a program is started while files are set aside";
         DeathUnnoted, "10", "a process that dies in the midst of a change leaves nothing pending";
+        OwnSyncUnmatched, "9 (ledger)", "a sync by the kernel is believed that found nothing to commit because of one of the keeper's";
+        BeginningForgotten, "9 (ledger)", "on btrfs a ledger begins with nothing pending, though no commit was made for it";
+        NamesUnlogged, "9 (ledger)", "on btrfs a name that changes behind a commit of the keeper's is left out of its log";
         MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
         FixedManaged, "recovery", "files that nobody may write to in place are managed";
         AllMeant, "recovery", "a path that a person names means every file that had it";

@@ -213,6 +213,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // commit none if it has not changed since the last one.
         let device = open.stat().map_err(|_| Errno::EIO)?.dev;
         let synced = self.commit_beside(directory, device).and_then(|_| open.sync());
+        self.note_own_sync(device, &open);
         if synced.is_err()
             && let Some(watched) = locked(&self.watched).by_path.get_mut(directory)
         {

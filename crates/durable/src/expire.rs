@@ -113,7 +113,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.syncs.fetch_add(1, Ordering::Relaxed);
             let row = &self.board.files()[first.slot as usize];
             if let Ok(description) = first.description(&row.client_opens) {
-                description.sync_file_system();
+                self.having_committed(first.dev, || description.sync_file_system());
             }
         }
         for (place, seq_max) in files {

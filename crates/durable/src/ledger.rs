@@ -7,6 +7,7 @@
 //! synced.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,8 +16,8 @@ use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, Upkeeps, locked};
-use holdfast_disk::{Disk, DiskFile};
+use super::{Durable, ManagedFile, Pace, Upkeeps, Writers, locked};
+use holdfast_disk::{Access, Disk, DiskFile};
 
 /// Whether a slot may hold a change now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +44,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// The first managed file of a file system is in a directory there: how it makes changes
     /// durable is learned, and what was pending before anybody counted is committed. Where it
-    /// fails, it stays pending, and so it does on btrfs while no commit is due: a program whose
-    /// only file is removed and made anew, again and again, begins here each time, with the names
-    /// that it changed before. Without a journal, where a commit writes out all files, nothing
-    /// orders names at all: there each directory is synced before a slot holds anything in it
-    /// (`secure_directory`).
+    /// fails, it stays pending, and so it does on btrfs until a commit behind somebody's sync.
+    /// Without a journal, where a commit writes out all files, nothing orders names at all: there
+    /// each directory is synced before a slot holds anything in it (`secure_directory`).
     pub(super) fn open_ledger(&self, directory: &Path, device: u64) {
         let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::Unknown) else {
             return;
@@ -55,19 +54,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // What somebody is making just now was perhaps announced before there was this ledger.
         let is_making = self.board.header().changing.is_making();
         let order = self.commit_beside(directory, device);
-        if order.is_ok_and(|order| order == Order::Pending) {
-            if ledger.commits_quickly() {
-                let is_first = ledger.is_uncommitted();
-                let _ = self.commit_due(directory, device);
-                if is_first {
-                    // What a program makes while it starts does not wait a second for the next one.
-                    ledger.committed_at(0);
-                }
-            } else {
-                let _turn = locked(&self.committing);
-                ledger.begin();
-                ledger.end(true);
-            }
+        let forgets = !ledger.commits_quickly() || on(Canary::BeginningForgotten);
+        if forgets && order.is_ok_and(|order| order == Order::Pending) {
+            let _turn = locked(&self.committing);
+            ledger.begin();
+            ledger.end(true);
         }
         if is_making {
             ledger.note();
@@ -89,34 +80,57 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if on(Canary::PendingIgnored) {
             return Ok(Order::Kept);
         }
-        if self.commit_beside(directory, device)? == Order::Pending {
-            return self.commit_due(directory, device);
-        }
-        Ok(Order::Kept)
+        self.commit_beside(directory, device)
     }
 
-    /// Has a file system commit that makes changes durable file by file, if that is to be done once
-    /// a second anyway and the time has come: a program that makes and removes a file again and
-    /// again waits meanwhile, and so leaves nothing pending behind.
-    fn commit_due(&self, directory: &Path, device: u64) -> io::Result<Order> {
-        let is_due = || self.ledger(device).is_some_and(|row| row.is_due_at(self.disk.monotonic_ns()));
+    /// Behind a client's own sync of a file: has a file system commit that makes changes durable
+    /// file by file, if something is pending there and the last commit is a second ago. The client
+    /// waits, and has nothing half done there that it wants to be durable: what it synced is, and
+    /// what it did not sync it may lose natively at any commit.
+    pub fn commit_behind_sync(&self, file: &ManagedFile<D::File>) {
+        let is_due = || self.ledger(file.dev).is_some_and(|row| row.is_due_at(self.disk.monotonic_ns()));
         if !is_due() {
-            return Ok(Order::Pending);
+            return;
         }
-        let open = self.disk.open(directory)?;
-        self.commit_file_system(device, &open, is_due).map(|is_done| match is_done {
-            true => Order::Kept,
-            false => Order::Pending,
-        })
+        let opens = &self.board.files()[file.slot as usize].client_opens;
+        // It was synced already; a commit that fails leaves pending what is.
+        if let Ok(description) = file.description(opens) {
+            let _ = self.commit_file_system(file.dev, &description, is_due);
+        }
     }
 
-    /// A file that came for that commit cannot be held by its slot: what is committed between its
-    /// sync and its rename would be lost for the next sync of another file, so it is left alone.
-    pub(super) fn put_off_commit(&self, device: u64) {
-        let is_due = |row: &&LedgerRow| !row.is_clean() && row.is_due_at(self.disk.monotonic_ns());
-        if let Some(ledger) = self.ledger(device).filter(is_due) {
-            ledger.put_off(self.disk.monotonic_ns());
-            self.board.header().want_commit(ledger);
+    /// Behind a sync of the kernel's that a client made: has a journal commit what is pending, if
+    /// the last one that wrote to it may be one of ours. What the client's sync was to take with
+    /// it was in that one, so the kernel had nothing to commit, and what was changed since it would
+    /// natively have made durable, too.
+    pub fn follow_sync(&self, device: u64) -> io::Result<()> {
+        let Some(ledger) = self.ledger(device) else { return Ok(()) };
+        let mut failure = None;
+        for directory in self.directories_on(device) {
+            if !ledger.may_leave_out() {
+                return Ok(());
+            }
+            let own_sync = ledger.own_sync();
+            let open = self.disk.open(&directory).ok();
+            let Some(open) = open.filter(|open| open.stat().is_ok_and(|stat| stat.dev == device)) else {
+                continue;
+            };
+            if ledger.is_made_up_for(own_sync, open.journal_count()) {
+                return Ok(());
+            }
+            match self.commit_file_system(device, &open, || true) {
+                Ok(_) => return Ok(()),
+                Err(error) => failure = Some(error),
+            }
+        }
+        // Without a directory there is no file there that we would have synced.
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Something was synced by us, which may have taken earlier changes of others with it.
+    pub(super) fn note_own_sync(&self, device: u64, synced: &D::File) {
+        if let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::InOrder) {
+            ledger.note_own_sync(synced.journal_count());
         }
     }
 
@@ -134,7 +148,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether a request would have to wait for a commit: somebody's changes are pending where they
     /// are made durable in order.
     pub fn has_pending(&self, noted: Option<Epoch>) -> bool {
-        let commits = |row: &LedgerRow| row.commits() != Commits::ByFile || row.is_due();
+        let commits = |row: &LedgerRow| row.commits() != Commits::ByFile;
         let is_pending = |row: &LedgerRow| !row.is_clean_but(noted) && commits(row);
         self.board.header().ledgers_in_use().any(|(_, row)| is_pending(row))
     }
@@ -177,10 +191,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         wants: impl Fn() -> bool,
     ) -> io::Result<bool> {
         let _turn = locked(&self.committing);
+        let commit = || self.having_committed(device, || directory.commit());
         let Some(ledger) = self.ledger(device) else {
             // Nobody counts: everything may be pending.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            return directory.commit().map(|()| true);
+            return commit().map(|()| true);
         };
         if !ledger.is_clean() && !wants() {
             return Ok(false);
@@ -191,14 +206,49 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
-        let committed = if on(Canary::CommitSkipped) { Ok(()) } else { directory.commit() };
+        let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
+        self.note_own_sync(device, directory);
         ledger.end(committed.is_ok());
-        ledger.rest(begun.elapsed().as_nanos() as u64);
+        ledger.rest(begun.elapsed().as_nanos() as u64, self.board.header().syncs_absorbed.get());
         ledger.committed_at(self.disk.monotonic_ns());
         if let Err(error) = &committed {
             self.events.trouble(format!("a file system cannot commit: {error}"));
         }
         committed.map(|()| true)
+    }
+
+    /// Has a file system commit. Where it logs what is synced until then, programs are told what
+    /// that log has no more ([`holdfast_board::TreeLog`]).
+    pub(super) fn having_committed<R>(&self, device: u64, commit: impl FnOnce() -> R) -> R {
+        if self.commits_in_order(device) {
+            return commit();
+        }
+        let log = &self.board.header().tree_log;
+        log.begin_commit();
+        let committed = commit();
+        log.end_commit();
+        committed
+    }
+
+    /// Syncs the file or directory with an inode number that stands at a path: a name of it was
+    /// changed, which the file system does not log by itself because of a commit of ours.
+    pub fn log_again(&self, path: &Path, device: u64, ino: u64) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let files = self.board.files();
+        let managed = self.board.find(device, ino);
+        let generation = |slot: u32| files[slot as usize].generation.load(Ordering::SeqCst);
+        if let Some(file) = managed.and_then(|slot| self.file(u64::from(slot), generation(slot))) {
+            return self.sync_file(&file, Writers::MayBeIn, u64::MAX, Pace::Full).map(drop);
+        }
+        let found = self.disk.find(path.as_os_str().as_bytes())?;
+        let stat = found.stat()?;
+        if (stat.dev, stat.ino) != (device, ino) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let synced = found.reopen(Access::Read)?;
+        synced.sync()?;
+        self.note_own_sync(device, &synced);
+        Ok(())
     }
 
     /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is
@@ -254,8 +304,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.board.header().ledgers_in_use().filter_map(|(_, row)| row.wanted_from_ns()).min()
     }
 
-    /// Commits, where changes are made durable file by file, what programs' syncs had to go around:
-    /// until then each of their syncs is the kernel's. Where nobody did so for a second.
+    /// Commits, where changes are made durable file by file and commits write out all files, what
+    /// programs' syncs had to go around: until then each of their syncs is the kernel's. Where
+    /// nobody did so for a second.
     pub fn commit_wanted(&self) {
         let now_ns = self.disk.monotonic_ns();
         let is_wanted = |row: &LedgerRow| row.wanted_from_ns().is_some_and(|from_ns| from_ns <= now_ns);

@@ -284,6 +284,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !is_known(&stat) {
             self.syncs.fetch_add(1, Ordering::Relaxed);
             open.sync()?;
+            self.note_own_sync(stat.dev, &open);
             locked(&self.directories).insert((stat.dev, stat.ino));
         }
         Ok(())
@@ -297,7 +298,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // was in.
             for above in directory.ancestors() {
                 match self.disk.open(above) {
-                    Ok(open) => open.sync()?,
+                    Ok(open) => {
+                        open.sync()?;
+                        self.note_own_sync(open.stat()?.dev, &open);
+                    }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(error),
                 }

@@ -90,6 +90,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 let was_created = file.meta().marks & MARK_CREATED != 0;
                 return Ok([u64::from(is_held), u64::from(was_created)]);
             }
+            Ask::Commit if args[2] == 1 => self.commit_behind_sync(&file),
             Ask::Commit => {
                 self.commit_for(&file).map_err(|error| match error.kind() {
                     io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
@@ -101,9 +102,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             Ask::Replaced => self.drop_replaced(&file),
             Ask::Withdraw => self.withdraw_name(&file),
             // Not about a file that has a slot.
-            Ask::Register | Ask::Sole | Ask::Moved | Ask::SyncDirectory | Ask::Unseen | Ask::Room => {
-                return Err(Errno::EINVAL);
-            }
+            Ask::Register
+            | Ask::Sole
+            | Ask::Moved
+            | Ask::SyncDirectory
+            | Ask::Unseen
+            | Ask::Room
+            | Ask::LogAgain
+            | Ask::Follow => return Err(Errno::EINVAL),
         }
         Ok([0, 0])
     }

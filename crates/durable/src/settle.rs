@@ -199,6 +199,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // What this sync brings to the disk bears no later time, but for what is written meanwhile.
         self.beat();
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
+        self.note_own_sync(file.dev, &description);
         let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != u64::MAX;
         let settled = if all { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;

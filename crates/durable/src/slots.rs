@@ -85,6 +85,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             locked(&self.taking).insert(place.0);
             self.board.header().enter_ledger(device);
+            // Syncs of it are absorbed from now on.
+            self.board.header().tree_log.note_sync(device, stat.ino);
         }
         let taken = self.take_slot_counted(place, held, stat, newcomer);
         let _files = locked(&self.files);

@@ -30,7 +30,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let noted = self.board.files()[file.slot as usize].noted();
         let is_held = is_held && self.secure_names(directory, true, &stat, noted)? == Order::Kept;
         if !is_held && !self.commits_in_order(file.dev) {
-            self.put_off_commit(file.dev);
             // But for its name, perhaps.
             self.secure_names(directory, false, &stat, None)?;
         }

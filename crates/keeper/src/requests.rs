@@ -132,7 +132,9 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
             | Ask::Through
             | Ask::Moved
             | Ask::Commit
-            | Ask::Room,
+            | Ask::Room
+            | Ask::LogAgain
+            | Ask::Follow,
         ) => true,
         Some(Ask::Hear) => durable
             .file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed))
@@ -230,6 +232,17 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
                 keeper.durable.see_removals();
             }
             return Ok([u64::from(keeper.durable.make_room(own)), 0]);
+        }
+        Ask::LogAgain => {
+            let path = absolute(keeper, client, args[2] as i32, &cell.path()).ok_or(Errno::EOPNOTSUPP)?;
+            return keeper
+                .durable
+                .log_again(&path, args[0], args[1])
+                .map(|()| [0, 0])
+                .map_err(|_| Errno::EOPNOTSUPP);
+        }
+        Ask::Follow => {
+            return keeper.durable.follow_sync(args[0]).map(|()| [0, 0]).map_err(|_| Errno::EIO);
         }
         Ask::SyncDirectory => {
             // The disk is about to have what others did.

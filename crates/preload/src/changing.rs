@@ -20,6 +20,12 @@ pub fn changing<R>(client: &Client, change: Change, work: impl FnOnce() -> R) ->
     critical::section(|| client.changing(own_thread(), change, work))
 }
 
+/// Within [`changing`]: what is changed is a name that others' syncs have to wait for.
+#[inline]
+pub fn note_relogs(client: &Client) {
+    client.note_relogs(own_thread());
+}
+
 /// As [`changing`], where this process may be no client.
 #[inline]
 pub fn amid<R>(change: Change, work: impl FnOnce() -> R) -> R {

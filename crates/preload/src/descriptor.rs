@@ -14,7 +14,7 @@ use holdfast_session::{Backing, Stat, note_open};
 use crate::raw::{self, call, check};
 use crate::reopen::is_sole;
 use crate::target::{self, kernel_flags, may_read};
-use crate::{critical, locks, process, streams};
+use crate::{critical, locks, process, relog, streams};
 
 /// A descriptor of the program.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl Backing for Descriptor {
 
     fn fsync(&self) -> Result<(), Errno> {
         // SAFETY: touches no memory.
-        check(raw::synced(self.0, unsafe { call!(libc::SYS_fsync, self.0) })).map(|_| ())
+        check(relog::synced(self.0, || unsafe { call!(libc::SYS_fsync, self.0) })).map(|_| ())
     }
 
     fn check(&self) -> Result<(), Errno> {

@@ -26,6 +26,7 @@ mod parting;
 mod patch;
 mod process;
 mod raw;
+mod relog;
 mod reopen;
 mod signals;
 mod streams;

@@ -205,7 +205,7 @@ impl<N: Nvm> Handle<'_, N> {
     /// `EIO` when the keeper is dead or the disk failed.
     #[inline]
     pub fn log_from_now<B: Backing>(&self, backing: &B) -> Result<bool, Errno> {
-        if !self.client.is_unsynced(self.file) {
+        if !self.client.is_unsynced(self.file) || self.client.is_among_others(self.file) {
             return Ok(false);
         }
         backing.section(|| self.client.log_from_now(self.file, &first_sync::Whole(backing)))

@@ -67,6 +67,11 @@ impl<N: Nvm> Handle<'_, N> {
             // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
             let _ = backing.section(|| self.client.leave_behind(self.file, true));
         }
+        if self.client.is_among_others(self.file)
+            && let Err(errno) = backing.section(|| self.client.unlog(self.file))
+        {
+            return Ended::Failed(errno);
+        }
         if request.is_synchronous
             && let Err(errno) = self.log_from_now(backing)
         {

@@ -23,12 +23,16 @@ pub struct Dpkg {
     packages: Arc<TempDir>,
 }
 
+/// Images for containers tell dpkg to sync no file that it installs (`force-unsafe-io`); then it
+/// promises nothing of them.
+const FORCE: &str = "--force-not-root --force-bad-path --no-force-unsafe-io";
+
 const INSTALL: &str = "
 version=0
 while [ $version -lt $3 ]; do
     version=$((version+1))
     for package in alpha beta gamma; do
-        dpkg --root=\"$1\" --log=/dev/null --force-not-root --force-bad-path -i \"$2/$package-$version.deb\" >&2 || exit 1
+        dpkg --root=\"$1\" --log=/dev/null $4 -i \"$2/$package-$version.deb\" >&2 || exit 1
         echo ack $package $version
     done
 done
@@ -96,7 +100,16 @@ impl Workload for Dpkg {
     fn program(&self, site: &Site) -> Vec<String> {
         let dir = site.dir.to_str().expect("text").to_owned();
         let packages = self.packages.path().to_str().expect("text").to_owned();
-        vec!["/bin/sh".into(), "-c".into(), INSTALL.into(), "sh".into(), dir, packages, VERSIONS.to_string()]
+        vec![
+            "/bin/sh".into(),
+            "-c".into(),
+            INSTALL.into(),
+            "sh".into(),
+            dir,
+            packages,
+            VERSIONS.to_string(),
+            FORCE.into(),
+        ]
     }
 
     fn acks_min(&self) -> usize {

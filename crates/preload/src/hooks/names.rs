@@ -5,12 +5,13 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use holdfast_board::{Change, kind_of};
-use holdfast_cache::{Client, Errno, FileRef, Removal, Renaming, Replace};
+use holdfast_cache::{Client, Errno, FileRef, Inode, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
 use super::room::{self, with_room};
 use crate::changing::changing;
 use crate::raw::{self, call, give_int};
+use crate::relog::{self, Names};
 use crate::{process, target};
 
 type Name = *const c_char;
@@ -25,6 +26,12 @@ struct Found {
     file: Option<FileRef>,
     regular: bool,
     bytes: u64,
+}
+
+impl Found {
+    fn inode(self) -> Inode {
+        Inode { device: self.device, ino: self.ino }
+    }
 }
 
 unsafe fn find(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Found> {
@@ -55,8 +62,22 @@ unsafe fn unlink_at(dirfd: c_int, path: Name, flags: c_int) -> isize {
     let change =
         found.filter(|found| found.file.is_some()).map_or(Change::Any, |found| Change::File(found.ino));
     // SAFETY: the program's path.
-    let (result, freed_bytes) =
-        changing(client, change, || unsafe { unlink_once(client, dirfd, path, found, kernel) });
+    let once = || {
+        let mut freed_bytes = None;
+        let files = [found.map(Found::inode), None];
+        let names = Names { files, changed: &[(dirfd, path)], kept: &[] };
+        // SAFETY: the program's path.
+        let remove = || {
+            // SAFETY: the program's path.
+            let (result, bytes) = unsafe { unlink_once(client, dirfd, path, found, kernel) };
+            freed_bytes = bytes;
+            result
+        };
+        // SAFETY: the kernel has read the path, if something was found at it.
+        let result = unsafe { relog::logged(client, names, remove) };
+        (result, freed_bytes)
+    };
+    let (result, freed_bytes) = changing(client, change, once);
     freed_bytes.into_iter().for_each(room::note_removed);
     result
 }
@@ -74,7 +95,12 @@ unsafe fn unlink_once(
     };
     // SAFETY: the kernel has just read the path.
     let path = unsafe { raw::path(path) };
-    let removal = match client.unlinking(file, dirfd, path) {
+    let announced = if client.is_among_others(file) {
+        client.unlinking_among_others(file)
+    } else {
+        client.unlinking(file, dirfd, path)
+    };
+    let removal = match announced {
         Ok(removal) => removal,
         Err(errno) => return (refuse(errno), None),
     };
@@ -135,20 +161,10 @@ unsafe fn device_of_directory(dirfd: c_int, path: Name) -> Option<u64> {
         return None;
     }
     // SAFETY: the kernel has just read the path.
-    let bytes = unsafe { raw::path(path) }.to_bytes();
-    let end = bytes.iter().rposition(|&byte| byte != b'/')? + 1;
-    let mut above = [0u8; libc::PATH_MAX as usize];
-    let directory = match bytes[..end].iter().rposition(|&byte| byte == b'/') {
-        None => c".".as_ptr(),
-        Some(slash) => {
-            // One that is longer is refused by the kernel.
-            above.get_mut(..=slash)?.copy_from_slice(&bytes[..=slash]);
-            above.get(slash + 1)?;
-            above.as_ptr().cast()
-        }
-    };
-    // SAFETY: what it points to ends with a zero and lives through the call.
-    unsafe { raw::fstatat(dirfd, directory, 0) }.ok().map(|stat| stat.dev)
+    relog::in_directory(unsafe { raw::path(path) }, |directory| {
+        // SAFETY: what it points to lives through the call.
+        unsafe { raw::fstatat(dirfd, directory.as_ptr(), 0) }.ok().map(|stat| stat.dev)
+    })?
 }
 
 /// Makes something at a name by the kernel's call.
@@ -287,12 +303,10 @@ unsafe fn rename_by(
     new: Name,
     flags: c_uint,
 ) -> isize {
-    // SAFETY: the kernel checks the addresses.
-    let rename = |flags: c_uint| unsafe { kernel_rename(old_dirfd, old, new_dirfd, new, flags) };
-    let kernel = || rename(flags);
     // SAFETY: the program's path.
     if !unsafe { is_readable(new) } {
-        return kernel();
+        // SAFETY: the kernel checks the addresses.
+        return unsafe { kernel_rename(old_dirfd, old, new_dirfd, new, flags) };
     }
     // SAFETY: the program's paths.
     let (moved, target) = unsafe {
@@ -301,6 +315,29 @@ unsafe fn rename_by(
             find(client, new_dirfd, new, libc::AT_SYMLINK_NOFOLLOW),
         )
     };
+    let swaps = flags & libc::RENAME_EXCHANGE != 0;
+    // One that is renamed over the kernel logs with the other, or not at all.
+    let files = [moved, target.filter(|_| swaps)].map(|found| found.map(Found::inode));
+    let changed = &[(old_dirfd, old), (new_dirfd, new)];
+    let kept = if swaps { &changed[..] } else { &changed[1..] };
+    // SAFETY: the program's paths.
+    let rename =
+        || unsafe { rename_found(client, (old_dirfd, old), (new_dirfd, new), flags, (moved, target)) };
+    // SAFETY: the kernel has read the paths, if something was found at the old one.
+    unsafe { relog::logged(client, Names { files, changed, kept }, rename) }
+}
+
+/// Renames what was found at the two names.
+unsafe fn rename_found(
+    client: &Client,
+    (old_dirfd, old): (c_int, Name),
+    (new_dirfd, new): (c_int, Name),
+    flags: c_uint,
+    (moved, target): (Option<Found>, Option<Found>),
+) -> isize {
+    // SAFETY: the kernel checks the addresses.
+    let rename = |flags: c_uint| unsafe { kernel_rename(old_dirfd, old, new_dirfd, new, flags) };
+    let kernel = || rename(flags);
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
     let is_over = flags == 0 && [moved, target].iter().all(|found| found.is_some_and(|found| found.regular));
     let note_over = |was_logged: bool| {
@@ -401,6 +438,22 @@ unsafe fn link_by(
     let stat_flags = follow | flags & libc::AT_EMPTY_PATH;
     // SAFETY: the program's path.
     let found = unsafe { find(client, old_dirfd, old, stat_flags) };
+    let (files, new_name) = ([found.map(Found::inode), None], &[(new_dirfd, new)]);
+    // SAFETY: the program's paths.
+    let link =
+        || unsafe { link_found(client, found, (old_dirfd, old, stat_flags), (new_dirfd, new), kernel) };
+    // SAFETY: the kernel has read the paths, if something was found at the old one.
+    unsafe { relog::logged(client, Names { files, changed: new_name, kept: new_name }, link) }
+}
+
+/// Links what was found at a name.
+unsafe fn link_found(
+    client: &Client,
+    found: Option<Found>,
+    (old_dirfd, old, stat_flags): (c_int, Name, c_int),
+    (new_dirfd, new): (c_int, Name),
+    kernel: impl Fn() -> isize,
+) -> isize {
     let Some((device, file)) = found.and_then(|found| Some((found.device, found.file?))) else {
         let result = noted(client, found.map(|found| found.device), kernel);
         // SAFETY: the program's path.

@@ -5,22 +5,22 @@
 
 use core::ffi::{c_int, c_uint};
 
-use holdfast_cache::Stock;
+use holdfast_cache::{Client, Inode, Stock};
 use libc::off_t;
 
 use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, process, unsynced};
+use crate::{behind, critical, process, relog, unsynced};
 
-/// The device of an open directory. Directories are synced to make names durable, most of which the
+/// An open directory. Directories are synced to make names durable, most of which the
 /// slots know.
-fn directory_device(fd: c_int) -> Option<u64> {
+fn open_directory(fd: c_int) -> Option<Inode> {
     let stat = raw::fstat(fd).ok().filter(|stat| stat.ownership.0 & libc::S_IFMT == libc::S_IFDIR)?;
     // A descriptor of a path alone cannot be synced.
     let is_open = raw::fcntl(fd, libc::F_GETFL, 0) & libc::O_PATH as isize == 0;
-    is_open.then_some(stat.dev)
+    is_open.then_some(Inode { device: stat.dev, ino: stat.ino })
 }
 
 /// What a sync through `fd` is about: as [`target::of_other`], and a file that is only read through
@@ -48,7 +48,7 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
 
 fn sync_once(fd: c_int, number: i64) -> isize {
     // SAFETY: touches no memory.
-    let kernel = || check(raw::synced(fd, unsafe { call!(number, fd) })).map(|_| ());
+    let kernel = || check(relog::synced(fd, || unsafe { call!(number, fd) })).map(|_| ());
     // The first to ask for a file's durability has it logged.
     let logging = process::client().filter(|client| client.logs_on_sync());
     let writes = || !matches!(fds::look(fd), Row::Readable);
@@ -65,21 +65,38 @@ fn sync_once(fd: c_int, number: i64) -> isize {
         Target::Refused(errno) => -(errno.0 as isize),
         Target::Kernel
             if let Some(client) = process::client()
-                && let Some(device) = directory_device(fd) =>
+                && let Some(directory) = open_directory(fd) =>
         {
-            let result = critical::section(|| client.sync_directory(fd, device, kernel));
+            client.note_sync(directory);
+            let result = critical::section(|| client.sync_directory(fd, directory.device, kernel));
             raw::encode(result.map(|()| 0))
         }
         Target::Kernel | Target::KernelSynced => {
             let begun = process::client().map(|client| (client, client.note_kernels_sync()));
             hear_all_files();
             // SAFETY: touches no memory.
-            let result = raw::synced(fd, unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) });
+            let sync = || unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) };
+            let result = relog::synced(fd, sync);
             if let Some((client, begun_ns)) = begun {
                 client.note_kernels_sync_took(begun_ns);
+                if result >= 0 && writes() {
+                    commit_behind(client, fd);
+                }
             }
             result
         }
+    }
+}
+
+/// Behind a sync of a file that is left to the kernel: what else is pending is committed, once a
+/// second, where nothing else does that. For this the file gets a row.
+fn commit_behind(client: &'static Client, fd: c_int) {
+    let Ok(stat) = raw::fstat(fd) else { return };
+    if !stat.regular || !client.is_commit_due(stat.dev) {
+        return;
+    }
+    if let Target::Managed(handle) = target::of_change(fd) {
+        critical::section(|| client.commit_behind_sync(handle.file));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::changing::amid;
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
-use crate::{critical, fds, process, unsynced};
+use crate::{critical, fds, process, relog, unsynced};
 
 /// A size or an allocation that no record holds is pending.
 fn unlogged(fd: c_int, result: isize) -> isize {
@@ -49,7 +49,7 @@ fn resize_once(fd: c_int, size: off_t, sync_failed: &Cell<bool>) -> isize {
         if result != 0 || !synced {
             return result;
         }
-        let sync = raw::fdatasync(fd);
+        let sync = relog::fdatasync(fd);
         sync_failed.set(sync < 0);
         sync
     };

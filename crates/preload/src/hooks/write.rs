@@ -20,7 +20,7 @@ use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, memory, process, tls, unsynced};
+use crate::{behind, critical, memory, process, relog, tls, unsynced};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -79,7 +79,7 @@ impl Call<'_> {
     fn synced_after(&self, result: isize, synced: bool) -> isize {
         if result > 0 && synced {
             let whole = matches!(fds::look(self.transfer.fd), Row::Described(row) if row.flags() & SYNC != 0);
-            let sync = if whole { self.fsync() } else { raw::fdatasync(self.transfer.fd) };
+            let sync = if whole { self.fsync() } else { relog::fdatasync(self.transfer.fd) };
             if sync < 0 {
                 self.sync_failed.set(true);
                 return sync;
@@ -90,7 +90,7 @@ impl Call<'_> {
 
     fn fsync(&self) -> isize {
         // SAFETY: touches no memory.
-        raw::synced(self.transfer.fd, unsafe { call!(libc::SYS_fsync, self.transfer.fd) })
+        relog::synced(self.transfer.fd, || unsafe { call!(libc::SYS_fsync, self.transfer.fd) })
     }
 
     /// Whether the program asked for the call's bytes to be durable when it returns.

@@ -1,0 +1,217 @@
+//! Commits and syncs of the keeper's take nothing from the syncs of programs: what natively the
+//! next sync makes durable is durable behind it under Holdfast, too. btrfs keeps a log of what was
+//! synced since its last commit, in which changes of names of that go; a commit that the keeper
+//! asks for empties it. A journal has nothing to commit for a file that one of ours has taken
+//! along. The names are changed, a file is synced, the device is copied, and the copy is looked at;
+//! natively, too.
+
+use std::fs;
+use std::path::Path;
+
+use holdfast_e2e::canaries;
+use holdfast_e2e::cmd::Cmd;
+use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::running::Running;
+
+/// The rules, each by the deliberate bug that takes it out, and the test that must notice.
+const RULES: [(&str, &str); 3] = [
+    ("NamesUnlogged", "a_commit_of_the_keepers_takes_no_name_from_the_next_sync"),
+    ("OwnSyncUnmatched", "a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync"),
+    ("BeginningForgotten", "the_first_file_overtakes_no_name"),
+];
+
+/// Names in directories of their own: a file that is synced in each, a commit that the keeper makes
+/// because something is pending, the changes, and a sync of another file.
+const SCRIPT: &str = "
+import os, subprocess, sys, time
+root = sys.argv[1]
+def put(path, synced=True):
+    fd = os.open(root + path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.write(fd, path.encode() * 500)
+    if synced: os.fsync(fd)
+    os.close(fd)
+def sync(path):
+    fd = os.open(root + path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+uuid = subprocess.run(['findmnt', '-no', 'UUID', root], capture_output=True, text=True).stdout.strip()
+def commits():
+    return open('/sys/fs/btrfs/%s/commit_stats' % uuid).readline()
+cases = ['rename', 'over', 'link', 'moved', 'away', 'removed', 'directory', 'elsewhere']
+for name in cases: os.mkdir(root + '/' + name)
+for path in ['/over/name', '/away/old', '/elsewhere/old']: put(path, False)
+os.sync()
+# From here on the first managed file is there, and something is pending.
+put('/first')
+os.mkdir(root + '/pending')
+put('/second')
+os.mkdir(root + '/pending-again')
+for name in cases: put('/' + name + '/new')
+sync('/directory')
+before, limit, number = commits(), time.monotonic() + 20, 0
+while len(sys.argv) < 3 and commits() == before and time.monotonic() < limit:
+    number += 1
+    os.mkdir(root + '/pending-%d' % number)
+    put('/third-%d' % number)
+    time.sleep(0.2)
+if len(sys.argv) < 3 and commits() == before: sys.exit('the keeper did not have it commit')
+os.rename(root + '/rename/new', root + '/rename/name')
+os.rename(root + '/over/new', root + '/over/name')
+os.link(root + '/link/new', root + '/link/name')
+os.unlink(root + '/link/new')
+os.rename(root + '/moved/new', root + '/moved/other')
+os.rename(root + '/moved/other', root + '/moved/name')
+os.rename(root + '/away/new', root + '/elsewhere/name')
+os.unlink(root + '/removed/new')
+os.unlink(root + '/directory/new')
+put('/last')
+print('ack', flush=True)
+time.sleep(60)
+";
+
+/// What natively stands there after that sync, and what does not.
+const STANDS: [&str; 6] = ["rename/name", "over/name", "link/name", "moved/name", "elsewhere/name", "last"];
+const GONE: [&str; 8] = [
+    "rename/new",
+    "over/new",
+    "link/new",
+    "moved/new",
+    "moved/other",
+    "away/new",
+    "removed/new",
+    "directory/new",
+];
+
+fn wrong(root: &Path) -> Vec<String> {
+    let is_new = |name: &str| {
+        let found = fs::read_to_string(root.join(name)).unwrap_or_default();
+        found.len() >= 2500 && (found.starts_with('/') && found.contains("/new/") || name == "last")
+    };
+    let missing = STANDS.iter().filter(|name| !is_new(name)).map(|name| format!("{name} is missing"));
+    let back = GONE.iter().filter(|name| root.join(name).exists()).map(|name| format!("{name} is back"));
+    missing.chain(back).collect()
+}
+
+/// Plays a script under Holdfast, or natively, up to its acknowledgement; what stands on the disk
+/// when the power is cut then.
+fn cut(kind: Kind, script: &str, pool: Option<&Pool>) -> Disk {
+    let disk = Disk::new(kind);
+    let native = Pool::new();
+    let run = |options: &[&str]| match pool {
+        Some(pool) => Running::python(pool, options, script, &disk.root),
+        None => Running::start(&Cmd::new("python3").args(["-c", script]).arg(&disk.root).arg("native")),
+    };
+    let mut run = run(&[]);
+    run.until("ack");
+    // Before the next commit.
+    let pool = pool.unwrap_or(&native);
+    run.stop_all(pool);
+    let copy = disk.copy();
+    run.kill_all(pool);
+    disk.replace(&copy);
+    disk
+}
+
+/// The same, recovered.
+fn cut_absorbed(kind: Kind, script: &str) -> Disk {
+    let pool = Pool::new().logs_from_sync();
+    let disk = cut(kind, script, Some(&pool));
+    pool.recover(&[]).ok();
+    disk
+}
+
+#[test]
+fn a_commit_of_the_keepers_takes_no_name_from_the_next_sync() {
+    assert_eq!(wrong(&cut(Kind::Btrfs, SCRIPT, None).root), Vec::<String>::new(), "natively");
+    assert_eq!(wrong(&cut_absorbed(Kind::Btrfs, SCRIPT).root), Vec::<String>::new());
+}
+
+/// Names that are changed before there is any managed file, in a directory that was synced.
+const BEFORE: &str = "
+import os, sys, time
+root = sys.argv[1]
+def put(path):
+    fd = os.open(root + path, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, b'x' * 3000)
+    return fd
+os.mkdir(root + '/dir')
+os.sync()
+for name in ['/dir/one', '/dir/two']: os.close(put(name))
+fd = os.open(root + '/dir', os.O_RDONLY)
+os.fsync(fd)
+os.rename(root + '/dir/one', root + '/dir/name')
+os.unlink(root + '/dir/two')
+os.fsync(put('/first'))
+print('ack', flush=True)
+time.sleep(60)
+";
+
+#[test]
+fn the_first_file_overtakes_no_name() {
+    for disk in [cut(Kind::Btrfs, BEFORE, None), cut_absorbed(Kind::Btrfs, BEFORE)] {
+        let stands = ["first", "dir/name", "dir/one", "dir/two"].map(|name| disk.root.join(name).exists());
+        assert_eq!(stands, [true, true, false, false]);
+    }
+}
+
+/// The last file is made before a commit that the keeper asks for, in which it is, and a name is
+/// changed behind that.
+const TAKEN_ALONG: [(Kind, &str, &str, &str); 2] = [
+    (
+        Kind::Ext4,
+        "
+os.mkdir('d')
+os.fdatasync(make('d/a'))
+last = make('a')
+ctypes.CDLL(None).renameat2(-100, b'd/a', -100, b'a', 2)
+os.rename('a', 'c')
+os.fdatasync(last)
+",
+        "c",
+        "a",
+    ),
+    (
+        Kind::Xfs,
+        "
+os.close(make('b'))
+first = make('c')
+os.fsync(first)
+os.rename('b', 'a')
+os.mkdir('d')
+last = make('d/b')
+os.fsync(first)
+os.unlink('a')
+os.fsync(last)
+",
+        "d/b",
+        "a",
+    ),
+];
+
+#[test]
+fn a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync() {
+    for (kind, calls, stands, is_gone) in TAKEN_ALONG {
+        let script = format!(
+            "
+import ctypes, os, sys, time
+os.chdir(sys.argv[1])
+def make(name): return os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
+{calls}
+print('ack', flush=True)
+time.sleep(60)
+"
+        );
+        for disk in [cut(kind, &script, None), cut_absorbed(kind, &script)] {
+            let is_right = disk.root.join(stands).exists() && !disk.root.join(is_gone).exists();
+            assert!(is_right, "{kind:?}: {:?}", fs::read_dir(&disk.root).expect("names").collect::<Vec<_>>());
+        }
+    }
+}
+
+/// With a rule taken out, the test beside it must fail.
+#[test]
+fn every_rule_that_is_taken_out_is_missed() {
+    let survived = canaries::survivors(&RULES);
+    assert!(survived.is_empty(), "survived: {survived:?}");
+}
