@@ -17,6 +17,7 @@ use holdfast_pool::Layout;
 use rustix::fd::BorrowedFd;
 
 use crate::ask::{Ask, Reason, Unseen, ask};
+use crate::design::{Designs, Stock, ToSync};
 use crate::lane::now_ns;
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
@@ -213,7 +214,8 @@ impl<N: Nvm> Client<N> {
     }
 
     #[inline]
-    pub(crate) fn row(&self, file: FileRef) -> &FileRow {
+    /// The file's row.
+    pub fn row(&self, file: FileRef) -> &FileRow {
         &self.board.files()[file.slot as usize]
     }
 
@@ -238,6 +240,12 @@ impl<N: Nvm> Client<N> {
         is_being_taken || !self.is_current(file)
     }
 
+    /// Why a lock was not to be had: the keeper is dead, or takes the file from who has the lock
+    /// and stands still.
+    pub(crate) fn unlocked(&self) -> Errno {
+        if self.keeper_alive() { Errno::TAKEN } else { Errno::EIO }
+    }
+
     /// What a call is that was made while the file was taken.
     pub(crate) fn outcome(&self, file: FileRef, outcome: Outcome) -> Outcome {
         match outcome {
@@ -252,7 +260,7 @@ impl<N: Nvm> Client<N> {
         let row = &self.board.files()[slot as usize];
         let generation = row.generation.load(Ordering::SeqCst);
         let state = row.state();
-        (state != FileState::Free).then_some(Seen { file: FileRef { slot, generation }, state })
+        state.is_in_use().then_some(Seen { file: FileRef { slot, generation }, state })
     }
 
     /// Whether the log still stands for this file.
@@ -289,7 +297,7 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn is_watched(&self, file: FileRef) -> bool {
         let row = self.row(file);
-        row.is_watched() && row.state() == FileState::Through
+        row.is_watched() && row.state().keeps_up()
     }
 
     /// Whether a write up to `end` makes a file longer, as far as its size is known.
@@ -580,18 +588,31 @@ impl<N: Nvm> Client<N> {
         seen_error: &AtomicU32,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        self.sync_by::<Stock>(file, seen_error, raw)
+    }
+
+    /// [`Client::sync`], with a set of designs.
+    ///
+    /// # Errors
+    /// What the sync reported, or `EIO` when the keeper is dead.
+    pub fn sync_by<D: Designs>(
+        &self,
+        file: FileRef,
+        seen_error: &AtomicU32,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         if !self.keeper_alive() {
             return Err(Errno::EIO);
         }
         let row = self.row(file);
         let state = row.state();
-        if !self.is_current(file) || !(state.is_absorbed() || state == FileState::Failed) {
+        if !self.is_current(file) || !(state.is_absorbed() || state.is_failed()) {
             return raw();
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);
         let has_news =
             seen_error.load(Ordering::SeqCst) != epoch && seen_error.swap(epoch, Ordering::SeqCst) != epoch;
-        if has_news || state == FileState::Failed {
+        if has_news || state.is_failed() {
             return Err(Errno::EIO);
         }
         // A file without a single record cannot be built anew by recovery: its existence is the
@@ -602,6 +623,7 @@ impl<N: Nvm> Client<N> {
         // already.
         let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && is_committed {
+            D::dispatch(state, ToSync(self, file)).unwrap_or(Ok(()))?;
             self.board.header().syncs_absorbed.count(file.slot);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }

@@ -11,7 +11,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{Commits, Epoch, FileState, LedgerRow};
+use holdfast_board::{Commits, Epoch, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -312,8 +312,7 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the file's slot says what becomes of it.
     fn has_log(&self, file: FileRef) -> bool {
-        let state = self.row(file).state();
-        state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)
+        self.row(file).state().has_log()
     }
 
     /// `held`: the caller keeps the file's writers out.

@@ -15,12 +15,13 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Stall, Way, pause};
+use holdfast_board::{Commits, Epoch, FileRow, LedgerRow, NO_SIZE, Stall, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::ask::{Ask, ask};
+use crate::calls::WriteCall;
 use crate::client::{Client, Errno, FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 
@@ -52,11 +53,6 @@ pub trait Content {
     fn check(&self) -> Result<(), Errno>;
 }
 
-/// Whether nobody but the kernel has to do with the changes of a file.
-fn is_kernels(state: FileState) -> bool {
-    matches!(state, FileState::Free | FileState::Bypassed | FileState::Orphan)
-}
-
 impl<N: Nvm> Client<N> {
     /// Whether files are logged from their first sync on.
     #[inline]
@@ -69,7 +65,7 @@ impl<N: Nvm> Client<N> {
     /// are under way.
     pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
         let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
-        let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
+        let is_passed = self.find(dev, ino).is_none_or(|seen| seen.state.is_kernels());
         if on(Canary::UnsyncedUnannounced) {
             call.end();
             return is_passed.then(raw);
@@ -122,7 +118,7 @@ impl<N: Nvm> Client<N> {
             && !ledger.is_clean_but(row.noted())
             && ledger.rests()
             // In state Behind the page cache lags.
-            && matches!(row.state(), FileState::Through | FileState::Unsynced)
+            && (row.state().keeps_up() || row.state().is_unsynced())
             && self.is_current(file)
     }
 
@@ -133,25 +129,25 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn unlog(&self, file: FileRef) -> Result<(), Errno> {
-        if self.row(file).state() != FileState::Through {
+        if !self.row(file).state().keeps_up() {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }
         let result = self.unlog_locked(file);
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 
     fn unlog_locked(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
-        if !self.is_current(file) || row.state() != FileState::Through {
+        if !self.is_current(file) || !row.state().keeps_up() {
             return Ok(());
         }
         self.settle_if_live(file, true)?;
         // Left to the kernel, or failed, while it was settled.
-        if self.is_current(file) && row.state() == FileState::Through {
+        if self.is_current(file) && row.state().keeps_up() {
             row.note_unlogged();
             self.board.go(file.slot, Way::Unlog);
         }
@@ -160,32 +156,32 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the file is left to the kernel now.
     pub fn is_bypassed(&self, file: FileRef) -> bool {
-        is_kernels(self.row(file).state()) && self.is_current(file)
+        self.row(file).state().is_kernels() && self.is_current(file)
     }
 
     /// Whether nobody has asked for the file's durability yet.
     #[inline]
     pub fn is_unsynced(&self, file: FileRef) -> bool {
-        self.row(file).state() == FileState::Unsynced && self.is_current(file)
+        self.row(file).state().is_unsynced() && self.is_current(file)
     }
 
     /// Has the kernel make a write, if the file is in state Unsynced.
     pub(crate) fn write_unsynced(
         &self,
         file: FileRef,
-        raw: &mut impl FnMut() -> Result<usize, Errno>,
+        call: &mut impl WriteCall,
     ) -> Result<Option<Outcome>, Errno> {
-        if self.row(file).state() != FileState::Unsynced {
+        if !self.row(file).state().is_unsynced() {
             return Ok(None);
         }
         let mut lane = self.take_lane()?;
         if on(Canary::UnsyncedUnannounced) {
             drop(lane);
-            return raw().map(|bytes| Some(Outcome::Passed { bytes }));
+            return call.write().map(|bytes| Some(Outcome::Passed { bytes }));
         }
         match lane.enter(file, false)? {
             Entry::Unsynced => {
-                let written = raw();
+                let written = call.write();
                 lane.finish(file);
                 drop(lane);
                 if !self.keeper_alive() {
@@ -193,7 +189,7 @@ impl<N: Nvm> Client<N> {
                 }
                 written.map(|bytes| Some(Outcome::Passed { bytes }))
             }
-            Entry::Through | Entry::Behind => {
+            Entry::Absorbed(_) => {
                 lane.finish(file);
                 Ok(None)
             }
@@ -302,7 +298,7 @@ impl<N: Nvm> Client<N> {
 
     /// A record of the file stays.
     #[inline]
-    pub(crate) fn note_recorded(&self, row: &FileRow) {
+    pub fn note_recorded(&self, row: &FileRow) {
         self.hold_creation(row, row.note_recorded());
     }
 
@@ -320,7 +316,8 @@ impl<N: Nvm> Client<N> {
         content: &impl Content,
     ) -> Result<bool, Errno> {
         let row = self.row(file);
-        if row.size_hint.load(Ordering::SeqCst) != bytes || !matches!(lane.enter(file, true)?, Entry::Through)
+        if row.size_hint.load(Ordering::SeqCst) != bytes
+            || !matches!(lane.enter(file, true)?, Entry::Absorbed(state) if state.keeps_up())
         {
             return Ok(false);
         }

@@ -16,7 +16,7 @@ use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, Pace, Writers, locked};
+use super::{Durable, ManagedFile, Pace, Upkeeps, Writers, locked};
 use holdfast_disk::{Access, Disk, DiskFile};
 
 /// Whether a slot may hold a change now.
@@ -29,7 +29,7 @@ pub(super) enum Order {
     Pending,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.board.header().ledger(device)
     }

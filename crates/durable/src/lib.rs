@@ -7,6 +7,7 @@
 //! files only through [`Disk`], media only through [`Nvm`].
 
 use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -44,6 +45,7 @@ mod tell;
 mod times;
 mod turn;
 mod unsynced;
+mod upkeep;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
 pub use expire::BYPASSED_FILE;
@@ -57,6 +59,10 @@ pub use settle::Writers;
 pub use settle::is_held;
 pub use slots::{Newcomer, Refusal};
 pub use spill::{Order, Spilled};
+pub use upkeep::{Behind, Stock, Task as UpkeepTask, Through, Upkeep, Upkeeps};
+
+/// For [`upkeeps`].
+pub use holdfast_board::FileState;
 
 /// The keeper's name as an owner in the board; no client gets it.
 pub const KEEPER_ID: u32 = 0x7fff_ffff;
@@ -79,7 +85,7 @@ pub trait Events<F>: Send + Sync {
 
 /// Everything that decisions on durability need. Locks are taken one at a time and never across a
 /// system call that waits for the disk, except a file's own.
-pub struct Durable<N, D: Disk> {
+pub struct Durable<N, D: Disk, U = Stock> {
     /// The pool's media.
     pub nvm: N,
     /// The pool's superblock.
@@ -137,6 +143,8 @@ pub struct Durable<N, D: Disk> {
     segments_spilled: AtomicU64,
     /// Bytes brought to the page cache from page rows.
     drained_bytes: AtomicU64,
+    /// The designs of its files.
+    designs: PhantomData<fn() -> U>,
 }
 
 /// The managed files, by slot.
@@ -153,7 +161,7 @@ pub struct Counters {
     pub drained_bytes: u64,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// What was done so far.
     pub fn counters(&self) -> Counters {
         Counters {
@@ -207,6 +215,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             syncs: AtomicU64::new(0),
             segments_spilled: AtomicU64::new(0),
             drained_bytes: AtomicU64::new(0),
+            designs: PhantomData,
         };
         durable.board.header().has_times.word.store(u32::from(D::File::HAS_TIMES), Ordering::SeqCst);
         durable.beat();

@@ -5,15 +5,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, TAKER_ID};
+use holdfast_board::TAKER_ID;
 use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Writers, is_held};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, is_held};
 use holdfast_disk::Disk;
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the
     /// absolute path of the name it is about, if a slot can hold it. Never waits for who has the
     /// file: they may wait for the thread that this is; `EDEADLK` says that it must be tried again.
@@ -62,7 +62,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
                 let state = self.board.files()[file.slot as usize].state();
-                if !(state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)) {
+                if !state.has_log() {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 // Whether the slot is to hold the whole change.
@@ -120,7 +120,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Keeps a file out of state Behind for good; false while somebody has it who would have to be
     /// waited for.
     pub fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {

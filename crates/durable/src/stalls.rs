@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, TAKER_ID, pause};
+use holdfast_board::{TAKER_ID, pause};
 use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 
@@ -69,7 +69,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // In state Behind an operation goes on in the page rows, which outlive the slot's use.
             // Of a file that failed the log keeps what it has.
             let state = row.state();
-            if state == FileState::Failed || state == FileState::Behind && stops_lane {
+            if state.is_failed() || state.lags() && stops_lane {
                 return false;
             }
             let holder = row.holder();
@@ -95,7 +95,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return self.end_removed(file);
         }
         while let Err(error) = self.bypass_held(file, Reason::StoodStill) {
-            if row.state() == FileState::Failed {
+            if row.state().is_failed() {
                 return false;
             }
             self.events.trouble(format!("{}: {error}", file.meta().path.display()));

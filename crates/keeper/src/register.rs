@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Epoch, FileState};
+use holdfast_board::Epoch;
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
@@ -155,7 +155,7 @@ impl Keeper {
             file.meta().bypass,
             Some(Reason::MappedShared | Reason::UnknownOrigin | Reason::CannotTell | Reason::Uncovered)
         );
-        if row.state() != FileState::Bypassed || !may_be_over {
+        if !row.state().is_bypassed() || !may_be_over {
             return Ok(());
         }
         let due = file.meta().judge_at <= Instant::now();

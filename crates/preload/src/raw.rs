@@ -385,24 +385,7 @@ pub fn reopen(
     }
 }
 
-/// What we need to know of a file.
-#[derive(Clone, Copy)]
-pub struct Stat {
-    /// Device, as `st_dev`.
-    pub dev: u64,
-    /// Inode.
-    pub ino: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// A regular file.
-    pub regular: bool,
-    /// Mode bits, owner and group.
-    pub ownership: (u32, u32, u32),
-    /// Time of the last change of any kind, in nanoseconds.
-    pub changed_ns: u64,
-    /// The times that a write moves.
-    pub times: Times,
-}
+pub use holdfast_session::Stat;
 
 /// The times of a file as the kernel's structure has them.
 #[inline]

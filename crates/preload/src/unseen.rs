@@ -257,7 +257,7 @@ unsafe fn open_to_look(
     // SAFETY: the caller's promise.
     let opened = unsafe { target::announced(|| call!(libc::SYS_openat, dirfd, path, flags)) };
     let fd = raw::check(opened).ok()? as c_int;
-    target::note_open(client, stat);
+    holdfast_session::note_open(client, stat);
     Some(fd)
 }
 

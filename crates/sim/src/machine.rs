@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_board::{Board, Epoch, FileState, Plan, RequestCell, RequestState, pause};
+use holdfast_board::{Board, Epoch, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
@@ -380,7 +380,7 @@ fn register(
     };
     if let Some(slot) = durable.board.find(dev, ino) {
         let row = &durable.board.files()[slot as usize];
-        if row.state() != FileState::Free {
+        if row.state().is_in_use() {
             return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
         }
     }

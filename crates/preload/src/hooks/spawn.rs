@@ -346,7 +346,7 @@ pub(super) unsafe fn hand_over(environment: Arguments, told: &mut Environment) -
             told.tell(fd, flags);
         } else if flags & (DSYNC | APPEND | WRITE_ONLY) == DSYNC | APPEND | WRITE_ONLY {
             // Only where nobody minds that the cursor is not shared any more.
-            target::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
+            crate::reopen::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
         }
     }
     // SAFETY: our caller's promise.

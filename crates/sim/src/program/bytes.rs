@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_board::FileState;
 use holdfast_cache::{Content, Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_disk::DiskFile;
 use holdfast_media::Bytes;
@@ -91,7 +90,7 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
             let is_logging =
                 client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
             around.set(row.is_exclusive() && !is_logging);
-            raw(!around.get() && row.state() != FileState::Unsynced)
+            raw(!around.get() && !row.state().is_unsynced())
         };
         let seek = |to| {
             cursor.set(to);
