@@ -2,7 +2,7 @@
 //! (history 16).
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -179,14 +179,47 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.push_name(file, HintKind::Name, path)
     }
 
+    /// Whether a file does not stand where its slot says, and nobody is removing it.
+    pub fn is_elsewhere(&self, file: &ManagedFile<D::File>) -> bool {
+        if on(Canary::LinkedMovesUnheard) && file.held().path_now().is_none() {
+            return false;
+        }
+        let (path, unlinking) = {
+            let meta = file.meta();
+            (meta.path.clone(), meta.unlinking.is_some())
+        };
+        !unlinking && !self.stands_at(file, &path)
+    }
+
     /// Where a file stands now, if that is not where it was last.
     pub(super) fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
-        let path = file.held().path_now()?;
-        let moved = {
+        let known = {
             let meta = file.meta();
-            meta.path != path && meta.unlinking.is_none()
+            meta.unlinking.is_none().then(|| meta.path.clone())?
         };
-        (moved && path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
+        let can_be = |path: &Path| path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, path);
+        let held = file.held().path_now();
+        if held.as_ref() == Some(&known) {
+            return None;
+        }
+        if let Some(path) = held.filter(|path| can_be(path)) {
+            return Some(path);
+        }
+        // The name by which we hold it is gone: the slot's is another one.
+        if self.stands_at(file, &known) {
+            return None;
+        }
+        self.find_path(file, &known).filter(|path| can_be(path))
+    }
+
+    /// A path of a file that is looked up by its handle, which not every user may.
+    fn find_path(&self, file: &ManagedFile<D::File>, known: &Path) -> Option<PathBuf> {
+        // Its directory may be elsewhere, too: any that is left above it is on its file system, or
+        // nothing is found there.
+        let beside = known.ancestors().skip(1).find_map(|above| self.disk.open(above).ok())?;
+        let identity = self.slots().identity(file.slot).ok()?;
+        let (_, path) = self.disk.find_by_identity(&beside, &identity).ok()?;
+        Some(PathBuf::from(std::ffi::OsString::from_vec(path)))
     }
 
     pub(super) fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {

@@ -264,6 +264,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
             Witness::Cut if is_older => Witness::Older,
             // Nothing can be ahead of a file that is no more.
             Witness::Ahead if location.same.is_none() && location.is_gone => Witness::Running,
+            // Nor was it taken by the crash.
+            Witness::Cut if location.is_removed => Witness::Running,
             found => found,
         }
     }
@@ -492,6 +494,9 @@ fn reason<F>(outcome: Outcome, witness: Witness, location: &Location<F>, file: &
         Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
         Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
         Outcome::Gone if file.marks & MARK_REMOVED != 0 => "a process outside of Holdfast removed it".into(),
+        Outcome::Gone if location.is_removed && !file.is_void() => {
+            "it was removed, and the directory that it was in as well".into()
+        }
         Outcome::Gone if witness == Witness::Running && !file.is_void() => {
             "it was removed or moved out of sight since the keeper died; what the page cache has of it was synced".into()
         }
