@@ -2,7 +2,18 @@
 # Runs all tests of Holdfast: formatting, lints, every crate's own tests, and the end-to-end tests
 # on real programs. Installs the Debian packages they need, when missing. Run it as root: the
 # end-to-end tests mount file systems.
+#
+#   bash test.sh            everything, as far as 24 minutes go
+#   bash test.sh --quick    what finds most mistakes, in under four minutes
+#   HOLDFAST_TEST_ALL=1 bash test.sh    everything, however long it takes
 set -u
+case "${1:-}" in
+"" | --quick) quick=${1:-} ;;
+*)
+    echo "usage: bash test.sh [--quick]"
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 
@@ -150,6 +161,83 @@ in_time() {
     fi
 }
 
+# lane NAME FUNCTION: the steps of a function, beside others; what they say is shown at the end.
+lane() {
+    local name=$1
+    (
+        summary=() failed=0 log=$beside/$name.step
+        # A session of its own is a group of its own for the scheduler. Where what computes shares
+        # the session of the tests, a kernel (6.18) was seen to let all other sessions wait up to
+        # 14 s for a processor: every keeper has its own.
+        apart="setsid --wait"
+        "$2"
+        printf '%s\n' "${summary[@]}" >"$beside/$name.summary"
+        exit "$failed"
+    ) >"$beside/$name.told" 2>&1 &
+    lanes+=("$!:$name")
+}
+
+# Waits for all lanes, and shows what they had to say.
+join() {
+    local one name line
+    for one in "${lanes[@]}"; do
+        name=${one#*:}
+        wait "${one%%:*}" || failed=1
+        cat "$beside/$name.told"
+        while IFS= read -r line; do [ -z "$line" ] || summary+=("$line"); done <"$beside/$name.summary"
+    done
+    lanes=()
+}
+
+computing() {
+    step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
+    # One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
+    step "tools: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
+        -p holdfast-fuzz -p holdfast-guest --target-dir target/canaries \
+        --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries
+    step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
+    step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
+    step "canaries: every deliberate bug is caught" 700 target/canaries/canaries/holdfast-sim --canaries
+    step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
+    step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
+}
+
+# Suites that need the build with deliberate bugs, or the time of the others.
+later="histories forgetful kills power_cuts cut_programs"
+# The end-to-end suites that nobody has begun: two lanes share them.
+suites() {
+    local suite name
+    for suite in crates/e2e/tests/*.rs; do
+        name=$(basename "$suite" .rs)
+        case " $later " in *" $name "*) continue ;; esac
+        mkdir "$beside/begun-$name" 2>/dev/null || continue
+        step "end to end: $name" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
+    done
+}
+
+storm() {
+    in_time "$1" "end to end: $2" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$2" -- --test-threads=2
+}
+
+sieges() {
+    step "siege: short sequences of operations, cut and compared" 400 cargo test -p holdfast-siege --no-fail-fast --lib --bins --test siege -- --test-threads=1
+    step "calibration: the simulator's disks, held to the kernels" 300 cargo test -p holdfast-siege --no-fail-fast --test calibration -- --test-threads=2
+    storm 65 power_cuts
+    in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
+        env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
+        cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
+}
+
+storms() {
+    step "end to end: histories" 400 cargo test -p holdfast-e2e --no-fail-fast --test histories -- --test-threads=2
+    storm 60 cut_programs
+    storm 40 forgetful
+    storm 150 kills
+    in_time 10 "end to end, with write-behind: services, outsiders" 300 \
+        env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
+        cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
+}
+
 step "formatting (cargo fmt)" 60 cargo fmt --all --check
 step "release build" 600 cargo build --release
 step "lints (cargo clippy, warnings are errors)" 600 cargo clippy --workspace --all-targets -- -D warnings
@@ -162,60 +250,26 @@ step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses ban
 own="--workspace --exclude holdfast-e2e --exclude holdfast-model --exclude holdfast-siege"
 # shellcheck disable=SC2086
 step "each crate's own tests: build" 600 cargo test $own --no-run
-# Most tests wait more than they compute: what only computes runs beside them, and is shown when it
-# is done.
-beside=$(mktemp -d)
-(
-    summary=() failed=0 log=$beside/step
-    # A session of its own is a group of its own for the scheduler. Where what computes shares the
-    # session of the tests, a kernel (6.18) was seen to let all other sessions wait up to 14 s for a
-    # processor: every keeper has its own.
-    apart="setsid --wait"
-    step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
-    # One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
-    step "tools: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
-        -p holdfast-fuzz -p holdfast-guest --target-dir target/canaries \
-        --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries
-    step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
-    step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
-    step "canaries: every deliberate bug is caught" 700 target/canaries/canaries/holdfast-sim --canaries
-    step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
-    step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
-    printf '%s\n' "${summary[@]}" >"$beside/summary"
-    exit "$failed"
-) >"$beside/told" 2>&1 &
-beside_pid=$!
 
+# Most tests wait more than they compute, so three things are done at a time.
+beside=$(mktemp -d)
+lanes=()
+[ -n "$quick" ] || lane computing computing
 # shellcheck disable=SC2086
 step "each crate's own tests" 600 cargo test $own --no-fail-fast
-# These need the build with deliberate bugs, or the machine to themselves.
-later="histories forgetful kills power_cuts cut_programs"
-for suite in crates/e2e/tests/*.rs; do
-    name=$(basename "$suite" .rs)
-    case " $later " in *" $name "*) continue ;; esac
-    step "end to end: $name" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
-done
-wait $beside_pid || failed=1
-cat "$beside/told"
-while IFS= read -r line; do summary+=("$line"); done <"$beside/summary"
+step "end to end: build" 600 cargo test -p holdfast-e2e --no-run
+if [ -n "$quick" ]; then
+    step "end to end: basics, crash_sqlite, names" 300 cargo test -p holdfast-e2e --no-fail-fast --test basics --test crash_sqlite --test names
+    summary+=("NOT RUN everything else: bash test.sh")
+else
+    lane suites suites
+    suites
+    join
+    lane sieges sieges
+    storms
+    join
+fi
 rm -rf "$beside"
-# It needs the build with deliberate bugs, too.
-step "siege: short sequences of operations, cut and compared" 300 cargo test -p holdfast-siege --no-fail-fast --lib --bins --test siege -- --test-threads=1
-step "calibration: the simulator's disks, held to the kernels" 200 cargo test -p holdfast-siege --no-fail-fast --test calibration -- --test-threads=2
-step "end to end: histories" 300 cargo test -p holdfast-e2e --no-fail-fast --test histories -- --test-threads=2
-storm() {
-    in_time "$1" "end to end: $2" 300 cargo test -p holdfast-e2e --no-fail-fast --test "$2" -- --test-threads=2
-}
-storm 40 forgetful
-storm 150 kills
-storm 65 power_cuts
-storm 60 cut_programs
-in_time 10 "end to end, with write-behind: services, outsiders" 300 \
-    env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
-    cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
-in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
-    env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
-    cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
 
 # What was attacked, and how often: added up from the lines that the suites print, `tally: NAME:
 # WHAT N, WHAT N; MORE`.

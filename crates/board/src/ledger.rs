@@ -355,7 +355,7 @@ mod tests {
         // In vain, again and again.
         for times in 1..=2 * DOUBLES_MAX {
             row.rest_at(0, 10, WORTH_SYNCS);
-            let rest_ns = 10 * REST << times.min(DOUBLES_MAX);
+            let rest_ns = (10 * REST) << times.min(DOUBLES_MAX);
             assert!(row.rests_at(rest_ns - 1) && !row.rests_at(rest_ns));
         }
         row.rest_at(0, 10, 2 * WORTH_SYNCS);

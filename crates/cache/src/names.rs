@@ -102,8 +102,8 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// As [`Client::unlinking`], of a file among others ([`Client::is_among_others`]): no slot is to
-    /// hold the removal, for which a commit would be needed.
+    /// As [`Client::unlinking`], of a file among others ([`Client::is_among_others`]): no slot is
+    /// to hold the removal, for which a commit would be needed.
     ///
     /// # Errors
     /// As [`Client::unlinking`].

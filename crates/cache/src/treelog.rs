@@ -73,8 +73,9 @@ impl<N: Nvm> Client<N> {
         self.tree_log().moment()
     }
 
-    /// Whether the kernel may have left a change of the names of a file, or of names in a directory,
-    /// out of its log because of a commit before `moment`, which was taken behind the change.
+    /// Whether the kernel may have left a change of the names of a file, or of names in a
+    /// directory, out of its log because of a commit before `moment`, which was taken behind the
+    /// change.
     pub fn misses_names(&self, moment: Option<Moment>, inode: Inode) -> bool {
         self.tree_log().misses(moment, inode.device, inode.ino)
     }

@@ -114,6 +114,8 @@ impl<N: Nvm> Client<N> {
         ledger.commits() == Commits::InOrder
             && !ledger.is_clean_but(row.noted())
             && ledger.rests()
+            // In state Behind the page cache lags.
+            && matches!(row.state(), FileState::Through | FileState::Unsynced)
             && self.is_current(file)
     }
 
@@ -140,9 +142,7 @@ impl<N: Nvm> Client<N> {
         if !self.is_current(file) || row.state() != FileState::Through {
             return Ok(());
         }
-        if !on(Canary::UnloggedLive) {
-            self.settle_if_live(file, true)?;
-        }
+        self.settle_if_live(file, true)?;
         // Left to the kernel, or failed, while it was settled.
         if self.is_current(file) && row.state() == FileState::Through {
             row.note_unlogged();

@@ -99,7 +99,6 @@ canaries! {
         NamesUncounted, "9", "a sync is absorbed although names changed that no slot holds";
         CommitSkipped, "11", "pending changes count as committed without a commit";
         PendingIgnored, "10", "what is durable at once does not wait for what is pending";
-        BeginningForgotten, "10", "a ledger begins with nothing pending where no commit is made for it";
         CreationUnannounced, "10", "a file that open makes is noted only when it is made";
         UnlinkUnannounced, "names", "a removal is made without a durable intent";
         RemovalNotWithdrawn, "names", "a refused removal is not withdrawn";
@@ -127,7 +126,6 @@ canaries! {
         UnloggedIgnored, "9", "a sync is absorbed although the file changed in ways the log does not hold";
         SyncCoversLater, "9", "a sync counts for changes that were made after it";
         UnsyncedUnannounced, "9", "writes of files whose durability nobody asked for yet do not announce themselves";
-        UnloggedLive, "5", "a file is not logged any more with live records";
         UnsyncedSizeForgotten, "9", "a file that is logged as a whole is not cut to its size";
         LostPagesHidden, "9", "the first sync of a file does not tell that the kernel lost pages of it before";
         UnsyncedForgotten, "9", "what a file held before its first sync counts as logged";

@@ -54,8 +54,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // What somebody is making just now was perhaps announced before there was this ledger.
         let is_making = self.board.header().changing.is_making();
         let order = self.commit_beside(directory, device);
-        let forgets = !ledger.commits_quickly() || on(Canary::BeginningForgotten);
-        if forgets && order.is_ok_and(|order| order == Order::Pending) {
+        if !ledger.commits_quickly() && order.is_ok_and(|order| order == Order::Pending) {
             let _turn = locked(&self.committing);
             ledger.begin();
             ledger.end(true);

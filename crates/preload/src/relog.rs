@@ -1,6 +1,6 @@
-//! Changes of names on btrfs behind a commit that the keeper asked for: the directory is synced once
-//! more, so that the next sync of anybody finds in the kernel's log what it would natively
-//! ([`holdfast_board::TreeLog`]).
+//! Changes of names on btrfs behind a commit that the keeper asked for: the file or directory is
+//! synced once more, so that the next sync of anybody finds in the kernel's log what it would
+//! natively ([`holdfast_board::TreeLog`]).
 #![allow(unsafe_code)] // System calls.
 
 use core::ffi::{CStr, c_char, c_int};

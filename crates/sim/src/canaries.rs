@@ -82,11 +82,14 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
     let first = failures.recv_timeout(limit);
     let seconds = begun.elapsed().as_secs_f64();
     shared.stop.store(true, Ordering::Relaxed);
+    // One failure says all: who still explores ends with the process. Without one, a thread that
+    // does not come back from its history is the failure.
     let until = Instant::now() + Duration::from_secs(HISTORY_S_MAX);
-    while !workers.iter().all(std::thread::JoinHandle::is_finished) && Instant::now() < until {
+    let ended = || workers.iter().all(std::thread::JoinHandle::is_finished);
+    while first.is_err() && !ended() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let never_ends = !workers.iter().all(std::thread::JoinHandle::is_finished);
+    let never_ends = !ended();
     let (caught, what, again) = match first {
         Ok(failure) => (true, failure.violation.what, failure.replay),
         Err(RecvTimeoutError::Timeout) if never_ends => (true, "a step never ends".into(), String::new()),

@@ -156,3 +156,25 @@ fn no_write_fails_because_its_file_was_taken_back() {
         assert!(made[0] > 0, "{made:?}");
     });
 }
+
+/// A file among others goes back to the kernel with nothing live, so that no record of before is
+/// ever replayed over what is written then; and its next sync is real.
+#[test]
+fn a_file_that_is_logged_no_more_has_no_live_record() {
+    let house = super::house("unsynced-among-others", 60_000);
+    let (file, place) = house.create("file");
+    super::write_at(&house.client, place, &file, 0, b"logged");
+    let row = &house.client.board().files()[place.slot as usize];
+    let is_live = || row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
+    assert!(is_live() && row.state() == FileState::Through);
+    house.client.unlog(place).unwrap();
+    assert!(!is_live() && row.state() == FileState::Unsynced && row.needs_real_sync());
+    // It is the kernel's.
+    let parts = [Bytes::from_slice(b"passed")];
+    let raw = || file.write_at(b"passed", 0).map_err(super::errno);
+    let passed = house.client.write(place, Place::At(0), &parts, raw, || Err(Errno(29)));
+    assert!(passed == Ok(Outcome::Passed { bytes: 6 }) && !is_live(), "{passed:?}");
+    // Once is enough.
+    house.client.unlog(place).unwrap();
+    assert_eq!(row.state(), FileState::Unsynced);
+}
