@@ -18,7 +18,7 @@ cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 
 packages="ca-certificates gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
-    libpython3.11-testsuite stress-ng rsync sudo strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
+    libpython3.11-testsuite stress-ng rsync sudo fuse3 strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
     btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static python3-plyvel vim dpkg
     systemd tmux prometheus python3-prometheus-client"
 # Wherever Go comes from: tests look there, too.

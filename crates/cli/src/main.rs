@@ -12,6 +12,7 @@ mod format;
 mod keeper_process;
 mod locate;
 mod metrics;
+mod mount;
 mod notify;
 mod options;
 mod preload;
@@ -39,6 +40,8 @@ const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));
 
 /// Holdfast refused or failed before the program started.
 const EXIT_REFUSED: u8 = 120;
+/// Nothing was mounted, and nothing changed.
+const EXIT_NOT_MOUNTED: u8 = 2;
 /// The keeper failed or died while the program ran.
 const EXIT_KEEPER: u8 = 121;
 
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(&args), EXIT_REFUSED),
+        Command::Mount(args) => (mount::run(*args), EXIT_NOT_MOUNTED),
         Command::Serve(args) => (serve::run(&args), 1),
         Command::Top(args) => (top::run(&args), 1),
         Command::Files(args) => (files::run(&args), 1),
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => (demo::run(&args), 1),
         Command::Completions(args) => (export::completions(&args), 1),
         Command::Man(args) => (export::man(&args), 1),
+        Command::MountServer(args) => (mount::serve(&args), 1),
         Command::Keeper => (keeper_process::serve(), 1),
     };
     match result {

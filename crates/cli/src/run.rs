@@ -89,7 +89,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
 }
 
 /// No program starts with less than it was to have.
-fn refuse_what_was_not_agreed(
+pub fn refuse_what_was_not_agreed(
     args: &RunArgs,
     config: &KeeperConfig,
     keeper: &mut Keeper,
@@ -133,7 +133,7 @@ fn refuse_other_options(args: &RunArgs, config: &KeeperConfig, keeper: &mut Keep
 }
 
 /// Finds out before the program runs, not after it.
-fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
+pub fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
     if target != Path::new("-") {
         let opened = File::options().append(true).create(true).open(target);
         opened.with_context(|| format!("cannot write --summary={}", target.display()))?;
@@ -213,7 +213,7 @@ fn spawn(
 
 /// Drains, or tells what recovery did if the keeper died. Returns the counters, and whether all
 /// went well.
-fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) -> (Summary, bool) {
+pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) -> (Summary, bool) {
     let lost = match lost {
         Some(recovered) => recovered,
         None => match keeper.control.drain() {
@@ -267,7 +267,7 @@ fn say_not_drained(control: &mut Control, pool: &Path) {
 
 /// Lets go of the keeper. One that we started and that nobody uses ends now; when we return it has
 /// let go of the pool and of the user's file systems.
-fn end(keeper: Keeper, pool: &Path) {
+pub fn end(keeper: Keeper, pool: &Path) {
     let Keeper { mut control, child, pidfd, .. } = keeper;
     let in_use = |control: &mut Control| control.status().map_or(true, |status| !status.clients.is_empty());
     let mut used = in_use(&mut control);
@@ -287,7 +287,7 @@ fn ends_within(pidfd: &OwnedFd, time: Duration) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).is_ok_and(|ended| ended > 0)
 }
 
-fn write_summary(summary: &Summary, verdict: Option<&str>, target: &Path) -> anyhow::Result<()> {
+pub fn write_summary(summary: &Summary, verdict: Option<&str>, target: &Path) -> anyhow::Result<()> {
     if target == Path::new("-") {
         report::say(&(report::summary(summary) + verdict.unwrap_or_default()));
         return Ok(());

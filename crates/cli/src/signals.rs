@@ -57,6 +57,12 @@ impl Signals {
         }
     }
 
+    /// The next one that has arrived, for who acts on it by itself.
+    pub fn take(&self) -> Option<Signal> {
+        let info = self.descriptor.read_signal().ok().flatten()?;
+        Signal::try_from(info.ssi_signo.cast_signed()).ok()
+    }
+
     /// Sends everything that has arrived to the process behind `pidfd`.
     pub fn forward(&self, pidfd: BorrowedFd<'_>) {
         while let Ok(Some(info)) = self.descriptor.read_signal() {

@@ -16,6 +16,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("dpkg-query", "dpkg"),
     ("eatmydata", "eatmydata"),
     ("fio", "fio"),
+    ("fusermount3", "fuse3"),
     ("gcc", "gcc libc6-dev"),
     ("git", "git"),
     ("go", "golang-go"),

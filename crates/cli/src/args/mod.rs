@@ -4,6 +4,7 @@
 
 mod keeper;
 mod look;
+mod mount;
 mod run;
 mod tools;
 
@@ -14,6 +15,7 @@ use clap::{Parser, Subcommand};
 
 pub use keeper::{Behind, Fence, KeeperArgs};
 pub use look::{FilesArgs, Format, MetricsArgs, StatusArgs, TopArgs};
+pub use mount::{MountArgs, MountServerArgs};
 pub use run::{RunArgs, ServeArgs};
 pub use tools::{CompletionsArgs, DemoArgs, DoctorArgs, DrainArgs, FormatArgs, ManArgs, RecoverArgs};
 
@@ -66,6 +68,9 @@ pub enum Command {
     /// Run a program; its writes are durable in the pool when they return
     #[command(after_help = run::RUN_EXAMPLES)]
     Run(Box<RunArgs>),
+    /// Serve a directory to programs that `run` cannot enter (Go, static, setuid, containers)
+    #[command(after_help = mount::MOUNT_EXAMPLES)]
+    Mount(Box<MountArgs>),
     /// Own a pool as a service: programs join with `run --join`
     #[command(after_help = run::SERVE_EXAMPLES)]
     Serve(Box<ServeArgs>),
@@ -105,6 +110,9 @@ pub enum Command {
     /// Own a pool (started by `run`; reads its configuration from standard input)
     #[command(hide = true)]
     Keeper,
+    /// Serve a mount (started by `mount`; the device is its standard input)
+    #[command(hide = true)]
+    MountServer(MountServerArgs),
 }
 
 #[cfg(test)]

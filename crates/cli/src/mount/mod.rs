@@ -1,0 +1,200 @@
+//! The `mount` subcommand, the supervisor of a mount: starts or joins a keeper, starts under it a
+//! server that is a program like any other, mounts, and unmounts at the end. All that can be wrong
+//! with what was asked is found before anything is changed. It touches no file behind the mount.
+
+mod fuse;
+mod place;
+mod server;
+mod spaces;
+mod watch;
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use holdfast_keeper::config::{KeeperConfig, WriteBehind};
+
+use crate::args::{MountArgs, RunArgs};
+use crate::attach::{self, Keeper};
+use crate::notify::Notify;
+use crate::signals::Signals;
+use crate::words::quoted;
+use crate::{EXIT_KEEPER, locate, options, preload, report, run, verdict};
+use fuse::{Mounted, Way};
+use place::Place;
+use server::Server;
+use spaces::Users;
+use watch::{Ended, Watch};
+
+pub use server::serve;
+
+/// The server failed.
+const EXIT_SERVER: u8 = 1;
+
+/// The `mount` subcommand.
+pub fn run(args: MountArgs) -> anyhow::Result<u8> {
+    refuse_options(&args)?;
+    let place = Place::find(&args.directory, args.at.as_deref())?;
+    let way = fuse::way()?;
+    let args = args.into_run();
+    let library = preload::library()?;
+    let config = options::config_of(&args.keeper)?;
+    let notify = Notify::from_environment()?;
+    if let Some(target) = &args.summary {
+        run::refuse_unwritable(target)?;
+    }
+    // No working directory of the user's stays busy, least of all the one that is covered.
+    let summary = match args.summary {
+        Some(file) if file != Path::new("-") => Some(locate::absolute(&file)?),
+        other => other,
+    };
+    std::env::set_current_dir("/").context("cannot change to /")?;
+    let args = RunArgs { summary, ..args };
+
+    let users = if place.is_over() { Some(spaces::part(&place.volume)?) } else { None };
+    let mut keeper =
+        if args.join { attach::join_only(&config.pool)? } else { attach::attach(&config, args.keeper.size)? };
+    let agreed = refuse_foreign_keeper(&place, &keeper)
+        .and_then(|()| run::refuse_what_was_not_agreed(&args, &config, &mut keeper));
+    if let Err(refusal) = agreed {
+        if keeper.child.is_some() {
+            keeper.control.drain()?;
+        }
+        run::end(keeper, &config.pool);
+        return Err(refusal);
+    }
+    let before = keeper.before()?;
+    let signals = Signals::hold()?;
+    keeper.control.expect_program()?;
+    let (mounted, server) = match begin(&place, way, users, &library, &keeper, &signals) {
+        Ok(begun) => begun,
+        Err(error) => {
+            // There is nobody to wait for.
+            keeper.control.drain()?;
+            run::end(keeper, &config.pool);
+            return Err(error);
+        }
+    };
+    mounted.read_ahead();
+    say_mounted(&args, &place, &config, notify.as_ref());
+    let watch = Watch {
+        place: &place,
+        mounted: &mounted,
+        server,
+        keeper: &keeper.pidfd,
+        pool: &config.pool,
+        signals: &signals,
+    };
+    let ended = watch.until_the_end()?;
+    if let Some(notify) = &notify {
+        notify.send("STOPPING=1");
+    }
+    conclude(&args, &place, keeper, ended, &before, &config)
+}
+
+fn refuse_options(args: &MountArgs) -> anyhow::Result<()> {
+    if args.keeper.user.is_some() {
+        bail!("--user has no meaning here: run `holdfast mount --at MOUNTPOINT` as that user");
+    }
+    if args.keeper.write_behind.is_some_and(|behind| WriteBehind::from(behind) != WriteBehind::Off) {
+        bail!("--write-behind is not for a mount: the kernel has its pages already. Leave it out");
+    }
+    Ok(())
+}
+
+/// A keeper that runs already sees the users' mounts, and finds files by their names.
+fn refuse_foreign_keeper(place: &Place, keeper: &Keeper) -> anyhow::Result<()> {
+    if place.is_over() && keeper.child.is_none() {
+        bail!(
+            "keeper {} has the pool already, and could not see the files below {} any more: give --at MOUNTPOINT, or \
+             another pool",
+            keeper.control.keeper_pid(),
+            place.directory.display()
+        );
+    }
+    Ok(())
+}
+
+/// Starts the server and mounts. If one of them fails, nothing is left of the other.
+fn begin(
+    place: &Place,
+    way: Way,
+    users: Option<Users>,
+    library: &Path,
+    keeper: &Keeper,
+    signals: &Signals,
+) -> anyhow::Result<(Mounted, Server)> {
+    let start = |device| Server::start(place, library, keeper.control.socket_path(), device, signals);
+    let (mounted, mut server) = match way {
+        Way::Root(device) => {
+            let copy = device.try_clone().context("cannot copy a descriptor")?;
+            let server = start(copy.into())?;
+            let mounted = users.map_or(Ok(()), Users::back).and_then(|()| fuse::mount_device(&device, place));
+            match mounted {
+                Ok(mounted) => (mounted, server),
+                Err(error) => return Err(server.give_up(error)),
+            }
+        }
+        Way::Helper(helper) => {
+            let (mounted, device) = fuse::mount_by_helper(helper, place)?;
+            match start(device) {
+                Ok(server) => (mounted, server),
+                Err(error) => {
+                    mounted.detach();
+                    return Err(error);
+                }
+            }
+        }
+    };
+    match server.mounted() {
+        Ok(()) => Ok((mounted, server)),
+        Err(error) => {
+            mounted.detach();
+            Err(server.give_up(error))
+        }
+    }
+}
+
+fn say_mounted(args: &RunArgs, place: &Place, config: &KeeperConfig, notify: Option<&Notify>) {
+    let (directory, point) = (place.directory.display(), place.point.display());
+    let what = if place.is_over() { format!("{point}") } else { format!("{directory} at {point}") };
+    if let Some(notify) = notify {
+        notify.send(&format!("READY=1\nSTATUS=serves {what}"));
+    }
+    if !args.quiet {
+        let quoted = quoted(&place.point);
+        report::say(&format!(
+            "mounted {what}, pool {}. `umount {quoted}` or Ctrl-C ends it",
+            config.pool.display()
+        ));
+    }
+}
+
+/// Brings everything to the disk and says how it went.
+fn conclude(
+    args: &RunArgs,
+    place: &Place,
+    keeper: Keeper,
+    ended: Ended,
+    before: &verdict::Before,
+    config: &KeeperConfig,
+) -> anyhow::Result<u8> {
+    let (summary, keeper_well) = run::finish(keeper, ended.keeper_lost, config);
+    let verdict = verdict::verdict(before, &summary, config.durability);
+    // It was mounted: its status counts, whatever becomes of what is told about it.
+    let wrote = args.summary.as_ref().map(|target| run::write_summary(&summary, verdict.as_deref(), target));
+    if let Some(Err(error)) = wrote {
+        report::say(&format!("{error:#}"));
+    }
+    let is_said = args.summary.as_deref() == Some(Path::new("-"));
+    if let Some(verdict) = verdict.filter(|_| !args.quiet && !is_said) {
+        report::say(&verdict);
+    }
+    if !args.quiet && keeper_well && ended.is_well {
+        report::say(&format!("unmounted {}; everything is on the disk", place.point.display()));
+    }
+    Ok(match (keeper_well, ended.is_well) {
+        (false, _) => EXIT_KEEPER,
+        (true, false) => EXIT_SERVER,
+        (true, true) => 0,
+    })
+}

@@ -1,0 +1,478 @@
+//! A directory that is served to programs no library gets into: what they see of it is what they
+//! see natively, what they sync is absorbed and survives, and nothing is left of it afterwards.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::Duration;
+
+use holdfast_e2e::cmd::{Cmd, Output};
+use holdfast_e2e::disk::{self, Disk, Kind};
+use holdfast_e2e::need;
+use holdfast_e2e::pool::Pool;
+use holdfast_e2e::proc::{self, wait_until};
+use holdfast_e2e::report;
+use holdfast_e2e::running::Running;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Wrong, and nothing was changed.
+const NOT_MOUNTED: i32 = 2;
+const KEEPER_FAILED: i32 = 121;
+/// What comes by itself may take so long on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths are text")
+}
+
+fn is_mounted(point: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("mounts");
+    let (point, kind) = (format!(" {} ", text(point)), " - fuse.holdfast ");
+    table.lines().any(|line| line.contains(&point) && line.contains(kind))
+}
+
+/// A directory that is served.
+struct Mount {
+    supervisor: Option<Child>,
+    point: PathBuf,
+    summary: tempfile::NamedTempFile,
+    family: Vec<u32>,
+}
+
+fn command(pool: &Pool, options: &[&str], directory: &Path) -> Cmd {
+    pool.as_user(
+        Cmd::holdfast("mount")
+            .args(["--volatile", "--size=64M", "--pool", pool.text()])
+            .args(options)
+            .arg(directory),
+    )
+}
+
+impl Mount {
+    /// Serves a directory over itself.
+    fn over(pool: &Pool, options: &[&str], directory: &Path) -> Self {
+        Self::start(pool, options, directory, directory)
+    }
+
+    fn start(pool: &Pool, options: &[&str], directory: &Path, point: &Path) -> Self {
+        let summary = tempfile::NamedTempFile::new().expect("temporary file");
+        // The pool's user writes it.
+        Cmd::new("chmod").arg("666").arg(summary.path()).ok();
+        let told = format!("--summary={}", text(summary.path()));
+        let cmd = command(pool, options, directory);
+        let mut words = cmd.words().to_vec();
+        words.insert(words.len() - 1, told.into());
+        let mut supervisor = Cmd::new(&words[0]).args(&words[1..]).spawn();
+        let mut is_there = || {
+            let ended = supervisor.try_wait().expect("wait");
+            assert!(ended.is_none(), "it ended: {:?}", ended.map(|_| said(&mut supervisor)));
+            // A mount that nobody serves any more is taken away first.
+            let is_dead = || {
+                std::fs::metadata(point).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
+            };
+            is_mounted(point) && !is_dead()
+        };
+        wait_until(SOON, "the mount", &mut is_there);
+        let family = proc::descendants(supervisor.id());
+        Self { supervisor: Some(supervisor), point: point.to_owned(), summary, family }
+    }
+
+    fn pid(&self) -> u32 {
+        self.supervisor.as_ref().expect("not ended").id()
+    }
+
+    fn server(&self) -> u32 {
+        let is_server = |pid: &u32| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"mount-server"))
+        };
+        self.family.iter().copied().find(is_server).expect("a server")
+    }
+
+    /// Waits for the end; its exit status, what it said, and the summary.
+    fn end(mut self) -> (i32, String, Value) {
+        let mut supervisor = self.supervisor.take().expect("not ended");
+        let mut status = None;
+        wait_until(SOON, "the end of the mount", || {
+            status = supervisor.try_wait().expect("wait");
+            status.is_some()
+        });
+        let said = said(&mut supervisor);
+        assert!(!is_mounted(&self.point), "{said}");
+        let left = || self.family.iter().copied().filter(|pid| proc::alive(*pid)).count();
+        wait_until(SOON, "the end of its processes", || left() == 0);
+        let told = std::fs::read_to_string(self.summary.path()).expect("summary");
+        let summary = if told.is_empty() { Value::Null } else { report::parse(&told) };
+        (status.and_then(|status| status.code()).unwrap_or(-1), said, summary)
+    }
+
+    /// Unmounts as a user would, and all must be well.
+    fn unmount(self) -> Value {
+        Cmd::new("umount").arg(&self.point).ok();
+        let (status, said, summary) = self.end();
+        assert_eq!(status, 0, "{said}");
+        assert!(said.contains("everything is on the disk"), "{said}");
+        assert!(report::flag(&summary, "drained"), "{summary:#}");
+        summary
+    }
+
+    /// Kills all of it, and takes away the mount that nobody serves any more.
+    fn kill_all(mut self) {
+        let mut supervisor = self.supervisor.take().expect("not ended");
+        drop(supervisor.kill());
+        self.family.iter().for_each(|pid| proc::kill_hard(*pid));
+        drop(supervisor.wait());
+        wait_until(SOON, "their end", || !self.family.iter().any(|pid| proc::alive(*pid)));
+    }
+}
+
+fn said(child: &mut Child) -> String {
+    use std::io::Read;
+    let mut told = String::new();
+    drop(child.stderr.take().expect("piped").read_to_string(&mut told));
+    told
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let Some(mut supervisor) = self.supervisor.take() else { return };
+        drop(supervisor.kill());
+        self.family.iter().for_each(|pid| proc::kill_hard(*pid));
+        drop(supervisor.wait());
+        drop(Cmd::new("umount").arg("-l").arg(&self.point).output());
+    }
+}
+
+/// A disk in a view of the mounts that nobody else has: a mount whose server was killed makes
+/// programs fail that look at all mounts, such as mkfs.btrfs in other tests.
+fn disk(kind: Kind) -> Disk {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("root");
+    Cmd::new("mount").args(["--make-rprivate", "/"]).ok();
+    Disk::new(kind)
+}
+
+/// A directory of a disk.
+fn directory(disk: &Disk, name: &str) -> PathBuf {
+    let directory = disk.root.join(name);
+    std::fs::create_dir(&directory).expect("made");
+    directory
+}
+
+/// The program of `programs/appends.c`, linked statically.
+fn appends(home: &Path) -> PathBuf {
+    let program = home.join("appends");
+    let source = here("programs/appends.c");
+    Cmd::new("musl-gcc").args(["-static", "-O1", "-o"]).arg(&program).arg(source).ok();
+    program
+}
+
+/// The file holds the lines 0 to `last`, and maybe more, without a gap.
+fn must_hold(file: &Path, last: u64) {
+    let found = std::fs::read_to_string(file).expect("file");
+    let lines: Vec<&str> = found.lines().collect();
+    assert!(lines.len() as u64 > last, "{} lines, {last} was acknowledged", lines.len());
+    for (number, line) in lines.iter().enumerate() {
+        assert_eq!(*line, format!("{number:09}"), "line {number}");
+    }
+}
+
+/// Stores into a shared mapping and has that brought to the disk.
+const STORE: &str = "
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.ftruncate(fd, 8192)
+os.fsync(fd)
+map = mmap.mmap(fd, 8192)
+map[100:106] = b'stored'
+map.flush()
+";
+
+fn acknowledged(program: &mut Running, count: u64) -> u64 {
+    program.until(&format!("ack {count}"));
+    let rest = program.lines.try_iter().last();
+    rest.map_or(count, |line| line["ack ".len()..].parse().expect("a number"))
+}
+
+#[test]
+fn programs_that_no_library_gets_into_are_absorbed() {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let c = appends(home.path());
+    let go = home.path().join("appends-go");
+    let source = here("programs/appends.go");
+    let built = Cmd::new("go").args(["build", "-buildvcs=false", "-o"]).arg(&go).arg(source);
+    built.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").limit(4 * SOON).ok();
+    let served = directory(&disk, "served");
+    let mount = Mount::over(&pool, &["--durability=sync"], &served);
+    for (program, file) in [(&c, "by-c"), (&go, "by-go")] {
+        Cmd::new(program).arg(served.join(file)).arg("200").ok();
+    }
+    let shell = "for n in 0 1 2 3 4 5 6 7 8 9; do printf '%09d\\n' $n | \
+                 busybox dd of=$1 bs=10 seek=$n conv=notrunc,fsync; done";
+    Cmd::new("busybox").args(["sh", "-ec", shell, "sh"]).arg(served.join("by-sh")).ok();
+    let summary = mount.unmount();
+    for (file, last) in [("by-c", 199), ("by-go", 199), ("by-sh", 9)] {
+        must_hold(&served.join(file), last);
+    }
+    // A first sync may be the kernel's, and the shell opens its file anew each time.
+    assert!(report::number(&summary, "syncs_absorbed") >= 380, "{summary:#}");
+    assert_eq!(summary["programs_unseen"].as_array().map(Vec::len), Some(0), "{summary:#}");
+}
+
+#[test]
+fn sqlite_is_absorbed_without_a_library_in_it() {
+    let (disk, pool) = (disk(Kind::Xfs), Pool::new());
+    let served = directory(&disk, "served");
+    let mount = Mount::over(&pool, &["--durability=sync"], &served);
+    for mode in ["delete", "wal"] {
+        let base = served.join(mode);
+        let rows: String = (0..50).map(|row| format!("insert into t values({row});")).collect();
+        let script = format!("pragma journal_mode={mode}; create table t(a); {rows} pragma integrity_check;");
+        let told = Cmd::new("sqlite3").arg(&base).arg(script).ok();
+        assert!(told.stdout.ends_with("ok\n"), "{}", told.told());
+    }
+    let summary = mount.unmount();
+    assert!(report::number(&summary, "syncs_absorbed") > 50, "{summary:#}");
+    for mode in ["delete", "wal"] {
+        let told = Cmd::new("sqlite3").arg(served.join(mode)).arg("select sum(a) from t").ok();
+        assert_eq!(told.stdout, "1225\n");
+    }
+}
+
+fn rules(directory: &Path) -> Output {
+    Cmd::new("python3").arg(here("tests/mount_rules.py")).arg(directory).limit(4 * SOON).ok()
+}
+
+fn looks_native(kind: Kind) {
+    let (disk, pool) = (disk(kind), Pool::new());
+    let (native, served) = (directory(&disk, "native"), directory(&disk, "served"));
+    let mount = Mount::over(&pool, &[], &served);
+    let through = rules(&served);
+    mount.unmount();
+    let native = rules(&native);
+    assert!(native.stdout.lines().count() > 200, "{}", native.told());
+    for (through, native) in through.stdout.lines().zip(native.stdout.lines()) {
+        assert_eq!(through, native, "through the mount, and natively");
+    }
+    assert_eq!(through.stdout.len(), native.stdout.len());
+}
+
+#[test]
+fn a_directory_of_ext4_looks_as_it_does_natively() {
+    looks_native(Kind::Ext4);
+}
+
+#[test]
+fn a_directory_of_xfs_looks_as_it_does_natively() {
+    looks_native(Kind::Xfs);
+}
+
+#[test]
+fn a_directory_of_btrfs_looks_as_it_does_natively() {
+    looks_native(Kind::Btrfs);
+}
+
+#[test]
+fn random_calls_leave_what_they_leave_in_memory() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    let seed = holdfast_e2e::random::Random::new("mount").next_u64() % 1_000_000;
+    let play = |file: PathBuf, seed: u64| {
+        let script = here("tests/mount_fsx.py");
+        Cmd::new("python3").arg(script).arg(file).args([seed.to_string(), "400".into()]).limit(4 * SOON).ok();
+    };
+    let mount = Mount::over(&pool, &[], &served);
+    (0..3).for_each(|file| play(served.join(format!("over-{file}")), seed + file));
+    mount.unmount();
+    // Elsewhere the kernel believes what it knows for a moment only.
+    let at = directory(&disk, "at");
+    let mount = Mount::start(&pool, &["--at", text(&at)], &served, &at);
+    (3..5).for_each(|file| play(at.join(format!("at-{file}")), seed + file));
+    mount.unmount();
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill_of_all() {
+    let (disk, pool, home) = (disk(Kind::Btrfs), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let served = directory(&disk, "served");
+    for (round, cleared) in [true, false].into_iter().enumerate() {
+        let file = served.join(format!("file-{round}"));
+        let mount = Mount::over(&pool, &["--age-max=60s"], &served);
+        let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+        let last = acknowledged(&mut running, 300);
+        mount.kill_all();
+        assert!(!running.child.wait().expect("wait").success(), "it gets an error");
+        let last =
+            last.max(running.lines.iter().last().map_or(0, |line| line[4..].parse().expect("a number")));
+        if cleared {
+            Cmd::new("umount").arg(&served).ok();
+            pool.recover(&["--replay"]).ok();
+        } else {
+            // Who mounts it again takes away what is dead, and recovers.
+            Mount::over(&pool, &[], &served).unmount();
+        }
+        must_hold(&file, last);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_power_cut() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool, home) = (disk(kind), Pool::new(), disk::directory());
+        let program = appends(home.path());
+        let served = directory(&disk, "served");
+        disk.settle();
+        let file = served.join("file");
+        let mount = Mount::over(&pool, &["--age-max=60s"], &served);
+        let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+        let mapped = served.join("mapped");
+        Cmd::new("python3").args(["-c", STORE]).arg(&mapped).ok();
+        let last = acknowledged(&mut running, 300);
+        disk.cut_power();
+        mount.kill_all();
+        drop(running.child.wait());
+        Cmd::new("umount").arg(&served).ok();
+        disk.restore_power();
+        // The disk alone has lost it: the log is what brings it back.
+        let alone = std::fs::read_to_string(&file).map_or(0, |found| found.lines().count());
+        assert!((alone as u64) < last, "the disk has {alone} lines, and no cut can be shown");
+        pool.recover(&[]).ok();
+        must_hold(&file, last);
+        assert_eq!(&std::fs::read(&mapped).expect("read")[100..106], b"stored");
+    }
+}
+
+#[test]
+fn without_its_supervisor_a_mount_is_served_until_it_is_unmounted() {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let served = directory(&disk, "served");
+    let mut mount = Mount::over(&pool, &[], &served);
+    let mut supervisor = mount.supervisor.take().expect("not ended");
+    supervisor.kill().and_then(|()| supervisor.wait()).expect("killed");
+    Cmd::new(&program).arg(served.join("file")).arg("100").ok();
+    Cmd::new("umount").arg(&served).ok();
+    let left = || mount.family.iter().copied().filter(|pid| proc::alive(*pid)).count();
+    wait_until(SOON, "the end of server and keeper", || left() == 0);
+    let told = report::parse(&pool.recover(&["--dry-run"]).ok().stdout);
+    assert_eq!(report::number(&told, "records"), 0, "{told:#}");
+    must_hold(&served.join("file"), 99);
+}
+
+#[test]
+fn a_signal_unmounts_once_nobody_has_a_file_open_there() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    let mount = Mount::over(&pool, &[], &served);
+    proc::signal(mount.pid(), Signal::INT);
+    let (status, said, _) = mount.end();
+    assert_eq!(status, 0, "{said}");
+
+    let mount = Mount::over(&pool, &[], &served);
+    let mut held = std::fs::File::create(served.join("held")).expect("made");
+    proc::signal(mount.pid(), Signal::TERM);
+    wait_until(SOON, "no mount for others", || !is_mounted(&served));
+    std::io::Write::write_all(&mut held, b"still served").expect("written");
+    held.sync_all().expect("synced");
+    assert!(proc::alive(mount.server()));
+    drop(held);
+    let (status, said, _) = mount.end();
+    assert_eq!(status, 0, "{said}");
+    assert!(said.contains("ends with the last program"), "{said}");
+    assert_eq!(std::fs::read(served.join("held")).expect("read"), b"still served");
+}
+
+#[test]
+fn a_server_that_is_killed_loses_nothing_and_leaves_no_mount() {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let served = directory(&disk, "served");
+    let file = served.join("file");
+    let mount = Mount::over(&pool, &["--age-max=60s"], &served);
+    let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+    let last = acknowledged(&mut running, 100);
+    proc::kill_hard(mount.server());
+    let (status, said, _) = mount.end();
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("was killed by signal 9") && said.contains("is unmounted"), "{said}");
+    assert!(!running.child.wait().expect("wait").success(), "it gets an error");
+    must_hold(&file, last);
+}
+
+#[test]
+fn without_its_keeper_a_mount_ends_and_is_recovered() {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let served = directory(&disk, "served");
+    let file = served.join("file");
+    let mount = Mount::over(&pool, &["--age-max=60s"], &served);
+    let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+    let last = acknowledged(&mut running, 100);
+    proc::kill_hard(proc::keeper(&pool.path));
+    let (status, said, _) = mount.end();
+    assert_eq!(status, KEEPER_FAILED, "{said}");
+    assert!(said.contains("died; programs get EIO"), "{said}");
+    assert!(!running.child.wait().expect("wait").success(), "it gets an error");
+    must_hold(&file, last);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_before_anything_is_changed() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let (served, at) = (directory(&disk, "served"), directory(&disk, "at"));
+    let inside = served.join("inside");
+    std::fs::create_dir(&inside).expect("made");
+    let refused = |options: &[&str], directory: &Path, says: &[&str]| {
+        command(&pool, options, directory).output().expect(&[NOT_MOUNTED]).says(says, &[]);
+        assert!(proc::keepers(&pool.path).is_empty());
+        assert!(!is_mounted(&served) && !is_mounted(&at));
+    };
+    refused(&[], Path::new("/no/such/directory"), &["does not exist"]);
+    refused(&[], Path::new("/dev/shm"), &["tmpfs", "ext4, xfs and btrfs"]);
+    refused(&["--at", "/no/such/place"], &served, &["does not exist"]);
+    refused(&["--at", text(&inside)], &served, &["may lie in the other"]);
+    refused(&["--at", text(&disk.root)], &served, &["may lie in the other"]);
+    refused(&["--at", "/dev/shm"], &served, &["is in use", "tmpfs"]);
+    refused(&[], &disk.root.join("served/../../mount/served/none"), &["does not exist"]);
+    refused(&["--user=nobody"], &served, &["--user"]);
+    refused(&["--write-behind=on"], &served, &["--write-behind"]);
+    Cmd::new("mount").args(["-t", "tmpfs", "none"]).arg(&inside).ok();
+    refused(&[], &served, &["is mounted below", "inside"]);
+    Cmd::new("umount").arg(&inside).ok();
+
+    let mount = Mount::over(&pool, &[], &served);
+    let again = command(&Pool::new(), &[], &served).output();
+    again.expect(&[NOT_MOUNTED]).says(&["is mounted already", "umount"], &[]);
+    // Its keeper could not see the files below.
+    let other = command(&pool, &[], &at).output();
+    other.expect(&[NOT_MOUNTED]).says(&["has the pool already", "--at"], &[]);
+    mount.unmount();
+}
+
+#[test]
+fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
+    need::tool("fusermount3");
+    // As udev has it wherever there is one.
+    Cmd::new("chmod").args(["666", "/dev/fuse"]).ok();
+    let disk = disk(Kind::Ext4);
+    let pool = Pool::of_user("nobody", "");
+    let (served, at) = (directory(&disk, "served"), directory(&disk, "at"));
+    for path in [&served, &at] {
+        disk::give_to(path, "nobody");
+    }
+    command(&pool, &[], &served).output().expect(&[NOT_MOUNTED]).says(&["only root", "--at"], &[]);
+    let mount = Mount::start(&pool, &["--at", text(&at)], &served, &at);
+    let shell = "echo by nobody >$1/file && sync $1/file && mv $1/file $1/moved && cat $1/moved";
+    let told = Cmd::new("busybox").args(["sh", "-ec", shell, "sh"]).arg(&at).user("nobody", "").ok();
+    assert_eq!(told.stdout, "by nobody\n");
+    // Nobody else may look at it, root included.
+    Cmd::new("stat").arg(at.join("moved")).output().expect(&[1]);
+    proc::signal(mount.pid(), Signal::TERM);
+    let (status, said, _) = mount.end();
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(std::fs::read(served.join("moved")).expect("read"), b"by nobody\n");
+}

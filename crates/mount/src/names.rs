@@ -1,0 +1,225 @@
+//! Making and finding names. What a caller makes belongs to the caller, with the mode that the
+//! file system below would have given it: the kernel hands over its mask, and a default ACL of the
+//! directory takes its place.
+//!
+//! A file must never be on the disk with the caller's setuid or setgid bits while it is still ours.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use fuser::{INodeNo, Request};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
+use nix::sys::stat::{
+    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, mkdirat, mknodat,
+    utimensat,
+};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, getegid, geteuid, linkat, symlinkat, unlinkat};
+use rustix::fs::{StatxAttributes, StatxFlags};
+
+use crate::nodes::{Node, Nodes, is};
+use crate::raw::{self, Result};
+
+/// The bits that give a program other rights than its caller's.
+const PRIVILEGES: u32 = 0o6000;
+/// What is read of a default ACL: whether there is one.
+const DEFAULT_ACL: &std::ffi::CStr = c"system.posix_acl_default";
+/// An inode that is looked at and not opened.
+const LOOK: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    uid: Uid,
+    gid: Gid,
+    umask: u32,
+}
+
+impl Caller {
+    /// The caller of a request that makes something.
+    pub fn new(request: &Request, umask: u32) -> Self {
+        Self { uid: Uid::from_raw(request.uid()), gid: Gid::from_raw(request.gid()), umask }
+    }
+
+    fn is_us(self) -> bool {
+        self.uid == geteuid() && self.gid == getegid()
+    }
+
+    /// The mode of what is made below `parent`.
+    fn mode(self, parent: &Node, mode: u32) -> Mode {
+        let inherits = self.umask != 0 && raw::attribute(&raw::path_of(parent), DEFAULT_ACL, &mut []).is_ok();
+        let masked = if inherits { mode } else { mode & !self.umask };
+        Mode::from_bits_truncate(masked & 0o7777)
+    }
+
+    /// The owner and group to give to what was made below `parent`, if they are not ours already.
+    /// Only root can give files away; who is not root serves nobody else.
+    fn owner(self, parent: &Node) -> Result<Option<(Uid, Option<Gid>)>> {
+        if self.is_us() || !geteuid().is_root() {
+            return Ok(None);
+        }
+        // In such a directory the file system has set the group already.
+        let gives_group = fstat(parent)?.st_mode & Mode::S_ISGID.bits() == 0;
+        Ok(Some((self.uid, gives_group.then_some(self.gid))))
+    }
+}
+
+/// A name that the kernel asks for; counts a lookup.
+pub fn look_up(nodes: &Nodes, parent: &Node, name: &OsStr) -> Result<(INodeNo, FileStat)> {
+    let fd = openat(parent, name, LOOK, Mode::empty())?;
+    let stat = fstat(&fd)?;
+    // Another file system below: it is none of ours, and numbers its files as it likes.
+    if stat.st_dev != nodes.device() && is_mount_root(&fd) {
+        return Err(Errno::EXDEV);
+    }
+    Ok((nodes.look_up(fd, &stat), stat))
+}
+
+/// Whether a mount begins here, and not just a subvolume.
+fn is_mount_root(fd: &OwnedFd) -> bool {
+    let told = rustix::fs::statx(fd, "", rustix::fs::AtFlags::EMPTY_PATH, StatxFlags::empty());
+    told.is_ok_and(|told| told.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Makes a regular file and opens it, or opens the one that is there.
+pub fn create(
+    nodes: &Nodes,
+    parent: &Node,
+    name: &OsStr,
+    mode: u32,
+    flags: OFlag,
+    caller: Caller,
+) -> Result<(INodeNo, FileStat, OwnedFd)> {
+    let plain = flags & (OFlag::O_ACCMODE | OFlag::O_TRUNC) | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let fd = loop {
+        let owner = caller.owner(parent)?;
+        let wanted = caller.mode(parent, mode);
+        let held = if owner.is_some() { wanted.bits() & PRIVILEGES } else { 0 };
+        let first = Mode::from_bits_truncate(wanted.bits() & !held);
+        match openat(parent, name, plain | OFlag::O_CREAT | OFlag::O_EXCL, first) {
+            Ok(fd) => {
+                let given = owner.map_or(Ok(()), |(uid, gid)| fchown(&fd, Some(uid), gid));
+                // The bits of an ACL that was inherited stay.
+                let privileged = |()| match held {
+                    0 => Ok(()),
+                    _ => fchmod(&fd, Mode::from_bits_truncate(fstat(&fd)?.st_mode & 0o7777 | held)),
+                };
+                if let Err(error) = given.and_then(privileged) {
+                    let _ = unlinkat(parent, name, UnlinkatFlags::NoRemoveDir);
+                    return Err(error);
+                }
+                break fd;
+            }
+            Err(Errno::EEXIST) if !flags.contains(OFlag::O_EXCL) => {
+                match openat(parent, name, plain, Mode::empty()) {
+                    // It went between the two.
+                    Err(Errno::ENOENT) => {}
+                    opened => break opened?,
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let stat = fstat(&fd)?;
+    let look = open(&*raw::path_of(&fd), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok((nodes.look_up(look, &stat), stat, fd))
+}
+
+/// What else can be made.
+pub enum Made<'a> {
+    /// A directory.
+    Directory(u32),
+    /// A file, pipe, socket or device, with its kind in the mode.
+    Node(u32, u32),
+    /// A symbolic link.
+    Link(&'a OsStr),
+}
+
+/// Makes a name and counts a lookup of it.
+pub fn make(
+    nodes: &Nodes,
+    parent: &Node,
+    name: &OsStr,
+    made: &Made<'_>,
+    caller: Caller,
+) -> Result<(INodeNo, FileStat)> {
+    let owner = caller.owner(parent)?;
+    let mut held = 0;
+    let mut first = |mode: u32| {
+        let wanted = caller.mode(parent, mode).bits();
+        held = if owner.is_some() { wanted & PRIVILEGES } else { 0 };
+        Mode::from_bits_truncate(wanted & !held)
+    };
+    match *made {
+        Made::Directory(mode) => mkdirat(parent, name, first(mode))?,
+        Made::Node(mode, device) => {
+            let kind = SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
+            mknodat(parent, name, kind, first(mode), u64::from(device))?;
+        }
+        Made::Link(target) => symlinkat(target, parent, name)?,
+    }
+    if let Some((uid, gid)) = owner {
+        let given = fchownat(parent, name, Some(uid), gid, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let privileged = |()| if held == 0 { Ok(()) } else { add_mode(parent, name, held) };
+        if let Err(error) = given.and_then(privileged) {
+            let is_directory = matches!(made, Made::Directory(_));
+            let how = if is_directory { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
+            let _ = unlinkat(parent, name, how);
+            return Err(error);
+        }
+    }
+    look_up(nodes, parent, name)
+}
+
+fn add_mode(parent: &Node, name: &OsStr, bits: u32) -> Result<()> {
+    let fd = openat(parent, name, LOOK, Mode::empty())?;
+    let mode = Mode::from_bits_truncate(fstat(&fd)?.st_mode & 0o7777 | bits);
+    set_mode(&fd, mode)
+}
+
+/// `chmod` of what an `O_PATH` descriptor is open on.
+pub fn set_mode(fd: impl AsFd, mode: Mode) -> Result<()> {
+    let path = raw::path_of(fd);
+    fchmodat(AT_FDCWD, &*path, mode, FchmodatFlags::FollowSymlink)
+}
+
+/// One more name for a file; counts a lookup.
+pub fn link(nodes: &Nodes, node: &Node, parent: &Node, name: &OsStr) -> Result<(INodeNo, FileStat)> {
+    if node.is_link {
+        linkat(node, "", parent, name, AtFlags::AT_EMPTY_PATH)?;
+    } else {
+        linkat(AT_FDCWD, &*raw::path_of(node), parent, name, AtFlags::AT_SYMLINK_FOLLOW)?;
+    }
+    look_up(nodes, parent, name)
+}
+
+/// The writes of others than root take setuid and setgid bits away, as natively: the kernel leaves
+/// that to us.
+pub fn drop_privileges(fd: impl AsFd) -> Result<()> {
+    let stat = fstat(&fd)?;
+    let group = if stat.st_mode & 0o0010 == 0 { 0 } else { 0o2000 };
+    let taken = stat.st_mode & (0o4000 | group);
+    if taken == 0 || !is(&stat, SFlag::S_IFREG) {
+        return Ok(());
+    }
+    set_mode(fd, Mode::from_bits_truncate(stat.st_mode & 0o7777 & !taken))
+}
+
+/// `chown` of a node.
+pub fn set_owner(node: &Node, uid: Option<Uid>, gid: Option<Gid>) -> Result<()> {
+    if node.is_link {
+        return fchownat(node, "", uid, gid, AtFlags::AT_EMPTY_PATH);
+    }
+    fchownat(AT_FDCWD, &*raw::path_of(node), uid, gid, AtFlags::empty())
+}
+
+/// `utimensat` of a node.
+pub fn set_times(node: &Node, times: [TimeSpec; 2]) -> Result<()> {
+    if node.is_link {
+        return raw::set_times_of_link(node, times);
+    }
+    let [accessed, modified] = times;
+    let path = raw::path_of(node);
+    utimensat(AT_FDCWD, &*path, &accessed, &modified, UtimensatFlags::FollowSymlink)
+}

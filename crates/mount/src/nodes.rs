@@ -1,0 +1,162 @@
+//! The inodes that the kernel knows. Each is one `O_PATH` descriptor, which holds the file whatever
+//! becomes of its names, and a count of the kernel's lookups. A file with two names is one node.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use fuser::INodeNo;
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat, SFlag};
+
+use crate::raw::Result;
+
+/// Numbers for inodes of another device, such as those of a btrfs subvolume, begin here: no file
+/// system gives out such a number itself.
+const FIRST_OF_OTHERS: u64 = 1 << 62;
+
+/// A file that the kernel knows.
+#[derive(Debug)]
+pub struct Node {
+    fd: OwnedFd,
+    /// A symbolic link cannot be reached by its descriptor's path.
+    pub is_link: bool,
+}
+
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+struct Known {
+    node: Arc<Node>,
+    lookups: u64,
+    identity: (u64, u64),
+}
+
+#[derive(Default)]
+struct Tables {
+    known: HashMap<u64, Known>,
+    /// The numbers of inodes that are on another device than the root.
+    others: HashMap<(u64, u64), u64>,
+    others_made: u64,
+}
+
+/// All of them.
+pub struct Nodes {
+    root: Arc<Node>,
+    device: u64,
+    tables: RwLock<Tables>,
+}
+
+/// Whether a file is of this kind.
+pub fn is(stat: &FileStat, kind: SFlag) -> bool {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == kind
+}
+
+impl Nodes {
+    /// A table that knows the root alone.
+    pub fn new(root: OwnedFd, device: u64) -> Self {
+        Self { root: Arc::new(Node { fd: root, is_link: false }), device, tables: RwLock::default() }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device of the root.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// The node of a number that the kernel was told.
+    pub fn get(&self, inode: INodeNo) -> Result<Arc<Node>> {
+        if inode == INodeNo::ROOT {
+            return Ok(Arc::clone(&self.root));
+        }
+        self.read().known.get(&inode.0).map(|known| Arc::clone(&known.node)).ok_or(Errno::ESTALE)
+    }
+
+    /// Counts one lookup of the file behind `fd`; its number.
+    pub fn look_up(&self, fd: OwnedFd, stat: &FileStat) -> INodeNo {
+        let identity = (stat.st_dev, stat.st_ino);
+        let mut tables = self.write();
+        let number = tables.number(identity, self.device);
+        let node = || Arc::new(Node { fd, is_link: is(stat, SFlag::S_IFLNK) });
+        let known = tables.known.entry(number);
+        known.or_insert_with(|| Known { node: node(), lookups: 0, identity }).lookups += 1;
+        INodeNo(number)
+    }
+
+    /// The kernel forgets so many lookups; with the last of them the descriptor goes.
+    pub fn forget(&self, inode: INodeNo, lookups: u64) {
+        let mut tables = self.write();
+        let Some(known) = tables.known.get_mut(&inode.0) else { return };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups == 0 {
+            let gone = tables.known.remove(&inode.0);
+            if let Some(known) = &gone {
+                tables.others.remove(&known.identity);
+            }
+            // The descriptor is closed after the lock is given back: that may take long.
+            drop(tables);
+            drop(gone);
+        }
+    }
+}
+
+impl Tables {
+    fn number(&mut self, identity: (u64, u64), device: u64) -> u64 {
+        if identity.0 == device {
+            return identity.1;
+        }
+        let next = FIRST_OF_OTHERS + self.others_made;
+        let number = *self.others.entry(identity).or_insert(next);
+        self.others_made += u64::from(number == next);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_file_is_one_node_until_its_last_lookup_is_forgotten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        File::create(&one).and_then(|_| std::fs::hard_link(&one, &two)).expect("made");
+        let open = |path| OwnedFd::from(File::open(path).expect("opened"));
+        let root = open(dir.path());
+        let device = nix::sys::stat::fstat(&root).expect("stat").st_dev;
+        let nodes = Nodes::new(root, device);
+        let look_up = |path| {
+            let fd = open(path);
+            let stat = nix::sys::stat::fstat(&fd).expect("stat");
+            nodes.look_up(fd, &stat)
+        };
+        let number = look_up(&one);
+        assert_eq!(number, look_up(&two));
+        nodes.forget(number, 1);
+        nodes.get(number).expect("one lookup is left");
+        nodes.forget(number, 1);
+        assert_eq!(nodes.get(number).expect_err("forgotten"), Errno::ESTALE);
+        nodes.get(INodeNo::ROOT).expect("the root stays");
+    }
+
+    #[test]
+    fn files_of_another_device_get_numbers_of_their_own() {
+        let mut tables = Tables::default();
+        assert_eq!(tables.number((1, 256), 1), 256);
+        let other = tables.number((2, 256), 1);
+        assert_ne!(other, 256);
+        assert_eq!(tables.number((2, 256), 1), other);
+        assert_ne!(tables.number((3, 256), 1), other);
+    }
+}

@@ -1,0 +1,98 @@
+//! The calls that nix has no function for, each by libc's exported one, and what a handle of the
+//! kernel's stands for. Every `unsafe` of this crate is here.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::FileHandle;
+use nix::errno::Errno;
+use nix::sys::time::TimeSpec;
+
+/// A result of this crate: the error is what the program gets.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// The path by which an open descriptor is reached again, `O_PATH` ones included.
+pub fn path_of(fd: impl AsFd) -> CString {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    CString::new(path).expect("digits have no zero byte")
+}
+
+/// The descriptor behind a handle that this server gave out.
+pub fn descriptor<'a>(handle: FileHandle) -> BorrowedFd<'a> {
+    // SAFETY: the kernel sends a handle between the answer of our open and its one release, and the
+    // descriptor is closed at the release.
+    unsafe { BorrowedFd::borrow_raw(handle.0 as RawFd) }
+}
+
+/// Closes what is behind a handle; the kernel will not send it again.
+pub fn close(handle: FileHandle) {
+    // Through libc's `close`, which the library has to see. An error leaves it closed all the same.
+    let _ = nix::unistd::close(handle.0 as RawFd);
+}
+
+/// One name as C has it.
+pub fn c_name(name: &OsStr) -> Result<CString> {
+    CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
+}
+
+/// `pwritev2` with `RWF_APPEND`: at the end of the file, wherever that is by now.
+pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: the kernel only reads the bytes, which live as long as the call.
+    let wrote = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, 0, libc::RWF_APPEND) };
+    Errno::result(wrote).map(isize::unsigned_abs)
+}
+
+/// `utimensat` of what an `O_PATH` descriptor of a symbolic link is open on.
+pub fn set_times_of_link(fd: impl AsFd, times: [TimeSpec; 2]) -> Result<()> {
+    let times: [libc::timespec; 2] = times.map(|time| *time.as_ref());
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: both times and the empty path live as long as the call.
+    let done = unsafe { libc::utimensat(fd, c"".as_ptr(), times.as_ptr(), libc::AT_EMPTY_PATH) };
+    Errno::result(done).map(drop)
+}
+
+/// `setxattr`.
+pub fn set_attribute(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> Result<()> {
+    // SAFETY: path, name and value live as long as the call, which gets the value's length.
+    let done =
+        unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) };
+    Errno::result(done).map(drop)
+}
+
+/// `getxattr`: the value's length; the value if `into` has room for it.
+pub fn attribute(path: &CStr, name: &CStr, into: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most as many bytes as it is told that there are.
+    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), into.as_mut_ptr().cast(), into.len()) };
+    Errno::result(len).map(isize::unsigned_abs)
+}
+
+/// `listxattr`: the length of all names; the names if `into` has room for them.
+pub fn attributes(path: &CStr, into: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes at most as many bytes as it is told that there are.
+    let len = unsafe { libc::listxattr(path.as_ptr(), into.as_mut_ptr().cast(), into.len()) };
+    Errno::result(len).map(isize::unsigned_abs)
+}
+
+/// `removexattr`.
+pub fn remove_attribute(path: &CStr, name: &CStr) -> Result<()> {
+    // SAFETY: path and name live as long as the call.
+    Errno::result(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
+}
+
+/// `copy_file_range`: how much was copied.
+pub fn copy(
+    from: BorrowedFd<'_>,
+    mut at: i64,
+    to: BorrowedFd<'_>,
+    mut at_target: i64,
+    len: usize,
+) -> Result<usize> {
+    // SAFETY: both positions live as long as the call.
+    let copied = unsafe {
+        libc::copy_file_range(from.as_raw_fd(), &raw mut at, to.as_raw_fd(), &raw mut at_target, len, 0)
+    };
+    Errno::result(copied).map(isize::unsigned_abs)
+}
