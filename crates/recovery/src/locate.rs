@@ -50,8 +50,8 @@ pub(super) struct Location<F> {
     pub(super) mount: u64,
     /// Its file system says that there is no such file any more.
     pub(super) is_gone: bool,
-    /// It says the same of each directory that had a name of it: they were removed, with nothing in
-    /// them, so whoever removed the file did it before the crash.
+    /// It says the same of each directory that had a name of it, and another one stands there: they
+    /// were removed, with nothing in them, so whoever removed the file did it before the crash.
     pub(super) is_removed: bool,
 }
 
@@ -158,7 +158,9 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
                 ByHandle::Unknown => {}
             }
         }
+        // Where nothing stands in its place, a person is asked.
         location.is_removed = location.same.is_none()
+            && location.orphaned.is_none()
             && location.is_gone
             && !on(Canary::RemovedParentsAwaited)
             && !file.hints.is_empty()
