@@ -428,10 +428,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !self.hold(file)? {
             return Ok(());
         }
+        // What the kernel calls it may be hidden by a mount, which moves nothing.
+        let is_lost = || file.held().path_now().is_none() && self.is_elsewhere(file);
         let followed = match self.moved_to(file) {
             Some(path) => self.follow_name(file, &path),
-            // What the kernel calls it may be hidden by a mount, which moves nothing.
-            None if file.held().path_now().is_none() && self.is_elsewhere(file) => self.lose_name(file),
+            None if is_lost() => match self.find_path(file) {
+                Some(path) => self.follow_name(file, &path),
+                None => self.lose_name(file),
+            },
             None => Ok(()),
         };
         self.let_go(file);

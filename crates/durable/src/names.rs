@@ -193,33 +193,25 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Where a file stands now, if that is not where it was last.
     pub(super) fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
-        let known = {
+        let path = file.held().path_now()?;
+        let moved = {
             let meta = file.meta();
-            meta.unlinking.is_none().then(|| meta.path.clone())?
+            meta.path != path && meta.unlinking.is_none()
         };
-        let can_be = |path: &Path| path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, path);
-        let held = file.held().path_now();
-        if held.as_ref() == Some(&known) {
-            return None;
-        }
-        if let Some(path) = held.filter(|path| can_be(path)) {
-            return Some(path);
-        }
-        // The name by which we hold it is gone: the slot's is another one.
-        if self.stands_at(file, &known) {
-            return None;
-        }
-        self.find_path(file, &known).filter(|path| can_be(path))
+        (moved && path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
     }
 
-    /// A path of a file that is looked up by its handle, which not every user may.
-    fn find_path(&self, file: &ManagedFile<D::File>, known: &Path) -> Option<PathBuf> {
+    /// Where a file stands that is elsewhere than its slot says: looked up by its handle, which not
+    /// every user may. Only for who keeps its names from being changed.
+    pub(super) fn find_path(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
         // Its directory may be elsewhere, too: any that is left above it is on its file system, or
         // nothing is found there.
+        let known = file.meta().path.clone();
         let beside = known.ancestors().skip(1).find_map(|above| self.disk.open(above).ok())?;
         let identity = self.slots().identity(file.slot).ok()?;
         let (_, path) = self.disk.find_by_identity(&beside, &identity).ok()?;
-        Some(PathBuf::from(std::ffi::OsString::from_vec(path)))
+        let path = PathBuf::from(std::ffi::OsString::from_vec(path));
+        (path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
     }
 
     pub(super) fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
