@@ -158,8 +158,10 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
                 ByHandle::Unknown => {}
             }
         }
-        // Where nothing stands in its place, a person is asked.
+        // Where its directory is, or nothing stands in that one's place, other rules decide.
         location.is_removed = location.same.is_none()
+            && location.empty.is_none()
+            && location.other.is_none()
             && location.orphaned.is_none()
             && location.is_gone
             && !on(Canary::RemovedParentsAwaited)
