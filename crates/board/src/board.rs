@@ -17,8 +17,10 @@ use crate::ordinary::Tables;
 use crate::pages::Pages;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
+use crate::stalls::Stall;
 use crate::stamps::Stamps;
-use crate::sync::{pause, spin_loop};
+use crate::states::FileState;
+use crate::sync::{Ordering, pause, spin_loop};
 use crate::times::TimesRow;
 
 const LANES_MAX: u32 = 64;
@@ -28,6 +30,13 @@ const SETS_MAX: u32 = 1 << 20;
 const REQUESTS: u32 = 64;
 /// Looks at a lane before letting time pass: about as long as an operation takes.
 const SPINS: u32 = if cfg!(shuttle) { 1 } else { 1000 };
+
+/// Who takes files from clients that stand still, as an owner in the board: the keeper, by a name
+/// that tells whoever waits for these clients to go back.
+pub const TAKER_ID: u32 = 0x7fff_fffe;
+/// Whoever must not wait for others waits for their operations so long. Who stands still has been
+/// taken the file from by then.
+const TRY_NS: u64 = 1_000_000_000;
 
 /// Why a board cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +104,16 @@ fn sets(segment_count: u32) -> u32 {
     const SETS_PER_SEGMENT: u32 = 64;
     // Three quarters, rounded up to a power of two: between 3/4 and 3/2 of the pool's pages.
     segment_count.saturating_mul(SETS_PER_SEGMENT / 4 * 3).next_power_of_two().clamp(SETS_MIN, SETS_MAX)
+}
+
+/// Whether the writers of a file are out.
+enum Out {
+    /// They are.
+    All,
+    /// They are not, and the keeper wants the file first, or it takes too long.
+    Wanted,
+    /// The keeper is dead.
+    Stopped,
 }
 
 /// The board of one keeper.
@@ -172,21 +191,78 @@ impl Board {
     /// The page locks.
     #[inline]
     pub fn page_locks(&self) -> PageLocks<'_> {
-        PageLocks { words: self.tables.locks(), keeper: &self.header().keeper.word }
+        PageLocks { words: self.tables.locks(), header: self.header(), files: self.files() }
     }
 
     /// Keeps new writers out of a file and waits for those under way. `who` is a client id or the
     /// keeper's. False, with nothing held, when the keeper has died.
     pub fn lock_file(&self, slot: u32, who: u32) -> bool {
         let row = &self.files()[slot as usize];
-        if !row.lock_exclusive(who, &self.header().keeper.word) {
+        loop {
+            if !row.lock_exclusive(who, self.header()) {
+                return false;
+            }
+            match self.wait_for_writers(slot, u64::MAX) {
+                Out::All => return true,
+                Out::Stopped => {
+                    self.unlock_file(slot, who);
+                    return false;
+                }
+                // The keeper takes it, from one of those who are waited for.
+                Out::Wanted => _ = self.unlock_file(slot, who),
+            }
+            pause(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets the writers of a file in again; false when the file was taken from `who`, which stood
+    /// still: from here on it may be given to others.
+    pub fn unlock_file(&self, slot: u32, who: u32) -> bool {
+        let held = self.files()[slot as usize].unlock_exclusive(who);
+        if !held {
+            self.header().taken.end(slot, who);
+        }
+        held
+    }
+
+    /// Takes a file from `from`, which stands still and keeps its writers out (0: nobody does), for
+    /// [`TAKER_ID`]. False when that is not who has it.
+    pub fn seize_file(&self, slot: u32, from: u32) -> bool {
+        let row = &self.files()[slot as usize];
+        if from == 0 {
+            return row.seize(0, TAKER_ID);
+        }
+        // First: no other file is to get the slot before it has gone on.
+        if !self.header().taken.note(slot, from) {
             return false;
         }
-        let all_out = self.wait_for_writers(slot);
-        if !all_out {
-            row.unlock_exclusive(who);
+        let seized = row.seize(from, TAKER_ID);
+        if !seized {
+            self.header().taken.end(slot, from);
         }
-        all_out
+        seized
+    }
+
+    /// The lanes with an operation on a slot under way, and whose they are.
+    pub fn lanes_on(&self, slot: u32) -> impl Iterator<Item = (u32, u32)> {
+        let on_it = (0..).zip(self.lanes()).filter(move |(_, lane)| lane.announces(slot).is_some());
+        on_it.map(|(index, lane)| (index, lane.owner.load(Ordering::SeqCst)))
+    }
+
+    /// Opens the page locks of a lane that stands still in an operation on a slot whose use has
+    /// ended: pages of other files have the same locks.
+    pub fn open_pages_of(&self, lane: u32, slot: u32) {
+        let row = &self.lanes()[lane as usize];
+        let bytes = row.lock_bytes.load(Ordering::SeqCst);
+        if bytes > 0 {
+            self.page_locks().unlock(lane, slot, row.lock_offset.load(Ordering::SeqCst), bytes);
+        }
+    }
+
+    /// Whether somebody may still act on a slot by what it knew of its last use: no other file gets
+    /// it then.
+    pub fn lingers(&self, slot: u32) -> bool {
+        self.header().taken.has(slot) || self.lanes_on(slot).next().is_some()
     }
 
     /// As [`Board::lock_file`], but gives up when somebody has the file: for those who must not
@@ -196,9 +272,9 @@ impl Board {
         if !row.try_lock_exclusive(who) {
             return false;
         }
-        let all_out = self.wait_for_writers(slot);
+        let all_out = matches!(self.wait_for_writers(slot, TRY_NS), Out::All);
         if !all_out {
-            row.unlock_exclusive(who);
+            self.unlock_file(slot, who);
         }
         all_out
     }
@@ -209,8 +285,9 @@ impl Board {
         self.files()[slot as usize].try_lock_exclusive(who)
     }
 
-    /// Waits until no lane has an operation on `slot` under way.
-    fn wait_for_writers(&self, slot: u32) -> bool {
+    /// Waits until no lane has an operation on `slot` under way, at most for `ns_max`.
+    fn wait_for_writers(&self, slot: u32, ns_max: u64) -> Out {
+        let (row, mut stall) = (&self.files()[slot as usize], Stall::default());
         for lane in self.lanes() {
             let mut spins = 0u32;
             while lane.announces(slot).is_some() {
@@ -218,14 +295,27 @@ impl Board {
                 if spins < SPINS {
                     spin_loop();
                 } else if !self.header().keeper_alive() {
-                    return false;
+                    return Out::Stopped;
+                } else if row.state() == FileState::Free {
+                    // It was taken from who stands still there, and is nobody's.
+                    return Out::All;
+                } else if row.is_wanted() || stall.goes_on(self.header(), Some(row)) > ns_max {
+                    return Out::Wanted;
                 } else {
                     // Nobody wakes us: the announcing lane must not pay for the rare waiter.
                     pause(Duration::from_micros(50));
                 }
             }
         }
-        true
+        Out::All
+    }
+
+    /// Sleeps until nobody keeps the writers of a file out, or a moment has passed; `stall` is the
+    /// caller's wait for that.
+    pub fn wait_shared(&self, slot: u32, stall: &mut Stall) {
+        let row = &self.files()[slot as usize];
+        stall.goes_on(self.header(), Some(row));
+        row.wait_shared();
     }
 
     /// S for one file: every record of it with a seq up to S has been written to the page cache.
@@ -249,7 +339,6 @@ impl Board {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::sync::Ordering;
 
     #[test]
     fn files_are_found_until_they_are_removed() {

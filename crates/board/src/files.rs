@@ -3,9 +3,11 @@
 
 use core::time::Duration;
 
+use crate::board::TAKER_ID;
 use crate::census::Census;
+use crate::header::Header;
 use crate::ledger::Epoch;
-use crate::locks::{WAITERS, lock_word, unlock_word};
+use crate::locks::{WAITERS, Waiter, lock_word, unlock_word};
 use crate::states::FileState;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
@@ -16,8 +18,10 @@ pub const NO_SIZE: u64 = u64::MAX;
 const LOADED: u32 = 1;
 const WATCHED: u32 = 2;
 const TOUCHED: u32 = 4;
+const STALLED: u32 = 8;
+const WANTED: u32 = 16;
 /// The bits of [`FileRow`]'s flags above these hold a print of mode and owner.
-const FLAGS: u32 = LOADED | WATCHED | TOUCHED;
+const FLAGS: u32 = LOADED | WATCHED | TOUCHED | STALLED | WANTED;
 
 /// One file.
 #[repr(C, align(128))]
@@ -39,7 +43,9 @@ pub struct FileRow {
     recorded: AtomicU32,
     /// [`LOADED`] while pages of the file may be loaded, [`WATCHED`] when nobody vouched that there
     /// are no outsiders, [`TOUCHED`] when a client has moved the time of change and nothing else
-    /// since somebody looked; above them the [`ownership_print`] that the keeper saw last, or 0.
+    /// since somebody looked, [`STALLED`] when somebody waits too long for who has the file,
+    /// [`WANTED`] while the keeper wants to take it from them; above them the [`ownership_print`]
+    /// that the keeper saw last, or 0.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
     pub newest_seq: AtomicU64,
@@ -85,8 +91,8 @@ impl FileRow {
     }
 
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).
-    pub(crate) fn lock_exclusive(&self, who: u32, keeper: &AtomicU32) -> bool {
-        lock_word(&self.exclusive, who, keeper)
+    pub(crate) fn lock_exclusive(&self, who: u32, header: &Header) -> bool {
+        lock_word(&self.exclusive, who, &Waiter { header, row: Some(self), may_be_taken: false })
     }
 
     /// As `lock_exclusive`, if nobody has it.
@@ -110,8 +116,26 @@ impl FileRow {
         self.exclusive.load(Ordering::SeqCst) & !WAITERS == who
     }
 
-    /// Sleeps until nobody keeps writers out, or a moment has passed.
-    pub fn wait_shared(&self) {
+    /// Who keeps writers out, or 0.
+    pub fn holder(&self) -> u32 {
+        self.exclusive.load(Ordering::SeqCst) & !WAITERS
+    }
+
+    /// Takes the file from who keeps writers out (0: from nobody); false when that is not them.
+    pub(crate) fn seize(&self, from: u32, who: u32) -> bool {
+        [from, from | WAITERS].into_iter().any(|word| {
+            self.exclusive.compare_exchange(word, who | WAITERS, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        })
+    }
+
+    /// Whether the file is being taken from clients that stand still, so that nobody waits for them
+    /// any more. Not in state Behind: there none of its lanes stands still.
+    pub(crate) fn is_being_taken(&self) -> bool {
+        self.is_held_by(TAKER_ID) && self.state() != FileState::Behind
+    }
+
+    /// As [`crate::Board::wait_shared`], and nobody is told of it.
+    pub(crate) fn wait_shared(&self) {
         let seen = self.exclusive.load(Ordering::SeqCst);
         if seen != 0 {
             // Mark as waited for, so that the holder wakes us.
@@ -124,10 +148,10 @@ impl FileRow {
         }
     }
 
-    /// Serializes cursor and append writes; false when the keeper has died.
+    /// Serializes cursor and append writes; false when the keeper has died, or takes the file.
     #[inline]
-    pub fn lock_cursor(&self, lane: u32, keeper: &AtomicU32) -> bool {
-        lock_word(&self.cursor_lock, lane + 1, keeper)
+    pub fn lock_cursor(&self, lane: u32, header: &Header) -> bool {
+        lock_word(&self.cursor_lock, lane + 1, &Waiter { header, row: Some(self), may_be_taken: true })
     }
 
     /// Ends what `lock_cursor` began; nothing happens when `lane` does not hold it.
@@ -211,6 +235,31 @@ impl FileRow {
         was_touched
     }
 
+    /// Somebody waits too long for who has the file.
+    pub(crate) fn note_stalled(&self) {
+        self.set_flag(STALLED, true);
+    }
+
+    /// Whether somebody did since this was asked last.
+    pub fn take_stalled(&self) -> bool {
+        let was_stalled = self.flags.load(Ordering::SeqCst) & STALLED != 0;
+        if was_stalled {
+            self.set_flag(STALLED, false);
+        }
+        was_stalled
+    }
+
+    /// Says whether the keeper wants to take the file: whoever waits for its writers lets it have
+    /// it first.
+    pub fn set_wanted(&self, is_wanted: bool) {
+        self.set_flag(WANTED, is_wanted);
+    }
+
+    /// Whether it does.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & WANTED != 0
+    }
+
     /// Notes mode and owner, by their [`ownership_print`]; 0: nobody knows them.
     pub fn set_ownership(&self, print: u32) {
         self.update_flags(|flags| flags & FLAGS | print);
@@ -277,7 +326,7 @@ impl FileRow {
     }
 }
 
-/// Mode and owner in 30 bits, never 0. That two differ and have the same print is possible, and
+/// Mode and owner in 27 bits, never 0. That two differ and have the same print is possible, and
 /// hides one from a look; the kernel's notice of the change is not hidden by it.
 pub fn ownership_print(mode: u32, owner: u32, group: u32) -> u32 {
     let [mode, owner, group] = [mode & 0o7777, owner, group].map(u64::from);

@@ -11,6 +11,7 @@ use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
+use crate::taken::Taken;
 use crate::took::Took;
 use crate::treelog::TreeLog;
 
@@ -113,6 +114,10 @@ pub struct Header {
     pub quiet_segments: Switch,
     /// Bumped with every posted request.
     pub request_wake: Switch,
+    /// Bumped by who waits too long for somebody's file.
+    pub stalled: Switch,
+    /// Files that were taken from clients that stand still.
+    pub taken: Taken,
     /// Forks announced by parents whose children have not said hello yet.
     pub forks_pending: Switch,
     /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).

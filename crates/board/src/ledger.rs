@@ -102,7 +102,13 @@ pub struct LedgerRow {
     in_vain: AtomicU32,
     /// Syncs that were absorbed, anywhere, before the last commit.
     absorbed: AtomicU64,
+    /// What the journal's count was behind the keeper's last sync there, + 1; 0: whatever such a
+    /// sync took with it, somebody else's has been behind it.
+    own_sync: AtomicU64,
 }
+
+/// A journal of which nobody knows how often it was written.
+const UNCOUNTED: u64 = u64::MAX - 1;
 
 impl LedgerRow {
     /// Whether the row is about the file system.
@@ -230,6 +236,36 @@ impl LedgerRow {
         // One at a time.
         let committed = self.committed.load(Ordering::SeqCst) + 1;
         self.committed.store(committed.min(COMMITS_AT_ONCE), Ordering::SeqCst);
+    }
+
+    /// The keeper has synced something there, and a journal of which all earlier changes are a part
+    /// was perhaps written: `count` is its count now.
+    pub fn note_own_sync(&self, count: Option<u64>) {
+        self.own_sync.store(count.map_or(UNCOUNTED, |count| count.min(UNCOUNTED - 1)) + 1, Ordering::SeqCst);
+    }
+
+    /// What [`LedgerRow::may_leave_out`] looks at.
+    pub fn own_sync(&self) -> u64 {
+        self.own_sync.load(Ordering::SeqCst)
+    }
+
+    /// Whether a sync of the kernel's may have made less durable than natively: the keeper's last
+    /// one may have taken with it what was changed of the file, so that there was nothing to
+    /// commit, while something is pending that was changed since.
+    #[inline]
+    pub fn may_leave_out(&self) -> bool {
+        self.own_sync.load(Ordering::SeqCst) != 0 && self.commits() == Commits::InOrder && !self.is_clean()
+    }
+
+    /// Whether the journal was written by somebody else since `own_sync`, as its count says now:
+    /// what the keeper's sync took with it that one would have taken natively. Then no sync leaves
+    /// anything out until the keeper's next one.
+    pub fn is_made_up_for(&self, own_sync: u64, count: Option<u64>) -> bool {
+        let others = count.is_some_and(|count| own_sync != UNCOUNTED + 1 && count + 1 != own_sync);
+        if others {
+            let _ = self.own_sync.compare_exchange(own_sync, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+        others
     }
 
     /// Says whether a commit there writes out no files.

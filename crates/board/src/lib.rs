@@ -29,16 +29,18 @@ mod reclaim;
 mod requests;
 mod segments;
 mod shown;
+mod stalls;
 mod stamps;
 mod states;
 mod sync;
 mod table;
+mod taken;
 mod takeover;
 mod times;
 mod took;
 mod treelog;
 
-pub use board::{Board, BoardError, Plan};
+pub use board::{Board, BoardError, Plan, TAKER_ID};
 pub use census::{Census, Roll, Seen};
 pub use changing::{Calls, Change, Changing};
 pub use files::{FileRow, NO_SIZE, ownership_print};
@@ -56,6 +58,7 @@ pub use passing::PassingRow;
 pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
 pub use segments::{SegmentRow, SegmentState};
 pub use shown::Shown;
+pub use stalls::Stall;
 pub use stamps::{Stamp, Stamps};
 pub use states::{FileState, Way};
 #[cfg(shuttle)]
@@ -63,6 +66,7 @@ pub use sync::model;
 #[cfg(not(shuttle))]
 pub use sync::simulate_sleep;
 pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, spins, wait, wake};
+pub use taken::Taken;
 pub use takeover::DeadLane;
 pub use times::{Account, Changes, FileTime, Times, TimesRow};
 pub use took::{TOOK_COUNTS, Took};

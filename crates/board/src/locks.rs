@@ -7,7 +7,9 @@
 
 use core::time::Duration;
 
-use crate::header::KEEPER_DIED;
+use crate::files::FileRow;
+use crate::header::Header;
+use crate::stalls::Stall;
 use crate::sync::{AtomicU32, Ordering, spin_loop, wait, wake};
 
 /// Bytes covered by one lock.
@@ -28,8 +30,18 @@ pub(crate) fn home(slot: u32, page: u64, count: u64) -> u64 {
 #[derive(Clone, Copy)]
 pub struct PageLocks<'a> {
     pub(crate) words: &'a [AtomicU32],
-    /// The keeper's word: without a keeper nobody opens the locks of the dead.
-    pub(crate) keeper: &'a AtomicU32,
+    /// Without a keeper nobody opens the locks of the dead.
+    pub(crate) header: &'a Header,
+    pub(crate) files: &'a [FileRow],
+}
+
+/// Who waits for a word.
+pub(crate) struct Waiter<'a> {
+    pub header: &'a Header,
+    /// The file that the word is about.
+    pub row: Option<&'a FileRow>,
+    /// Who has the word keeps it when the file is taken from who stands still: the wait ends then.
+    pub may_be_taken: bool,
 }
 
 impl<'a> PageLocks<'a> {
@@ -52,12 +64,13 @@ impl<'a> PageLocks<'a> {
     }
 
     /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has
-    /// died.
+    /// died, or takes the file from who stands still.
     #[inline]
     pub fn lock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) -> bool {
+        let waiter = Waiter { header: self.header, row: self.files.get(slot as usize), may_be_taken: true };
         for run in self.runs(slot, offset, bytes) {
             for word in run {
-                if !lock_word(word, lane + 1, self.keeper) {
+                if !lock_word(word, lane + 1, &waiter) {
                     return false;
                 }
             }
@@ -77,10 +90,11 @@ impl<'a> PageLocks<'a> {
     }
 }
 
-/// Locks one owner word for `owner` (never 0); false when the keeper has died meanwhile.
+/// Locks one owner word for `owner` (never 0); false when the keeper has died meanwhile, or takes
+/// the file.
 #[cold]
-fn lock_slow(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
-    let mut spins = 0;
+fn lock_slow(word: &AtomicU32, owner: u32, waiter: &Waiter<'_>) -> bool {
+    let (mut spins, mut stall) = (0, Stall::default());
     loop {
         let seen = word.load(Ordering::Relaxed);
         if seen == 0 {
@@ -96,9 +110,11 @@ fn lock_slow(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
             spin_loop();
             continue;
         }
-        if keeper.load(Ordering::SeqCst) & KEEPER_DIED != 0 {
+        let is_taken = waiter.may_be_taken && waiter.row.is_some_and(FileRow::is_being_taken);
+        if !waiter.header.keeper_alive() || is_taken {
             return false;
         }
+        stall.goes_on(waiter.header, waiter.row);
         if seen & WAITERS != 0
             || word.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
@@ -107,23 +123,31 @@ fn lock_slow(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
     }
 }
 
-/// Takes an owner word, sleeping while another owner holds it; false when the keeper has died.
+/// Takes an owner word, sleeping while another owner holds it; false when the keeper has died, or
+/// takes the file.
 #[inline]
-pub(crate) fn lock_word(word: &AtomicU32, owner: u32, keeper: &AtomicU32) -> bool {
+pub(crate) fn lock_word(word: &AtomicU32, owner: u32, waiter: &Waiter<'_>) -> bool {
     word.compare_exchange(0, owner, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        || lock_slow(word, owner, keeper)
+        || lock_slow(word, owner, waiter)
 }
 
 /// Lets an owner word go if `owner` holds it; returns whether it did.
 #[inline]
 pub(crate) fn unlock_word(word: &AtomicU32, owner: u32) -> bool {
-    if word.load(Ordering::Relaxed) & !WAITERS != owner {
-        return false;
+    let mut seen = word.load(Ordering::Relaxed);
+    // Not a plain swap: the keeper may take the word from an owner that goes on just now.
+    while seen & !WAITERS == owner {
+        match word.compare_exchange(seen, 0, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => {
+                if seen & WAITERS != 0 {
+                    wake(word, u32::MAX);
+                }
+                return true;
+            }
+            Err(now) => seen = now,
+        }
     }
-    if word.swap(0, Ordering::Release) & WAITERS != 0 {
-        wake(word, u32::MAX);
-    }
-    true
+    false
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -136,8 +160,8 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_range_is_locked_once_also_across_the_end() {
-        let (words, alive) = (table(64), AtomicU32::new(1));
-        let locks = PageLocks { words: &words, keeper: &alive };
+        let (words, header) = (table(64), Header::default());
+        let locks = PageLocks { words: &words, header: &header, files: &[] };
         for slot in 0..50 {
             for (offset, bytes, pages) in
                 [(0, 1, 1), (4095, 2, 2), (40_960, 4096, 1), (5, 100_000, 25), (9, 1 << 20, 64)]
@@ -154,8 +178,8 @@ mod tests {
 
     #[test]
     fn overlapping_ranges_exclude_each_other_and_nobody_sleeps_for_ever() {
-        let (words, alive) = (table(16), AtomicU32::new(1));
-        let locks = PageLocks { words: &words, keeper: &alive };
+        let (words, header) = (table(16), Header::default());
+        let locks = PageLocks { words: &words, header: &header, files: &[] };
         let inside = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for lane in 0..4u32 {

@@ -7,16 +7,17 @@ use holdfast_canary::{Canary, on};
 use crate::board::Board;
 use crate::header::Header;
 use crate::segments::SegmentState;
-use crate::states::FileState;
 use crate::sync::{Ordering, wait, wake};
 
 impl Board {
     /// Up to which seq the records of a slot are dead; those of one that is free or void all are.
     pub fn expired_seq(&self, slot: u32) -> u64 {
         let row = &self.files()[slot as usize];
-        match row.state() {
-            FileState::Free | FileState::Orphan => u64::MAX,
-            _ => row.expired_seq.load(Ordering::SeqCst),
+        let state = row.state();
+        if state.is_in_use() && !state.is_orphan() {
+            row.expired_seq.load(Ordering::SeqCst)
+        } else {
+            u64::MAX
         }
     }
 
@@ -34,7 +35,8 @@ impl Board {
         let lowest = rows
             .iter()
             .filter(|row| {
-                !matches!(row.state(), FileState::Free | FileState::Orphan)
+                row.state().is_in_use()
+                    && !row.state().is_orphan()
                     && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
             })
             .map(|row| row.expired_seq.load(Ordering::SeqCst))

@@ -82,6 +82,9 @@ pub enum Ask {
     /// Sync the file or directory with inode number `args[1]` on device `args[0]`, which is at the
     /// path relative to descriptor `args[2]`: a name of it was changed.
     LogAgain = 18,
+    /// Behind a sync by the kernel on device `args[0]`: have that file system commit what is
+    /// pending, unless somebody did since the keeper's own last sync there.
+    Follow = 19,
 }
 
 impl Ask {
@@ -106,6 +109,7 @@ impl Ask {
             Self::Hear,
             Self::Room,
             Self::LogAgain,
+            Self::Follow,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)
@@ -155,10 +159,12 @@ pub enum Reason {
     GaveUp = 18,
     /// The pool was removed while it was in use.
     NoPool = 19,
+    /// A process stood still in the midst of a change of it.
+    StoodStill = 20,
 }
 
 impl Reason {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -178,6 +184,7 @@ impl Reason {
         Self::NoDescriptor,
         Self::GaveUp,
         Self::NoPool,
+        Self::StoodStill,
     ];
 
     /// Decodes an argument; unknown values read as `Uncovered`.
@@ -208,6 +215,7 @@ impl fmt::Display for Reason {
             }
             Self::NoDescriptor => "the keeper may have no more files open (raise the limit, `ulimit -n`)",
             Self::NoPool => "the pool was removed while it was in use",
+            Self::StoodStill => "a process stood still in the midst of a change of it, and others waited",
             Self::GaveUp => "its program gave up rights, and is not absorbed any more",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })
@@ -250,10 +258,18 @@ pub enum Unseen {
     Root = 15,
     /// It gave up rights: another root directory, without the library.
     RootWithout = 16,
+    /// A static Go program with C code, or without fixed addresses.
+    GoWithC = 17,
+    /// A static Go program whose calls were not found.
+    GoUnknown = 18,
+    /// A static Go program on a machine without FSGSBASE.
+    GoMachine = 19,
+    /// A static Go program that could not be mapped.
+    GoForbidden = 20,
 }
 
 impl Unseen {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 20] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -270,6 +286,10 @@ impl Unseen {
         Self::Namespace,
         Self::Root,
         Self::RootWithout,
+        Self::GoWithC,
+        Self::GoUnknown,
+        Self::GoMachine,
+        Self::GoForbidden,
     ];
 
     /// Decodes an argument.
@@ -304,6 +324,14 @@ impl fmt::Display for Unseen {
             Self::RootWithout => {
                 "it gave up rights: it changed its root directory, where the library does not exist for what it starts"
             }
+            Self::GoWithC => {
+                "it is a static Go program with C code or without fixed addresses (build it with CGO_ENABLED=0)"
+            }
+            Self::GoUnknown => {
+                "it is a Go program whose system calls are not where they are known to be (build it with go1.19 or later)"
+            }
+            Self::GoMachine => "it is a static Go program, and this processor or kernel has no FSGSBASE",
+            Self::GoForbidden => "it is a static Go program, and the system did not let its code be changed",
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

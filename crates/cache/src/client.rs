@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
-use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow};
+use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::Layout;
@@ -17,6 +17,7 @@ use holdfast_pool::Layout;
 use rustix::fd::BorrowedFd;
 
 use crate::ask::{Ask, Reason, Unseen, ask};
+use crate::design::{Designs, Stock, ToSync};
 use crate::lane::now_ns;
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
@@ -44,6 +45,9 @@ impl Errno {
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
     pub const EOPNOTSUPP: Self = Self(95);
+    /// Within the cache alone, and none of the kernel's: the keeper takes the file from who has it
+    /// and stands still. Nothing was done.
+    pub(crate) const TAKEN: Self = Self(-1);
 }
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
@@ -98,7 +102,8 @@ pub enum Outcome {
         /// Where they went.
         offset: u64,
     },
-    /// Done by the kernel, in state Unsynced: as durable as it is natively.
+    /// Done by the kernel, in state Unsynced or while the file was taken from us, who stood still:
+    /// as durable as it is natively.
     Passed {
         /// Bytes written.
         bytes: usize,
@@ -209,7 +214,8 @@ impl<N: Nvm> Client<N> {
     }
 
     #[inline]
-    pub(crate) fn row(&self, file: FileRef) -> &FileRow {
+    /// The file's row.
+    pub fn row(&self, file: FileRef) -> &FileRow {
         &self.board.files()[file.slot as usize]
     }
 
@@ -219,13 +225,42 @@ impl<N: Nvm> Client<N> {
         self.row(file).generation.load(Ordering::SeqCst) == file.generation
     }
 
+    /// Ends what `Board::lock_file` began.
+    pub(crate) fn unlock_file(&self, file: FileRef) {
+        self.board.unlock_file(file.slot, self.id);
+    }
+
+    /// Whether the file was taken from us, who stood still: what was called since is the kernel's,
+    /// and no record that we write of it counts. If not, the calls made so far are covered by what
+    /// is done when it is taken later.
+    #[inline]
+    pub(crate) fn is_taken(&self, file: FileRef) -> bool {
+        // In this order: the slot's use ends before the file is let go of.
+        let is_being_taken = self.row(file).is_held_by(TAKER_ID);
+        is_being_taken || !self.is_current(file)
+    }
+
+    /// Why a lock was not to be had: the keeper is dead, or takes the file from who has the lock
+    /// and stands still.
+    pub(crate) fn unlocked(&self) -> Errno {
+        if self.keeper_alive() { Errno::TAKEN } else { Errno::EIO }
+    }
+
+    /// What a call is that was made while the file was taken.
+    pub(crate) fn outcome(&self, file: FileRef, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Absorbed { bytes, .. } if self.is_taken(file) => Outcome::Passed { bytes },
+            outcome => outcome,
+        }
+    }
+
     /// Looks a file up by device and inode, without a system call.
     pub fn find(&self, dev: u64, ino: u64) -> Option<Seen> {
         let slot = self.board.find(dev, ino)?;
         let row = &self.board.files()[slot as usize];
         let generation = row.generation.load(Ordering::SeqCst);
         let state = row.state();
-        (state != FileState::Free).then_some(Seen { file: FileRef { slot, generation }, state })
+        state.is_in_use().then_some(Seen { file: FileRef { slot, generation }, state })
     }
 
     /// Whether the log still stands for this file.
@@ -262,7 +297,7 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn is_watched(&self, file: FileRef) -> bool {
         let row = self.row(file);
-        row.is_watched() && row.state() == FileState::Through
+        row.is_watched() && row.state().keeps_up()
     }
 
     /// Whether a write up to `end` makes a file longer, as far as its size is known.
@@ -553,18 +588,31 @@ impl<N: Nvm> Client<N> {
         seen_error: &AtomicU32,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        self.sync_by::<Stock>(file, seen_error, raw)
+    }
+
+    /// [`Client::sync`], with a set of designs.
+    ///
+    /// # Errors
+    /// What the sync reported, or `EIO` when the keeper is dead.
+    pub fn sync_by<D: Designs>(
+        &self,
+        file: FileRef,
+        seen_error: &AtomicU32,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         if !self.keeper_alive() {
             return Err(Errno::EIO);
         }
         let row = self.row(file);
         let state = row.state();
-        if !self.is_current(file) || !(state.is_absorbed() || state == FileState::Failed) {
+        if !self.is_current(file) || !(state.is_absorbed() || state.is_failed()) {
             return raw();
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);
         let has_news =
             seen_error.load(Ordering::SeqCst) != epoch && seen_error.swap(epoch, Ordering::SeqCst) != epoch;
-        if has_news || state == FileState::Failed {
+        if has_news || state.is_failed() {
             return Err(Errno::EIO);
         }
         // A file without a single record cannot be built anew by recovery: its existence is the
@@ -575,6 +623,7 @@ impl<N: Nvm> Client<N> {
         // already.
         let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && is_committed {
+            D::dispatch(state, ToSync(self, file)).unwrap_or(Ok(()))?;
             self.board.header().syncs_absorbed.count(file.slot);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
@@ -604,6 +653,20 @@ impl<N: Nvm> Client<N> {
             let _ =
                 ask(&self.board, self.id, Ask::Commit, [u64::from(file.slot), file.generation, 1, 0], None);
         }
+    }
+
+    /// A sync by the kernel is over: where the keeper's own last one may have left it nothing to
+    /// commit, what is pending is committed (invariant 9).
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the file system cannot commit.
+    #[inline]
+    pub fn follow_sync(&self, device: u64) -> Result<(), Errno> {
+        let may_leave_out = self.board.header().ledger(device).is_some_and(LedgerRow::may_leave_out);
+        if !may_leave_out || on(Canary::OwnSyncUnmatched) {
+            return Ok(());
+        }
+        ask(&self.board, self.id, Ask::Follow, [device, 0, 0, 0], None).map(|_| ())
     }
 
     /// Whether a sync of a file without a row, which is over, had better be followed so: the file

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, LaneRow, wait, wake};
+use holdfast_board::{FileState, LaneRow, Stall, wait, wake};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
@@ -28,10 +28,8 @@ const COARSE_NS_MAX: u64 = 20_000_000;
 
 /// May the operation go on?
 pub(crate) enum Entry {
-    /// Yes, in state Through; the lane announces it.
-    Through,
-    /// Yes, in state Behind; the lane announces it.
-    Behind,
+    /// Yes, as the design of this state does it; the lane announces it.
+    Absorbed(FileState),
     /// Yes, by the kernel alone, in state Unsynced; the lane announces it.
     Unsynced,
     /// The file is left to the kernel.
@@ -41,7 +39,7 @@ pub(crate) enum Entry {
 }
 
 /// A lane, owned until dropped, with room for one operation.
-pub(crate) struct Lane<'a, N: Nvm> {
+pub struct Lane<'a, N: Nvm> {
     client: &'a Client<N>,
     row: &'a LaneRow,
     index: u32,
@@ -121,18 +119,42 @@ pub(crate) fn lane_hint() -> usize {
     ((core::ptr::from_ref(&here) as usize) >> 20).wrapping_mul(0x9e37_79b1) >> 7
 }
 
+impl<'a, N: Nvm> Lane<'a, N> {
+    /// Whose it is.
+    #[inline]
+    pub fn client(&self) -> &'a Client<N> {
+        self.client
+    }
+}
+
 impl<N: Nvm> Lane<'_, N> {
-    pub(crate) fn index(&self) -> u32 {
+    /// Its number: who holds what it locks.
+    pub fn index(&self) -> u32 {
         self.index
     }
 
+    /// Locks the cursor of a file, and with it the file's end.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead; none of the kernel's when it takes the file from whoever has
+    /// the lock and stands still.
+    #[inline]
+    pub fn lock_cursor(&self, file: FileRef) -> Result<(), Errno> {
+        let header = self.client.board.header();
+        if on(Canary::CursorOpen) || self.client.row(file).lock_cursor(self.index, header) {
+            Ok(())
+        } else {
+            Err(self.client.unlocked())
+        }
+    }
+
     /// Where on the media the bytes of the record written last begin.
-    pub(crate) fn payload_offset(&self) -> u64 {
+    pub fn payload_offset(&self) -> u64 {
         self.payload_offset
     }
 
     /// When it was written.
-    pub(crate) fn written_ns(&self) -> u64 {
+    pub fn written_ns(&self) -> u64 {
         self.written_ns
     }
 
@@ -141,18 +163,17 @@ impl<N: Nvm> Lane<'_, N> {
     /// keeps them out.
     pub(crate) fn enter(&self, file: FileRef, exclusive: bool) -> Result<Entry, Errno> {
         self.enter_if(file, exclusive, |state| match state {
-            FileState::Through => Ok(Entry::Through),
-            FileState::Behind => Ok(Entry::Behind),
-            FileState::Unsynced => Ok(Entry::Unsynced),
-            FileState::Failed => Err(Errno::EIO),
+            state if state.is_absorbed() => Ok(Entry::Absorbed(state)),
+            state if state.is_unsynced() => Ok(Entry::Unsynced),
+            state if state.is_failed() => Err(Errno::EIO),
             _ => Ok(Entry::Kernel),
         })
     }
 
     /// As `enter`, to read a file of which the page cache may lack bytes.
     pub(crate) fn enter_reading(&self, file: FileRef) -> Result<Entry, Errno> {
-        self.enter_if(file, false, |_| {
-            Ok(if self.client.reads_here(file) { Entry::Behind } else { Entry::Kernel })
+        self.enter_if(file, false, |state| {
+            Ok(if self.client.reads_here(file) { Entry::Absorbed(state) } else { Entry::Kernel })
         })
     }
 
@@ -169,6 +190,7 @@ impl<N: Nvm> Lane<'_, N> {
         }
         #[cfg(not(shuttle))]
         self.client.board.prefetch_counter();
+        let mut stall = Stall::default();
         loop {
             #[cfg(shuttle)]
             let looked = row.is_exclusive();
@@ -183,7 +205,7 @@ impl<N: Nvm> Lane<'_, N> {
             let is_current = row.generation.load(Ordering::SeqCst) == file.generation;
             if !kept_out && (is_current || on(Canary::SlotGenerationUnchecked)) {
                 let entry = judge(row.state());
-                if !matches!(entry, Ok(Entry::Through | Entry::Behind | Entry::Unsynced)) {
+                if !matches!(entry, Ok(Entry::Absorbed(_) | Entry::Unsynced)) {
                     self.leave();
                 }
                 return entry;
@@ -195,7 +217,7 @@ impl<N: Nvm> Lane<'_, N> {
             if !kept_out {
                 return Ok(Entry::Stale);
             }
-            row.wait_shared();
+            self.client.board.wait_shared(file.slot, &mut stall);
         }
     }
 
@@ -205,14 +227,17 @@ impl<N: Nvm> Lane<'_, N> {
     }
 
     /// Locks the pages of a range, noting first what may be held.
-    pub(crate) fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead.
+    pub fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Errno> {
         if on(Canary::PageLocksOpen) {
             return Ok(());
         }
         self.row.lock_offset.store(offset, Ordering::Relaxed);
         self.row.lock_bytes.store(bytes, Ordering::Release);
         let locked = self.client.board.page_locks().lock(self.index, file.slot, offset, bytes);
-        if locked { Ok(()) } else { Err(Errno::EIO) }
+        if locked { Ok(()) } else { Err(self.client.unlocked()) }
     }
 
     /// Opens what `lock_pages` locked.
@@ -228,7 +253,10 @@ impl<N: Nvm> Lane<'_, N> {
     /// Logs `bytes` of `parts` for a file's content at `offset`, as `append` does. `EIO`, with
     /// nothing logged, should that be more than was reserved: whoever reserves and whoever logs
     /// must mean the same bytes.
-    pub(crate) fn append_write(
+    ///
+    /// # Errors
+    /// As said.
+    pub fn append_write(
         &mut self,
         file: FileRef,
         offset: u64,
@@ -365,7 +393,7 @@ impl<N: Nvm> Lane<'_, N> {
     }
 
     /// Counts an acknowledged write.
-    pub(crate) fn count_write(&self, bytes: u64) {
+    pub fn count_write(&self, bytes: u64) {
         LaneRow::count(&self.row.writes, 1);
         LaneRow::count(&self.row.bytes, bytes);
     }

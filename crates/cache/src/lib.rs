@@ -8,18 +8,27 @@
 
 mod ask;
 pub mod behind;
+mod calls;
 mod changing;
 mod client;
+mod design;
 mod lane;
 mod names;
+mod resize;
 pub mod through;
 mod treelog;
 mod unsynced;
 pub mod wire;
+mod write;
 
 pub use ask::{Ask, Reason, Unseen};
 pub use behind::{GLANCE_BYTES_MAX, Reading};
+pub use calls::{ReadCall, WriteCall};
 pub use client::{Client, Errno, FileRef, Look, Origin, Outcome, Place, Seen};
+pub use design::{Design, Designs, Read, Resize, Stock, Task, Write, Written};
+/// For [`designs`].
+pub use holdfast_board::FileState;
+pub use lane::Lane;
 pub use names::{Removal, Renaming, Replace};
 pub use treelog::Inode;
 pub use unsynced::Content;

@@ -11,7 +11,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{Commits, Epoch, FileState, LedgerRow};
+use holdfast_board::{Commits, Epoch, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -117,8 +117,19 @@ impl<N: Nvm> Client<N> {
     /// miss.
     pub fn unlinked(&self, file: FileRef, removal: Removal, ok: bool) {
         match removal {
+            Removal::Held if self.board.header().taken.is_from(file.slot, self.id) => {
+                // We stood still, and the slot does not hold it any more.
+                if ok {
+                    self.note_change(self.row(file).dev.load(Ordering::Relaxed));
+                }
+                self.board.header().taken.end(file.slot, self.id);
+            }
             Removal::Held if !ok => self.withdraw(file),
-            Removal::Counted if ok && self.is_current(file) && self.has_log(file) => self.end_nameless(file),
+            Removal::Counted
+                if ok && !on(Canary::NamelessKept) && self.is_current(file) && self.has_log(file) =>
+            {
+                self.end_nameless(file)
+            }
             _ => {}
         }
     }
@@ -133,7 +144,7 @@ impl<N: Nvm> Client<N> {
         if self.settle_if_live(file, true).is_ok() {
             let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
         }
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
     }
 
     fn withdraw(&self, file: FileRef) {
@@ -197,9 +208,12 @@ impl<N: Nvm> Client<N> {
             let held = if naming == Naming::Told { self.rename_held(renaming, raw)? } else { None };
             held.map_or_else(|| self.rename_settled(renaming, naming, raw), Ok)
         });
-        for file in locked.into_iter().flatten() {
-            self.row(file).unlock_exclusive(self.id);
+        let locked = locked.into_iter().flatten();
+        if matches!(done, Ok(Ok(()))) && locked.clone().any(|file| self.is_taken(file)) {
+            // We stood still: no slot holds it, and what was noted before may be committed.
+            self.note_change(renaming.device);
         }
+        locked.for_each(|file| self.unlock_file(file));
         done
     }
 
@@ -277,7 +291,9 @@ impl<N: Nvm> Client<N> {
             if let Some(file) = replaced.filter(|&file| self.is_current(file)) {
                 let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
             }
-            self.note_change(renaming.device);
+            if !on(Canary::NotedOnce) {
+                self.note_change(renaming.device);
+            }
             // Where changes become durable file by file, its next record waits for that.
             let ledger = self.board.header().ledger(renaming.device);
             if ledger.is_none_or(|ledger| ledger.commits() != Commits::InOrder) {
@@ -296,8 +312,7 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the file's slot says what becomes of it.
     fn has_log(&self, file: FileRef) -> bool {
-        let state = self.row(file).state();
-        state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)
+        self.row(file).state().has_log()
     }
 
     /// `held`: the caller keeps the file's writers out.

@@ -15,12 +15,13 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, FileState, LedgerRow, NO_SIZE, Way, pause};
+use holdfast_board::{Commits, Epoch, FileRow, LedgerRow, NO_SIZE, Stall, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::ask::{Ask, ask};
+use crate::calls::WriteCall;
 use crate::client::{Client, Errno, FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 
@@ -28,6 +29,9 @@ use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 const CONTENT_BYTES_MAX: u64 = 1 << 20;
 /// How often it is seen whether calls that were begun without the log are over.
 const PASSING_PAUSE: Duration = Duration::from_micros(20);
+
+/// How long a sync waits for these.
+const PASSING_NS_MAX: u64 = 250_000_000;
 
 /// A file as its page cache has it.
 pub trait Content {
@@ -49,11 +53,6 @@ pub trait Content {
     fn check(&self) -> Result<(), Errno>;
 }
 
-/// Whether nobody but the kernel has to do with the changes of a file.
-fn is_kernels(state: FileState) -> bool {
-    matches!(state, FileState::Free | FileState::Bypassed | FileState::Orphan)
-}
-
 impl<N: Nvm> Client<N> {
     /// Whether files are logged from their first sync on.
     #[inline]
@@ -66,8 +65,12 @@ impl<N: Nvm> Client<N> {
     /// are under way.
     pub fn pass<R>(&self, dev: u64, ino: u64, raw: impl FnOnce() -> R) -> Option<R> {
         let call = self.board.header().begin_passing(self.id, ino, lane_hint())?;
-        let is_passed = self.find(dev, ino).is_none_or(|seen| is_kernels(seen.state));
-        let result = (is_passed || on(Canary::UnsyncedUnannounced)).then(raw);
+        let is_passed = self.find(dev, ino).is_none_or(|seen| seen.state.is_kernels());
+        if on(Canary::UnsyncedUnannounced) {
+            call.end();
+            return is_passed.then(raw);
+        }
+        let result = is_passed.then(raw);
         call.end();
         result
     }
@@ -115,7 +118,7 @@ impl<N: Nvm> Client<N> {
             && !ledger.is_clean_but(row.noted())
             && ledger.rests()
             // In state Behind the page cache lags.
-            && matches!(row.state(), FileState::Through | FileState::Unsynced)
+            && (row.state().keeps_up() || row.state().is_unsynced())
             && self.is_current(file)
     }
 
@@ -126,25 +129,25 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn unlog(&self, file: FileRef) -> Result<(), Errno> {
-        if self.row(file).state() != FileState::Through {
+        if !self.row(file).state().keeps_up() {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }
         let result = self.unlog_locked(file);
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 
     fn unlog_locked(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
-        if !self.is_current(file) || row.state() != FileState::Through {
+        if !self.is_current(file) || !row.state().keeps_up() {
             return Ok(());
         }
         self.settle_if_live(file, true)?;
         // Left to the kernel, or failed, while it was settled.
-        if self.is_current(file) && row.state() == FileState::Through {
+        if self.is_current(file) && row.state().keeps_up() {
             row.note_unlogged();
             self.board.go(file.slot, Way::Unlog);
         }
@@ -153,32 +156,32 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the file is left to the kernel now.
     pub fn is_bypassed(&self, file: FileRef) -> bool {
-        is_kernels(self.row(file).state()) && self.is_current(file)
+        self.row(file).state().is_kernels() && self.is_current(file)
     }
 
     /// Whether nobody has asked for the file's durability yet.
     #[inline]
     pub fn is_unsynced(&self, file: FileRef) -> bool {
-        self.row(file).state() == FileState::Unsynced && self.is_current(file)
+        self.row(file).state().is_unsynced() && self.is_current(file)
     }
 
     /// Has the kernel make a write, if the file is in state Unsynced.
     pub(crate) fn write_unsynced(
         &self,
         file: FileRef,
-        raw: &mut impl FnMut() -> Result<usize, Errno>,
+        call: &mut impl WriteCall,
     ) -> Result<Option<Outcome>, Errno> {
-        if self.row(file).state() != FileState::Unsynced {
+        if !self.row(file).state().is_unsynced() {
             return Ok(None);
         }
         let mut lane = self.take_lane()?;
         if on(Canary::UnsyncedUnannounced) {
             drop(lane);
-            return raw().map(|bytes| Some(Outcome::Passed { bytes }));
+            return call.write().map(|bytes| Some(Outcome::Passed { bytes }));
         }
         match lane.enter(file, false)? {
             Entry::Unsynced => {
-                let written = raw();
+                let written = call.write();
                 lane.finish(file);
                 drop(lane);
                 if !self.keeper_alive() {
@@ -186,7 +189,7 @@ impl<N: Nvm> Client<N> {
                 }
                 written.map(|bytes| Some(Outcome::Passed { bytes }))
             }
-            Entry::Through | Entry::Behind => {
+            Entry::Absorbed(_) => {
                 lane.finish(file);
                 Ok(None)
             }
@@ -206,9 +209,15 @@ impl<N: Nvm> Client<N> {
             return Ok(false);
         }
         // Writers who had not found its row.
+        let mut stall = Stall::default();
         while self.board.header().is_passed(self.row(file).ino.load(Ordering::Relaxed)) {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
+            }
+            if stall.goes_on(self.board.header(), None) > PASSING_NS_MAX && !on(Canary::StoppedNamesWaitedFor)
+            {
+                // It may stand still. The sync is the program's own.
+                return Ok(false);
             }
             pause(PASSING_PAUSE);
         }
@@ -228,7 +237,7 @@ impl<N: Nvm> Client<N> {
         } else {
             Ok(false)
         };
-        self.row(file).unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 
@@ -253,13 +262,18 @@ impl<N: Nvm> Client<N> {
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
         let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
-        self.board.go(file.slot, Way::Log);
+        if !self.board.try_go(file.slot, Way::Log) {
+            // It was taken from us, who stood still, and is the kernel's.
+            return Ok(false);
+        }
         if let Some((mut lane, bytes)) = room.filter(|_| is_whole && changed == unlogged)
             && self.log_content(&mut lane, file, bytes, content)?
         {
             // After it was read. Who is told of lost pages has the next sync be real, as natively.
             self.heard(content)?;
-            row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
+            if !self.is_taken(file) {
+                row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
+            }
             return Ok(false);
         }
         if !was_created || on(Canary::UnsyncedForgotten) {
@@ -284,7 +298,7 @@ impl<N: Nvm> Client<N> {
 
     /// A record of the file stays.
     #[inline]
-    pub(crate) fn note_recorded(&self, row: &FileRow) {
+    pub fn note_recorded(&self, row: &FileRow) {
         self.hold_creation(row, row.note_recorded());
     }
 
@@ -302,7 +316,8 @@ impl<N: Nvm> Client<N> {
         content: &impl Content,
     ) -> Result<bool, Errno> {
         let row = self.row(file);
-        if row.size_hint.load(Ordering::SeqCst) != bytes || !matches!(lane.enter(file, true)?, Entry::Through)
+        if row.size_hint.load(Ordering::SeqCst) != bytes
+            || !matches!(lane.enter(file, true)?, Entry::Absorbed(state) if state.keeps_up())
         {
             return Ok(false);
         }

@@ -149,6 +149,11 @@ canaries! {
         SpillFailureForgotten, "4 (spill)", "a frame counts although another one's sync failed meanwhile";
         RecoverNoFrames, "3 (spill)", "recovery leaves the frames of the spill file out";
         RewriteNoFrames, "4 (spill)", "the rewrite after a failed sync leaves the frames of the spill file out";
+        NotedOnce, "11", "a rename is noted before it is made, and not once more behind it";
+        CursorOpen, "commit-points", "two writers make a file longer at once";
+        SizeBelieved, "commit-points", "the size of a file counts whose writer died";
+        NamelessKept, "names", "a file keeps its slot whose last name went by a removal that no slot holds";
+        FrameEntryStays, "3 (spill)", "a frame is used again whose entry was not cleared";
         DirectorySyncBlank, "9 (names)", "a directory's sync is absorbed although a new file in it has no record";
     }
     real {
@@ -179,6 +184,7 @@ canaries! {
         SupersededForgotten, "recovery", "old records are replayed over a later life of their file";
         SetAsideUnsaid, "recovery", "a program is started while files are set aside";
         DeathUnnoted, "10", "a process that dies in the midst of a change leaves nothing pending";
+        OwnSyncUnmatched, "9 (ledger)", "a sync by the kernel is believed that found nothing to commit because of one of the keeper's";
         NamesUnlogged, "9 (ledger)", "on btrfs a name that changes behind a commit of the keeper's is left out of its log";
         MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
         FixedManaged, "recovery", "files that nobody may write to in place are managed";
@@ -214,6 +220,8 @@ canaries! {
         LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
+        StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";
+        TakenReused, "12", "a slot goes to another file while a process that stood still may act on it by its last use";
         PoolShared, "trust", "a pool is opened that others may write to";
         VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
         RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";

@@ -9,6 +9,7 @@ mod elf;
 mod export;
 mod files;
 mod format;
+mod golang;
 mod keeper_process;
 mod locate;
 mod metrics;

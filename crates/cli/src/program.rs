@@ -9,7 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use holdfast_enter::Refusal;
+
 use crate::elf::{self, Kind};
+use crate::golang;
 
 /// Why a program is not started. Every message names the program.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +110,7 @@ fn check(path: &Path, asked: &Path, interpreters_left: usize) -> Result<(), Refu
     if let Some(reason) = secure_execution(path, &facts) {
         return Err(not_preloadable(path, reason));
     }
-    loads_library(path)
+    loads_library(path, path != asked)
 }
 
 /// The interpreter that a script's first line names.
@@ -168,13 +171,15 @@ fn is_known(loader: &Path) -> bool {
 }
 
 /// Whether the program's loader is glibc's or musl's.
-fn loads_library(path: &Path) -> Result<(), Refused> {
+fn loads_library(path: &Path, is_interpreter: bool) -> Result<(), Refused> {
     let loader = match elf::kind(path) {
         Ok(Kind::Dynamic(loader)) => loader,
+        // The kernel starts a script's interpreter, and nobody is in between.
+        Ok(Kind::Static) if is_interpreter => {
+            return Err(not_preloadable(path, &Refusal::NotGo.to_string()));
+        }
         Ok(Kind::Static) => {
-            let reason =
-                "is statically linked: no library can be loaded into it. Use a dynamically linked build";
-            return Err(not_preloadable(path, reason));
+            return golang::judge(path).map_err(|why| not_preloadable(path, &why.to_string()));
         }
         Ok(Kind::Foreign(what)) => {
             return Err(not_preloadable(path, &format!("is {what}: only x86_64 works")));

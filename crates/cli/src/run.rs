@@ -24,7 +24,7 @@ use crate::program::{self, Refused};
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{EXIT_KEEPER, elf, options, preload, report, user, verdict};
+use crate::{EXIT_KEEPER, elf, golang, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
@@ -40,6 +40,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     let name = args.program.first().expect("the parser asks for one");
     let path = program::resolve(name)?;
     let library = preload::library()?;
+    let agent = golang::agent(&path, &library)?;
     let config = options::config_of(&args.keeper)?;
     if let Some(target) = &args.summary {
         refuse_unwritable(target)?;
@@ -57,7 +58,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
     let before = keeper.before()?;
     let signals = Signals::hold()?;
     keeper.control.expect_program()?;
-    let started = spawn(&path, &args.program, &library, keeper.control.socket_path(), &signals);
+    let started =
+        spawn(&path, agent.as_deref(), &args.program, &library, keeper.control.socket_path(), &signals);
     let mut program = match started {
         Ok(program) => program,
         Err(error) => {
@@ -184,9 +186,11 @@ fn few(names: &[String]) -> String {
     }
 }
 
-/// Starts the program: our library first in LD_PRELOAD, everything else as we were given it.
+/// Starts the program, or what is executed in its place: our library first in LD_PRELOAD,
+/// everything else as we were given it.
 fn spawn(
     path: &Path,
+    agent: Option<&Path>,
     line: &[OsString],
     library: &Path,
     socket: &Path,
@@ -194,6 +198,10 @@ fn spawn(
 ) -> anyhow::Result<Child> {
     let name = line.first().map_or(path.as_os_str(), OsString::as_os_str);
     let mut command = Command::new(path);
+    if let Some(agent) = agent {
+        command = Command::new(agent);
+        command.env(holdfast_enter::VARIABLE, path);
+    }
     command.arg0(name).args(line.iter().skip(1));
     let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut preloaded = preload::with_library(&inherited, library);

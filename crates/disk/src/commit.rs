@@ -10,6 +10,7 @@
 //! time.
 #![allow(unsafe_code)] // The ioctls of btrfs have no safe wrappers.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -47,14 +48,37 @@ pub(super) fn commit(fd: BorrowedFd<'_>, journal: bool) -> io::Result<()> {
 /// replayed, and the file system not be mounted any more.
 fn commits_fast(fd: BorrowedFd<'_>) -> bool {
     let counted = || -> Option<bool> {
-        let device = fstat(fd).ok()?.st_dev;
-        let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let name = std::fs::read_link(device).ok()?.file_name()?.to_owned();
+        let name = device_name(fd)?;
         let info = std::fs::read_to_string(Path::new("/proc/fs/ext4").join(name).join("fc_info")).ok()?;
         let mut counts = info.lines().filter_map(|line| line.strip_suffix(" commits"));
         Some(counts.any(|count| count.trim() != "0"))
     };
     counted().unwrap_or(false)
+}
+
+/// The kernel's name of the device that a file lies on.
+fn device_name(fd: BorrowedFd<'_>) -> Option<OsString> {
+    let device = fstat(fd).ok()?.st_dev;
+    let device = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Some(std::fs::read_link(device).ok()?.file_name()?.to_owned())
+}
+
+/// How often the journal of `fd`'s file system was written since it was mounted: the transactions
+/// of ext4, or where the head of the log of xfs is.
+pub(super) fn journal_count(fd: BorrowedFd<'_>) -> Option<u64> {
+    let name = device_name(fd)?;
+    if matches!(kind_of(fd), Ok(FsKind::Xfs)) {
+        let head = Path::new("/sys/fs/xfs").join(name).join("log/log_head_lsn");
+        let head = std::fs::read_to_string(head).ok()?;
+        let (cycle, block) = head.trim().split_once(':')?;
+        return Some(cycle.parse::<u64>().ok()? << 32 | block.parse::<u64>().ok()?);
+    }
+    // An inode of its own; a journal on another device has another name, and is not counted.
+    let mut journals = std::fs::read_dir("/proc/fs/jbd2").ok()?.flatten();
+    let inside = format!("{}-", name.to_str()?);
+    let journal = journals.find(|entry| entry.file_name().to_string_lossy().starts_with(&inside))?;
+    let info = std::fs::read_to_string(journal.path().join("info")).ok()?;
+    info.split_once(" transactions")?.0.trim().parse().ok()
 }
 
 /// A new file without a name. Who watches its directory sees it opened and closed, so it is made

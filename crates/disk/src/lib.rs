@@ -279,6 +279,12 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
         false
     }
 
+    /// How often its file system's journal was written, by whomever; `None` where nobody tells. It
+    /// has moved when a sync returns that wrote to it, and never moves without one.
+    fn journal_count(&self) -> Option<u64> {
+        None
+    }
+
     /// Has the file system of an open directory, or of an open file if there is none, commit, so
     /// that every change of a name, a size or an attribute that was made there before is durable.
     fn commit(&self) -> io::Result<()>;

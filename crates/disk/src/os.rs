@@ -520,6 +520,10 @@ impl DiskFile for OsFile {
         matches!(identity::file_system(self), Ok((_, FsKind::Btrfs)))
     }
 
+    fn journal_count(&self) -> Option<u64> {
+        super::commit::journal_count(self.file.as_fd())
+    }
+
     fn commit(&self) -> io::Result<()> {
         super::commit::commit(self.file.as_fd(), self.orders_names())
     }

@@ -14,13 +14,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
 use holdfast_cache::Errno;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
-use super::{Durable, ManagedFile, locked};
+use super::{Durable, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Change, Disk, DiskFile};
 
 /// Directories watched at a time; syncs of others are the kernel's.
@@ -108,7 +107,7 @@ impl Directories {
     }
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A managed file was created here; its slot says so durably.
     pub(super) fn note_created(&self, path: &Path) {
         let mut watched = locked(&self.watched);
@@ -165,7 +164,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.note_held();
         let is_blank = |file: &ManagedFile<D::File>| {
             let row = &self.board.files()[file.slot as usize];
-            (row.state().is_absorbed() || row.state() == FileState::Unsynced)
+            row.state().is_managed()
                 && row.generation.load(Ordering::SeqCst) == file.generation
                 && row.is_blank()
                 && file.meta().marks & MARK_CREATED != 0
@@ -214,6 +213,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // commit none if it has not changed since the last one.
         let device = open.stat().map_err(|_| Errno::EIO)?.dev;
         let synced = self.commit_beside(directory, device).and_then(|_| open.sync());
+        self.note_own_sync(device, &open);
         if synced.is_err()
             && let Some(watched) = locked(&self.watched).by_path.get_mut(directory)
         {

@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{Content, FileState, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, Way};
+use holdfast_board::{Content, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, Way};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::file::Draining;
 use super::settle::Synced;
-use super::{Durable, KEEPER_ID, ManagedFile, Writers};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::{Disk, DiskFile};
 
 /// Owner of page locks in the keeper's name; no lane has this number.
@@ -46,10 +46,14 @@ pub enum Pace {
     Gentle,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Brings every byte of a file that comes from a record up to `seq` to the page cache. Returns
-    /// the description that it needed.
-    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<Option<D::File>> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
+    /// [`Durable::drain`], of what page rows have.
+    pub(super) fn drain_rows(
+        &self,
+        file: &ManagedFile<D::File>,
+        seq: u64,
+        pace: Pace,
+    ) -> io::Result<Option<D::File>> {
         let Some(_draining) = self.begin_drain(file) else { return Ok(None) };
         self.drain_pages(file, &self.pages_to_drain(file, seq), seq, pace)
     }
@@ -72,9 +76,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return;
         }
         let table = self.board.pages();
-        let is_behind = |slot: u32| {
-            self.board.files().get(slot as usize).is_some_and(|row| row.state() == FileState::Behind)
-        };
+        let is_behind =
+            |slot: u32| self.board.files().get(slot as usize).is_some_and(|row| row.state().lags());
         let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|&(slot, _)| is_behind(slot));
         self.drain_of_files(pages.collect(), Pace::Full, |file| {
             if on(Canary::FramesTakenForSync) {
@@ -310,16 +313,17 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    /// Behind -> Through. The caller keeps the file's writers out.
+    /// Back to state Through. The caller keeps the file's writers out.
     pub fn leave_behind(&self, file: &ManagedFile<D::File>, for_good: bool) -> io::Result<()> {
         if for_good {
             file.meta().may_be_behind = false;
         }
-        let row = &self.board.files()[file.slot as usize];
-        if row.state() == FileState::Behind && self.is_current(file) {
+        if let Some(way) = self.way_back(file)
+            && self.is_current(file)
+        {
             self.drain_all(file).inspect_err(|error| self.drain_failed(file, error))?;
             self.drop_loaded(file);
-            self.board.go(file.slot, Way::LeaveBehind);
+            self.board.go(file.slot, way);
             self.forget_left(file);
             let mut meta = file.meta();
             let must_rewrite = meta.rewrite;
@@ -330,7 +334,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// As `leave_behind`, when a sync follows: the disk is at work meanwhile.
     pub(super) fn leave_behind_for_disk(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        if self.board.files()[file.slot as usize].state() == FileState::Behind {
+        if self.board.files()[file.slot as usize].state().lags() {
             self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error))?;
         }
         self.leave_behind(file, false)
@@ -375,22 +379,29 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Through -> Behind, if the file may be (invariant 6) and write-behind is on.
     pub fn enter_behind(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
-        if row.state() != FileState::Through || !self.may_be_behind(file) {
-            return;
+        if row.state().keeps_up() && self.may_be_behind(file) {
+            self.enter(file, Way::EnterBehind);
         }
+    }
+
+    /// Takes a file from state Through to one in which the page cache may lag, if that can be now:
+    /// nobody else can see what it lacks, and whoever asks may take it there. Whether it is there.
+    pub fn enter(&self, file: &ManagedFile<D::File>, way: Way) -> bool {
+        let row = &self.board.files()[file.slot as usize];
         if self.open_for_writing(file).is_err() {
             // Its mode may keep us from draining it, though its writer has it open.
             file.meta().may_be_behind = false;
-            return;
+            return false;
         }
         // Never waiting: a client that has the file may wait for the thread we are on.
         if !matches!(self.try_hold(file), Ok(true)) {
-            return;
+            return false;
         }
         let stat = file.held().stat();
         // Held until the state is set: a removal that is announced afterwards sees it.
         let mut meta = file.meta();
-        if let (FileState::Through, Ok(stat)) = (row.state(), stat)
+        if let Ok(stat) = stat
+            && row.state().keeps_up()
             && self.is_current(file)
             && stat.size < NO_SIZE
             // The kernel and the dynamic linker read programs and libraries without any hook, and a
@@ -405,25 +416,29 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // Before the first write that only the log has.
             self.set_ahead(file, &mut meta, true);
             meta.seen.begin_behind(stat.size, self.board.header().resizes.get());
-            self.board.go(file.slot, Way::EnterBehind);
+            self.board.go(file.slot, way);
             let header = self.board.header();
             meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);
             if header.write_behind.word.load(Ordering::SeqCst) == 0 || !meta.may_be_behind {
                 // A client forbade it, before or meanwhile. Nobody could enter yet.
-                self.board.go(file.slot, Way::LeaveBehind);
+                if let Some(way) = self.way_back(file) {
+                    self.board.go(file.slot, way);
+                }
                 let must_rewrite = meta.rewrite;
                 self.set_ahead(file, &mut meta, must_rewrite);
             }
         }
         drop(meta);
+        let is_there = row.state().lags();
         row.unlock_exclusive(KEEPER_ID);
+        is_there
     }
 
     /// Keeps a file out of state Behind for good; false when it is in it, and must leave it first.
     pub fn never_behind(&self, file: &ManagedFile<D::File>) -> bool {
         let mut meta = file.meta();
         meta.may_be_behind = false;
-        self.board.files()[file.slot as usize].state() != FileState::Behind
+        !self.board.files()[file.slot as usize].state().lags()
     }
 
     /// Whether a file may be in state Behind now.
@@ -446,17 +461,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         for file in self.managed() {
             let row = &self.board.files()[file.slot as usize];
-            match row.state() {
-                FileState::Through => self.enter_behind(&file),
-                FileState::Behind
-                    if !self.may_be_behind(&file) && matches!(self.try_hold(&file), Ok(true)) =>
-                {
-                    // What fails is reported, and tried again in the next round, as is a file that
-                    // somebody has now.
-                    let _ = self.leave_behind(&file, false);
-                    row.unlock_exclusive(KEEPER_ID);
-                }
-                _ => {}
+            let state = row.state();
+            if state.keeps_up() {
+                self.enter_behind(&file);
+            } else if state.lags() && !self.may_be_behind(&file) && matches!(self.try_hold(&file), Ok(true)) {
+                // What fails is reported, and tried again in the next round, as is a file that
+                // somebody has now.
+                let _ = self.leave_behind(&file, false);
+                row.unlock_exclusive(KEEPER_ID);
             }
         }
     }

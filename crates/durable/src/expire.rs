@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
 use super::looks::GONE;
 use super::settle::{Synced, Writers};
-use super::{Durable, ManagedFile, Pace, locked};
+use super::{Durable, ManagedFile, Pace, Upkeeps, locked};
 use holdfast_disk::{Disk, DiskFile};
 
 /// A clean file that was not written for this long loses its slot, if nobody has it open for
@@ -37,7 +36,7 @@ type Chosen = (Place, u64);
 /// A file with what its sync covered.
 type Covered = (Place, Synced);
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees
     /// dead segments. False when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
@@ -65,7 +64,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             let state = self.board.files()[file.slot as usize].state();
             let is_live = file.meta().marks & GONE == 0;
             if is_live
-                && (state.is_absorbed() || state == FileState::Failed)
+                && (state.is_absorbed() || state.is_failed())
                 && self.is_dirty(&file)
                 && let Some(seq_max) = due(&file)
             {
@@ -164,7 +163,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         for file in self.managed() {
             let row = &self.board.files()[file.slot as usize];
             // What it held before the log stood for it.
-            if row.state() == FileState::Through && row.needs_real_sync() && !self.is_in_use(&file) {
+            if row.state().keeps_up() && row.needs_real_sync() && !self.is_in_use(&file) {
                 // Who fails has its file stay; it is tried again with the next round.
                 let _ = self.settle(&file, Writers::MayBeIn);
             }

@@ -16,7 +16,7 @@ use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, Pace, Writers, locked};
+use super::{Durable, ManagedFile, Pace, Upkeeps, Writers, locked};
 use holdfast_disk::{Access, Disk, DiskFile};
 
 /// Whether a slot may hold a change now.
@@ -29,7 +29,7 @@ pub(super) enum Order {
     Pending,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.board.header().ledger(device)
     }
@@ -95,6 +95,41 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // It was synced already; a commit that fails leaves pending what is.
         if let Ok(description) = file.description(opens) {
             let _ = self.commit_file_system(file.dev, &description, is_due);
+        }
+    }
+
+    /// Behind a sync of the kernel's that a client made: has a journal commit what is pending, if
+    /// the last one that wrote to it may be one of ours. What the client's sync was to take with
+    /// it was in that one, so the kernel had nothing to commit, and what was changed since it would
+    /// natively have made durable, too.
+    pub fn follow_sync(&self, device: u64) -> io::Result<()> {
+        let Some(ledger) = self.ledger(device) else { return Ok(()) };
+        let mut failure = None;
+        for directory in self.directories_on(device) {
+            if !ledger.may_leave_out() {
+                return Ok(());
+            }
+            let own_sync = ledger.own_sync();
+            let open = self.disk.open(&directory).ok();
+            let Some(open) = open.filter(|open| open.stat().is_ok_and(|stat| stat.dev == device)) else {
+                continue;
+            };
+            if ledger.is_made_up_for(own_sync, open.journal_count()) {
+                return Ok(());
+            }
+            match self.commit_file_system(device, &open, || true) {
+                Ok(_) => return Ok(()),
+                Err(error) => failure = Some(error),
+            }
+        }
+        // Without a directory there is no file there that we would have synced.
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Something was synced by us, which may have taken earlier changes of others with it.
+    pub(super) fn note_own_sync(&self, device: u64, synced: &D::File) {
+        if let Some(ledger) = self.ledger(device).filter(|ledger| ledger.commits() == Commits::InOrder) {
+            ledger.note_own_sync(synced.journal_count());
         }
     }
 
@@ -171,7 +206,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
+        self.note_own_sync(device, directory);
         ledger.end(committed.is_ok());
+        if !self.board.header().taken.is_empty() {
+            // Somebody who stood still is still to make its change, and nobody else notes it.
+            ledger.note();
+        }
         ledger.rest(begun.elapsed().as_nanos() as u64, self.board.header().syncs_absorbed.get());
         ledger.committed_at(self.disk.monotonic_ns());
         if let Err(error) = &committed {
@@ -208,7 +248,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if (stat.dev, stat.ino) != (device, ino) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        found.reopen(Access::Read)?.sync()
+        let synced = found.reopen(Access::Read)?;
+        synced.sync()?;
+        self.note_own_sync(device, &synced);
+        Ok(())
     }
 
     /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is

@@ -14,14 +14,14 @@ use holdfast_board::pause;
 use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, Writers};
+use super::{Durable, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::Disk;
 
 /// A client's sync that takes longer was abandoned by one that died in it.
 const SYNC_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Settles a file and gives its program's description back. The caller keeps the file's writers
     /// out, and the file is not in state Behind any more.
     pub(super) fn end_lease(&self, file: &ManagedFile<D::File>) -> io::Result<()> {

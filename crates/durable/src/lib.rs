@@ -7,6 +7,7 @@
 //! files only through [`Disk`], media only through [`Nvm`].
 
 use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -39,10 +40,12 @@ mod rewrite;
 mod settle;
 mod slots;
 mod spill;
+mod stalls;
 mod tell;
 mod times;
 mod turn;
 mod unsynced;
+mod upkeep;
 
 pub use drain::{BEHIND_AT_ONCE, Pace};
 pub use expire::BYPASSED_FILE;
@@ -56,6 +59,10 @@ pub use settle::Writers;
 pub use settle::is_held;
 pub use slots::{Newcomer, Refusal};
 pub use spill::{Order, Spilled};
+pub use upkeep::{Behind, Stock, Task as UpkeepTask, Through, Upkeep, Upkeeps};
+
+/// For [`upkeeps`].
+pub use holdfast_board::FileState;
 
 /// The keeper's name as an owner in the board; no client gets it.
 pub const KEEPER_ID: u32 = 0x7fff_ffff;
@@ -78,7 +85,7 @@ pub trait Events<F>: Send + Sync {
 
 /// Everything that decisions on durability need. Locks are taken one at a time and never across a
 /// system call that waits for the disk, except a file's own.
-pub struct Durable<N, D: Disk> {
+pub struct Durable<N, D: Disk, U = Stock> {
     /// The pool's media.
     pub nvm: N,
     /// The pool's superblock.
@@ -111,6 +118,8 @@ pub struct Durable<N, D: Disk> {
     looks_for_removed: AtomicBool,
     /// When a removed file was let go of last.
     freed: Mutex<Option<Instant>>,
+    /// Slots of files that were taken from clients that stand still, by device and inode.
+    stood: Mutex<HashMap<(u64, u64), u32>>,
     /// Held while removed files are let go of.
     letting_go: Mutex<()>,
     /// Files removed since slots of such were given back last.
@@ -134,6 +143,8 @@ pub struct Durable<N, D: Disk> {
     segments_spilled: AtomicU64,
     /// Bytes brought to the page cache from page rows.
     drained_bytes: AtomicU64,
+    /// The designs of its files.
+    designs: PhantomData<fn() -> U>,
 }
 
 /// The managed files, by slot.
@@ -150,7 +161,7 @@ pub struct Counters {
     pub drained_bytes: u64,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// What was done so far.
     pub fn counters(&self) -> Counters {
         Counters {
@@ -192,6 +203,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             graves: Mutex::default(),
             looks_for_removed: AtomicBool::new(false),
             freed: Mutex::default(),
+            stood: Mutex::default(),
             letting_go: Mutex::default(),
             removed_files: AtomicU32::new(0),
             reclaiming: Turn::default(),
@@ -203,6 +215,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             syncs: AtomicU64::new(0),
             segments_spilled: AtomicU64::new(0),
             drained_bytes: AtomicU64::new(0),
+            designs: PhantomData,
         };
         durable.board.header().has_times.word.store(u32::from(D::File::HAS_TIMES), Ordering::SeqCst);
         durable.beat();

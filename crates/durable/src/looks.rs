@@ -12,13 +12,13 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{FileState, LedgerRow, NO_SIZE, Way, ownership_print, pause};
+use holdfast_board::{LedgerRow, NO_SIZE, Way, ownership_print, pause};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_REMOVED, MARK_VOID};
 
-use super::{Durable, ManagedFile, Writers, locked};
+use super::{Durable, ManagedFile, Upkeeps, Writers, locked};
 use holdfast_disk::{Disk, DiskFile, Stat};
 
 /// What has become of a removed file's slot: nothing of it is live, or will be.
@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Somebody changed something on a file system whom no client announced: it is pending there.
     pub(super) fn note_foreign(&self, file: &ManagedFile<D::File>) {
         // It was done while we lived: recovery is not to take it for a change after the crash.
@@ -89,7 +89,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Whether the log stands for a file that others may change.
     fn is_looked_at(&self, file: &ManagedFile<D::File>) -> bool {
         let state = self.board.files()[file.slot as usize].state();
-        file.fenced && (state.is_absorbed() || state == FileState::Unsynced) && self.is_current(file)
+        file.fenced && state.is_managed() && self.is_current(file)
     }
 
     /// An outsider who may write has a file open, or had: what they do to it is not seen, and is
@@ -191,7 +191,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // A client that cuts it keeps the others out from before its call until it has told the
         // size: one that came in between shows by either.
         let known = row.size_hint.load(Ordering::SeqCst);
-        if row.state() != FileState::Through || row.is_exclusive() || on(Canary::CutUnheard) {
+        if !row.state().keeps_up() || row.is_exclusive() || on(Canary::CutUnheard) {
             return false;
         }
         let Ok(stat) = file.held().stat() else { return false };
@@ -232,14 +232,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         // A file system that was shut down says nothing.
         let Ok(stat) = file.held().stat() else { return false };
-        let is_removed = stat.links == 0 && row.state() != FileState::Orphan;
+        let is_removed = stat.links == 0 && !row.state().is_orphan();
         if !is_removed && row.state().is_absorbed() {
             self.look_at_attributes(file, &stat, false);
         }
-        let is_unsettled = file.meta().seen.is_unsettled && row.state() == FileState::Through;
-        let is_cut = || match row.state() {
-            FileState::Through => self.seems_cut_by_others(file),
-            _ => self.seems_cut(file, &stat),
+        let is_unsettled = file.meta().seen.is_unsettled && row.state().keeps_up();
+        let is_cut = || {
+            if row.state().keeps_up() { self.seems_cut_by_others(file) } else { self.seems_cut(file, &stat) }
         };
         is_removed || is_unsettled || is_cut()
     }
@@ -272,10 +271,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return self.see_removed(file);
         }
         let is_unsettled = file.meta().seen.is_unsettled;
-        if row.state() == FileState::Through && (is_unsettled || self.seems_cut(file, &stat)) {
+        if row.state().keeps_up() && (is_unsettled || self.seems_cut(file, &stat)) {
             return self.settle_changed(file, &stat);
         }
-        if row.state() == FileState::Behind && self.seems_cut(file, &stat) {
+        if row.state().lags() && self.seems_cut(file, &stat) {
             return self.leave_cut(file, &stat);
         }
         Ok(())
@@ -285,10 +284,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     fn seems_cut(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
         let row = &self.board.files()[file.slot as usize];
         let known = row.size_hint.load(Ordering::SeqCst);
-        match row.state() {
-            FileState::Through => known != NO_SIZE && known != stat.size,
-            FileState::Behind => self.kernel_shrank(file, known),
-            _ => false,
+        let state = row.state();
+        if state.keeps_up() {
+            known != NO_SIZE && known != stat.size
+        } else {
+            state.lags() && self.kernel_shrank(file, known)
         }
     }
 
@@ -324,7 +324,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if self.mark_removed(file) && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
         }
-        if file.meta().marks & MARK_VOID != 0 || row.state() == FileState::Orphan {
+        if file.meta().marks & MARK_VOID != 0 || row.state().is_orphan() {
             return Ok(());
         }
         // Who has it open reads on in the page cache.

@@ -14,7 +14,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, PATH_BYTES_MAX};
 
 use super::ledger::Order;
-use super::{Durable, KEEPER_ID, ManagedFile, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Disk, DiskFile, Stat};
 
 /// A slot holds two names; a third may be written only once the directory holds what the oldest
@@ -25,7 +25,7 @@ const NAMES_PER_SLOT: u32 = 2;
 const DIRECTORY_COMMITTED_S: i64 = 120;
 const SECOND_NS: i64 = 1_000_000_000;
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Persists a name intent before the program's call (history 16). With two names not yet in
     /// their directories, those are synced first, or no name might find the file after a crash.
     pub fn push_name(&self, file: &ManagedFile<D::File>, kind: HintKind, path: &Path) -> io::Result<()> {
@@ -309,6 +309,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if !is_known(&stat) {
             self.syncs.fetch_add(1, Ordering::Relaxed);
             open.sync()?;
+            self.note_own_sync(stat.dev, &open);
             locked(&self.directories).insert((stat.dev, stat.ino));
         }
         Ok(())
@@ -322,7 +323,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             // was in.
             for above in directory.ancestors() {
                 match self.disk.open(above) {
-                    Ok(open) => open.sync()?,
+                    Ok(open) => {
+                        open.sync()?;
+                        self.note_own_sync(open.stat()?.dev, &open);
+                    }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(error),
                 }

@@ -4,16 +4,16 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, NO_SIZE, Way};
+use holdfast_board::{NO_SIZE, Way};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CONFLICT;
 
-use super::{Durable, ManagedFile, Writers};
+use super::{Durable, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::{Disk, DiskFile};
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// An outsider that may write opens the file. With `conflict` it does not wait for us: until
     /// the file is settled recovery must not replay over what it writes, and a mark in the slot
     /// says so.
@@ -52,7 +52,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
     }
 
-    fn clear_conflict(&self, file: &ManagedFile<D::File>) {
+    pub(super) fn clear_conflict(&self, file: &ManagedFile<D::File>) {
         let mut meta = file.meta();
         meta.conflicts = 0;
         if meta.marks & MARK_CONFLICT != 0 {
@@ -95,7 +95,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     fn manage_again(&self, file: &ManagedFile<D::File>) -> bool {
         let row = &self.board.files()[file.slot as usize];
-        if row.state() != FileState::Bypassed {
+        if !row.state().is_bypassed() {
             return false;
         }
         // Somebody is writing to it by the kernel alone, and may not be done when the next sync

@@ -6,9 +6,7 @@
 //! draining some of its records (history 1). Readers and writers find the bytes of a row under its
 //! page lock, and rows are pointed to the copies under the same.
 
-use std::sync::atomic::Ordering;
-
-use holdfast_board::{Content, FileState, SegmentState, Source, pieces};
+use holdfast_board::{Content, SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{
     Draft, Header, Kind, RECORD_HEADER_BYTES, Tail, append, read_record, record_bytes, scan_headers,
@@ -17,7 +15,7 @@ use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{SEGMENT_HEADER_BYTES, Superblock, seal_segment, segment_seed, set_segment_generation};
 
 use super::drain::KEEPER_LANE;
-use super::{Durable, locked};
+use super::{Durable, Upkeeps, locked};
 use holdfast_disk::Disk;
 
 /// A segment that was not worth emptying is looked at again after this part of the pool was
@@ -81,7 +79,7 @@ struct Census {
     is_bound: bool,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Frees every sealed segment whose records have all expired (invariant 3), and wakes who waits
     /// for space.
     pub fn free_segments(&self) {
@@ -193,21 +191,21 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// live longer, are not known to cover all of it.
     fn is_needed(&self, header: &Header) -> bool {
         let Some(row) = self.board.files().get(header.slot as usize) else { return false };
-        if matches!(row.state(), FileState::Free | FileState::Orphan)
-            || header.seq <= row.expired_seq.load(Ordering::SeqCst)
-        {
+        if header.seq <= self.board.expired_seq(header.slot) {
             return false;
         }
         // Groups live and die together (history 2).
-        if header.kind != Kind::Write || header.group_count != 1 {
-            return true;
-        }
+        header.kind != Kind::Write || header.group_count != 1 || !self.is_covered(row, header)
+    }
+
+    /// Whether page rows say that newer durable records cover all of this one.
+    pub(super) fn is_covered_by_rows(&self, header: &Header) -> bool {
         let (pages, bytes) = (self.board.pages(), u64::from(header.payload_bytes));
         // Headers are as clients wrote them.
         if header.file_offset.checked_add(bytes).is_none_or(|end| end > i64::MAX as u64) {
-            return true;
+            return false;
         }
-        !pieces(header.file_offset, bytes)
+        pieces(header.file_offset, bytes)
             .map(|(page, lo, hi)| (page, lo, if on(Canary::CoveredInPart) { lo + 1 } else { hi }))
             .all(|(page, lo, hi)| pages.is_newer(header.slot, page, (lo, hi), header.seq))
     }
@@ -293,11 +291,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 }
 
 impl Reclaimer {
-    fn is_worth_a_look<N: Nvm, D: Disk>(
+    fn is_worth_a_look<N: Nvm, D: Disk, U: Upkeeps>(
         &self,
         segment: u32,
         copy_bytes_max: u64,
-        durable: &Durable<N, D>,
+        durable: &Durable<N, D, U>,
     ) -> bool {
         let max_seq = durable.board.segments()[segment as usize].max_seq();
         self.vain.get(segment as usize).is_none_or(|look| {
@@ -307,7 +305,12 @@ impl Reclaimer {
         })
     }
 
-    fn note_vain_look<N: Nvm, D: Disk>(&mut self, segment: u32, live_bytes: u64, durable: &Durable<N, D>) {
+    fn note_vain_look<N: Nvm, D: Disk, U: Upkeeps>(
+        &mut self,
+        segment: u32,
+        live_bytes: u64,
+        durable: &Durable<N, D, U>,
+    ) {
         let layout = &durable.superblock.layout;
         self.vain.resize(layout.segment_count as usize, VainLook::default());
         let pages = u64::from(layout.segment_count) * layout.segment_bytes / holdfast_board::PAGE_BYTES;

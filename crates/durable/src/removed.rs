@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, Way, pause};
+use holdfast_board::{Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_VOID;
 
 use super::looks::GONE;
-use super::{Durable, KEEPER_ID, ManagedFile, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Disk, DiskFile};
 
 /// Removed files have slots until their directories are synced, which waits for the disk: not more
@@ -45,7 +45,7 @@ pub(super) struct Grave<F> {
     open: Weak<()>,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// If the last name of a file is gone, voids its records: nothing of it can be found after a
     /// crash, and a name that comes back is removed again by recovery (history 16). Returns whether
     /// it is so.
@@ -58,7 +58,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let row = &self.board.files()[file.slot as usize];
         // A file leaves state Behind for good before its removal is announced: who has it open
         // reads on in the page cache.
-        if meta.unlinking.is_none() || row.state() == FileState::Behind {
+        if meta.unlinking.is_none() || row.state().lags() {
             return false;
         }
         if !file.held().is_removed() && !on(Canary::RemovalAssumed) {
@@ -182,7 +182,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Lets go of a removed file, whose slot stays. Clients that have it open find it left to the
     /// kernel, by the generation that stays; others do not find it any more, nor a later file with
     /// its inode number instead.
-    fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
+    pub(super) fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
         let row = &self.board.files()[file.slot as usize];
         let mut files = locked(&self.files);
         if files[file.slot as usize].is_none() {
@@ -231,7 +231,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Gives the slot of a removed file back, unless a client has it at the moment: the directories
     /// of its names were synced.
     pub(super) fn end_grave(&self, (slot, generation): (u32, u64)) {
-        if !self.board.try_lock_file(slot, KEEPER_ID) {
+        // Who stands still in an operation on it is not waited for.
+        if self.board.lingers(slot) || !self.board.try_lock_file(slot, KEEPER_ID) {
             return;
         }
         let row = &self.board.files()[slot as usize];

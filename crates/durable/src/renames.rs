@@ -20,7 +20,7 @@ use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
 use super::file::Meta;
 use super::ledger::Order;
-use super::{Durable, KEEPER_ID, ManagedFile, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Disk, DiskFile};
 
 /// A rename that a slot holds and of which the directories are not told yet.
@@ -32,7 +32,7 @@ pub(super) struct Renaming<F> {
     client: u32,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Persists that `client`, which keeps all others from writing to the file, is about to give it
     /// the free name `path` instead of its only one. False, and nothing done, where no slot can
     /// hold that.

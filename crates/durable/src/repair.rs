@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{DeadLane, FileRow, FileState, NO_SIZE, RequestState, pieces};
+use holdfast_board::{DeadLane, FileRow, NO_SIZE, RequestState, pieces};
 use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
@@ -13,10 +13,10 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Superblock, seal_segment};
 
 use super::rewrite::{persist, roll_forward};
-use super::{Durable, ManagedFile, Writers};
+use super::{Durable, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::{Disk, DiskFile};
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Repairs everything of `client`, which is dead or has become another program.
     pub fn repair(&self, client: u32) {
         self.repair_lanes(client);
@@ -38,6 +38,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.board.open_lane(&dead);
         }
         self.board.header().clear_passing(client);
+        self.board.header().taken.clear(client);
         self.withdraw_announced(client);
         if on(Canary::DeathUnnoted) {
             self.board.header().changing.clear(client);
@@ -102,13 +103,13 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let Some(row) = self.board.files().get(slot as usize) else { return };
         // It may have died in a truncation.
         self.board.header().resizes.add(1);
-        if !on(Canary::FinishedByDisk) && self.finish_in_rows(dead, seq, row) {
+        if !on(Canary::FinishedByDisk) && self.finish(dead, seq, row) {
             return;
         }
         // While the rows are gone and the record is not there yet, the page cache has half of it:
         // as long as some row is counted, readers come by the page locks, which are still its
         // owner's.
-        let is_behind = row.state() == FileState::Behind;
+        let is_behind = row.state().lags();
         if is_behind {
             row.page_rows.enter();
         }
@@ -120,10 +121,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     }
 
     /// Enters the pages of a dead client's record that it did not live to enter.
-    fn finish_in_rows(&self, dead: &DeadLane, seq: u64, row: &FileRow) -> bool {
-        if row.state() != FileState::Behind {
-            return false;
-        }
+    pub(super) fn finish_in_rows(&self, dead: &DeadLane, seq: u64, row: &FileRow) -> bool {
         let layout = &self.superblock.layout;
         let mut media_offset = 0;
         let members = whole_write(&self.nvm, layout, &self.superblock.uuid, &dead.segments, seq, |record| {
@@ -162,7 +160,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, place, &mut || {
             let target = self.open_for_writing(&file)?;
             if range.1 > 0 {
-                self.drain_held(&target, &file, range)?;
+                self.drain_range(&target, &file, range)?;
                 self.board.loaded().drop_pages(slot, range.0, range.1);
             }
             Ok(target)
@@ -171,7 +169,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             self.note_recorded(row);
         }
         match rolled {
-            Ok(Some(done)) if row.state() == FileState::Behind => match done.kind {
+            Ok(Some(done)) if row.state().lags() => match done.kind {
                 Kind::Write => {
                     let end = done.file_offset.saturating_add(done.extent);
                     row.size_hint.fetch_max(end, Ordering::SeqCst);
@@ -199,7 +197,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 /// A dead client may have made a file in state Behind longer, by a call of the kernel's that
 /// readers see while there is no page row, and so may its record, written to the file again.
 pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
-    if row.state() == FileState::Behind
+    if row.state().lags()
         && let Ok(stat) = file.held().stat()
     {
         row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
@@ -209,7 +207,7 @@ pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
 /// A dead client may have made the file longer, and did not live to say so. Where bytes are in the
 /// log alone, the board's size is the only one there is, and was set right.
 fn forget_size(row: &FileRow) {
-    if row.state() != FileState::Behind && row.page_rows.get() == 0 {
+    if !row.state().lags() && row.page_rows.get() == 0 && !on(Canary::SizeBelieved) {
         row.size_hint.store(NO_SIZE, Ordering::SeqCst);
     }
 }

@@ -5,15 +5,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
+use holdfast_board::TAKER_ID;
 use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Writers, is_held};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, is_held};
 use holdfast_disk::Disk;
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the
     /// absolute path of the name it is about, if a slot can hold it. Never waits for who has the
     /// file: they may wait for the thread that this is; `EDEADLK` says that it must be tried again.
@@ -26,6 +26,10 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     ) -> Result<[u64; 2], Errno> {
         let Some(file) = self.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
         let holder = self.board.files()[file.slot as usize].exclusive.load(Ordering::SeqCst) & KEEPER_ID;
+        if holder == TAKER_ID {
+            // It is being taken from who stood still. That is over soon.
+            return Err(Errno::EDEADLK);
+        }
         match ask {
             // Its asker died, and the file is others' again.
             Ask::Drain | Ask::Through if holder != client => return Err(Errno::EIO),
@@ -58,7 +62,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
                 let state = self.board.files()[file.slot as usize].state();
-                if !(state.is_absorbed() || matches!(state, FileState::Failed | FileState::Unsynced)) {
+                if !state.has_log() {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 // Whether the slot is to hold the whole change.
@@ -109,13 +113,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             | Ask::SyncDirectory
             | Ask::Unseen
             | Ask::Room
-            | Ask::LogAgain => return Err(Errno::EINVAL),
+            | Ask::LogAgain
+            | Ask::Follow => return Err(Errno::EINVAL),
         }
         Ok([0, 0])
     }
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Keeps a file out of state Behind for good; false while somebody has it who would have to be
     /// waited for.
     pub fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {

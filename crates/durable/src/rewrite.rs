@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::{Durable, ManagedFile};
+use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment, whole_write};
@@ -81,7 +81,7 @@ impl LiveRecords {
     }
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// The live records of a file, in segments and frames, none of which is given back meanwhile.
     pub(super) fn live_records(&self, file: &ManagedFile<D::File>) -> io::Result<LiveRecords> {
         let _alone = self.reclaiming.take();

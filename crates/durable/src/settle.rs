@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, Way};
+use holdfast_board::Way;
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -14,7 +14,7 @@ use holdfast_pool::{MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
 use super::file::Meta;
 use super::repair::keep_size;
-use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, locked};
+use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, Upkeeps, locked};
 use holdfast_disk::{Access, Disk, DiskFile, Stat};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
@@ -53,7 +53,7 @@ impl Synced {
     }
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A description of a managed file that can be written to, for repair; the fence is told that
     /// it is ours.
     pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
@@ -67,7 +67,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// Whether records of the file may be live, or something of it must still reach the disk.
     pub fn is_dirty(&self, file: &ManagedFile<D::File>) -> bool {
         let row = &self.board.files()[file.slot as usize];
-        if row.state() == FileState::Unsynced {
+        if row.state().is_unsynced() {
             return false;
         }
         row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
@@ -199,6 +199,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // What this sync brings to the disk bears no later time, but for what is written meanwhile.
         self.beat();
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
+        self.note_own_sync(file.dev, &description);
         let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != u64::MAX;
         let settled = if all { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
@@ -299,7 +300,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         replayed?;
         let mut meta = file.meta();
         meta.rewrite = false;
-        let is_behind = self.board.files()[file.slot as usize].state() == FileState::Behind;
+        let is_behind = self.board.files()[file.slot as usize].state().lags();
         self.set_ahead(file, &mut meta, is_behind);
         Ok(())
     }
@@ -343,8 +344,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Whether changes of the file are logged, or may be from the next sync on.
     pub fn is_absorbed(&self, file: &ManagedFile<D::File>) -> bool {
-        let state = self.board.files()[file.slot as usize].state();
-        self.is_current(file) && (state.is_absorbed() || state == FileState::Unsynced)
+        self.is_current(file) && self.board.files()[file.slot as usize].state().is_managed()
     }
 
     /// Leaves a file to the kernel. Nothing of it is live when this returns.
@@ -380,7 +380,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             meta.marks & (MARK_CONFLICT | MARK_CREATED | MARK_VOID) != 0 || meta.unlinking.is_some()
         };
         let row = &self.board.files()[file.slot as usize];
-        if result.is_ok() && row.state() == FileState::Bypassed && !needed {
+        if result.is_ok() && row.state().is_bypassed() && !needed {
             file.meta().written_natively = true;
             self.release(file);
         }
@@ -394,13 +394,12 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         }
         let row = &self.board.files()[file.slot as usize];
         self.leave_behind_for_disk(file)?;
-        match row.state() {
-            FileState::Through if on(Canary::BypassUnsettled) => {}
-            FileState::Through => self.settle(file, Writers::KeptOut)?,
-            FileState::Unsynced => self.disown(file),
-            _ => {}
+        if row.state().keeps_up() && !on(Canary::BypassUnsettled) {
+            self.settle(file, Writers::KeptOut)?;
+        } else if row.state().is_unsynced() {
+            self.disown(file);
         }
-        if matches!(row.state(), FileState::Through | FileState::Unsynced) {
+        if row.state().is_managed() {
             self.board.go(file.slot, Way::Bypass);
             row.note_unlogged();
         }

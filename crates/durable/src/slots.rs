@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Epoch, FileState, NO_SIZE, Way, pause};
+use holdfast_board::{Epoch, NO_SIZE, Way, pause};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -15,7 +15,7 @@ use holdfast_pool::{
 
 use super::file::Meta;
 use super::ledger::Order;
-use super::{BYPASSED_FILE, Durable, Held, KEEPER_ID, ManagedFile, locked};
+use super::{BYPASSED_FILE, Durable, Held, KEEPER_ID, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Disk, DiskFile, Stat};
 
 /// A file that is about to be managed.
@@ -45,7 +45,7 @@ pub(super) struct Witness {
 /// Why a file cannot be managed: what its directory refused.
 pub struct Refusal(pub std::io::Error);
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A free slot and a generation for it; `reserved` says which ones are spoken for.
     pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
         let files = locked(&self.files);
@@ -63,6 +63,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             || locked(&self.taking).contains(&slot)
             || locked(&self.graves).contains_key(&slot)
             || self.set_aside.contains(&slot)
+            || self.board.lingers(slot) && !on(Canary::TakenReused)
             || locked(&self.witnesses).values().any(|witness| witness.slot == slot)
     }
 
@@ -276,7 +277,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return;
         }
         let row = &self.board.files()[file.slot as usize];
-        if row.state() == FileState::Unsynced {
+        if row.state().is_unsynced() {
             self.disown(file);
         }
         {
@@ -324,11 +325,11 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             (meta.marks, meta.unlinking.is_some())
         };
         let settled = match row.state() {
-            FileState::Through | FileState::Behind => !row.needs_real_sync(),
-            FileState::Unsynced => !unlinking,
+            state if state.is_absorbed() => !row.needs_real_sync(),
+            state if state.is_unsynced() => !unlinking,
             // Its bytes are the kernel's to sync. A mark or a removal that the slot holds must
             // outlive its use.
-            FileState::Bypassed => marks & (MARK_CONFLICT | MARK_VOID) == 0 && !unlinking,
+            state if state.is_bypassed() => marks & (MARK_CONFLICT | MARK_VOID) == 0 && !unlinking,
             _ => false,
         };
         let unused = settled
@@ -341,7 +342,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
                     .description(&row.client_opens)
                     .is_ok_and(|description| !description.is_open_for_writing()));
         if unused {
-            let is_managed = matches!(row.state(), FileState::Through | FileState::Behind);
+            let is_managed = row.state().is_absorbed();
             if is_managed && !self.is_dirty(file) && file.links().is_ok_and(|links| links > 0) {
                 self.end_use(file, || self.keep_as_witness(file));
             } else {

@@ -20,7 +20,7 @@ use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{Frame, Frames, Home, SEGMENT_HEADER_BYTES, Superblock, segment_generation};
 
 use super::turn::Turn;
-use super::{Durable, Pace, locked};
+use super::{Durable, Pace, Upkeeps, locked};
 use holdfast_disk::spill::{self, Aligned};
 use holdfast_disk::{Access, Disk, DiskFile};
 
@@ -86,7 +86,7 @@ struct Passage {
     pages: Vec<(u32, u64)>,
 }
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Puts the spill file of the pool into service, of which recovery left these frames in use.
     /// Returns its size in frames.
     pub fn use_spill(&self, pinned: &[u32]) -> io::Result<u32> {
@@ -394,7 +394,9 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         if dead.is_empty() {
             return;
         }
-        self.frames().clear(&dead);
+        if !on(Canary::FrameEntryStays) {
+            self.frames().clear(&dead);
+        }
         for frame in dead {
             frames[frame as usize] = FrameRow::Free;
         }

@@ -8,19 +8,19 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, PAGE_BYTES};
+use holdfast_board::PAGE_BYTES;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::drain::KEEPER_LANE;
-use super::{Durable, ManagedFile};
+use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_disk::{Disk, DiskFile};
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
-    /// Brings the size of a file, and that it was written, to where everybody sees them.
-    pub fn tell(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
+    /// [`Durable::tell`], of what page rows have.
+    pub(super) fn tell_by_rows(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let row = &self.board.files()[file.slot as usize];
-        if row.state() != FileState::Behind || row.page_rows.get() == 0 {
+        if row.page_rows.get() == 0 {
             return Ok(());
         }
         let size = row.size_hint.load(Ordering::SeqCst);

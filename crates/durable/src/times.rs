@@ -14,10 +14,10 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Left, LeftAt};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Writers, locked};
+use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, locked};
 use holdfast_disk::{Disk, DiskFile};
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// What programs see of a file's times now, if the kernel tells its own.
     fn times_shown(&self, file: &ManagedFile<D::File>, kernel: Times, now: Changes) -> Times {
         let account = self.board.times()[file.slot as usize].look(file.generation);

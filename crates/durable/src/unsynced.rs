@@ -7,10 +7,10 @@ use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
 use super::ledger::Order;
-use super::{Durable, ManagedFile};
+use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_disk::{Disk, DiskFile};
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Before the log stands for a file, whose writers are kept out: its slot has the name that it
     /// has now, and its name will be found, or the slot holds its creation. Returns whether that is
     /// so. [`io::ErrorKind::Unsupported`]: it has no name by which it would be found.

@@ -1,7 +1,9 @@
-//! Names on btrfs: what natively the next sync of anything makes durable is durable behind it under
-//! Holdfast, too. The kernel keeps a log of what was synced since its last commit, in which changes
-//! of names of that go; a commit that the keeper asks for empties it. The names are changed,
-//! another file is synced, the device is copied, and the copy is looked at; natively, too.
+//! Commits and syncs of the keeper's take nothing from the syncs of programs: what natively the
+//! next sync makes durable is durable behind it under Holdfast, too. btrfs keeps a log of what was
+//! synced since its last commit, in which changes of names of that go; a commit that the keeper
+//! asks for empties it. A journal has nothing to commit for a file that one of ours has taken
+//! along. The names are changed, a file is synced, the device is copied, and the copy is looked at;
+//! natively, too.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +15,10 @@ use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
 
 /// The rules, each by the deliberate bug that takes it out, and the test that must notice.
-const RULES: [(&str, &str); 1] =
-    [("NamesUnlogged", "a_commit_of_the_keepers_takes_no_name_from_the_next_sync")];
+const RULES: [(&str, &str); 2] = [
+    ("NamesUnlogged", "a_commit_of_the_keepers_takes_no_name_from_the_next_sync"),
+    ("OwnSyncUnmatched", "a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync"),
+];
 
 /// Names in directories of their own: a file that is synced in each, a commit that the keeper makes
 /// because something is pending, the changes, and a sync of another file.
@@ -90,8 +94,8 @@ fn wrong(root: &Path) -> Vec<String> {
 
 /// Plays a script under Holdfast, or natively, up to its acknowledgement; what stands on the disk
 /// when the power is cut then.
-fn cut(script: &str, pool: Option<&Pool>) -> Disk {
-    let disk = Disk::new(Kind::Btrfs);
+fn cut(kind: Kind, script: &str, pool: Option<&Pool>) -> Disk {
+    let disk = Disk::new(kind);
     let native = Pool::new();
     let run = |options: &[&str]| match pool {
         Some(pool) => Running::python(pool, options, script, &disk.root),
@@ -109,17 +113,17 @@ fn cut(script: &str, pool: Option<&Pool>) -> Disk {
 }
 
 /// The same, recovered.
-fn cut_absorbed(script: &str) -> Disk {
+fn cut_absorbed(kind: Kind, script: &str) -> Disk {
     let pool = Pool::new().logs_from_sync();
-    let disk = cut(script, Some(&pool));
+    let disk = cut(kind, script, Some(&pool));
     pool.recover(&[]).ok();
     disk
 }
 
 #[test]
 fn a_commit_of_the_keepers_takes_no_name_from_the_next_sync() {
-    assert_eq!(wrong(&cut(SCRIPT, None).root), Vec::<String>::new(), "natively");
-    assert_eq!(wrong(&cut_absorbed(SCRIPT).root), Vec::<String>::new());
+    assert_eq!(wrong(&cut(Kind::Btrfs, SCRIPT, None).root), Vec::<String>::new(), "natively");
+    assert_eq!(wrong(&cut_absorbed(Kind::Btrfs, SCRIPT).root), Vec::<String>::new());
 }
 
 /// Names that are changed before there is any managed file, in a directory that was synced.
@@ -144,9 +148,63 @@ time.sleep(60)
 
 #[test]
 fn the_first_file_overtakes_no_name() {
-    for disk in [cut(BEFORE, None), cut_absorbed(BEFORE)] {
+    for disk in [cut(Kind::Btrfs, BEFORE, None), cut_absorbed(Kind::Btrfs, BEFORE)] {
         let stands = ["first", "dir/name", "dir/one", "dir/two"].map(|name| disk.root.join(name).exists());
         assert_eq!(stands, [true, true, false, false]);
+    }
+}
+
+/// The last file is made before a commit that the keeper asks for, in which it is, and a name is
+/// changed behind that.
+const TAKEN_ALONG: [(Kind, &str, &str, &str); 2] = [
+    (
+        Kind::Ext4,
+        "
+os.mkdir('d')
+os.fdatasync(make('d/a'))
+last = make('a')
+ctypes.CDLL(None).renameat2(-100, b'd/a', -100, b'a', 2)
+os.rename('a', 'c')
+os.fdatasync(last)
+",
+        "c",
+        "a",
+    ),
+    (
+        Kind::Xfs,
+        "
+os.close(make('b'))
+first = make('c')
+os.fsync(first)
+os.rename('b', 'a')
+os.mkdir('d')
+last = make('d/b')
+os.fsync(first)
+os.unlink('a')
+os.fsync(last)
+",
+        "d/b",
+        "a",
+    ),
+];
+
+#[test]
+fn a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync() {
+    for (kind, calls, stands, is_gone) in TAKEN_ALONG {
+        let script = format!(
+            "
+import ctypes, os, sys, time
+os.chdir(sys.argv[1])
+def make(name): return os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
+{calls}
+print('ack', flush=True)
+time.sleep(60)
+"
+        );
+        for disk in [cut(kind, &script, None), cut_absorbed(kind, &script)] {
+            let is_right = disk.root.join(stands).exists() && !disk.root.join(is_gone).exists();
+            assert!(is_right, "{kind:?}: {:?}", fs::read_dir(&disk.root).expect("names").collect::<Vec<_>>());
+        }
     }
 }
 

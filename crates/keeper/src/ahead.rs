@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, RequestCell};
+use holdfast_board::RequestCell;
 use holdfast_cache::Ask;
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
@@ -116,7 +116,7 @@ pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generati
 /// Whether a file was created and not settled since.
 fn is_new<N: Nvm, D: Disk>(durable: &Durable<N, D>, file: &ManagedFile<D::File>) -> bool {
     let state = durable.board.files()[file.slot as usize].state();
-    state == FileState::Through && file.meta().marks & MARK_CREATED != 0
+    state.keeps_up() && file.meta().marks & MARK_CREATED != 0
 }
 
 /// Settles a file if that is still of use. False when the disk refused.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, SegmentState, monotonic_ns, wait};
+use holdfast_board::{SegmentState, monotonic_ns, wait};
 use holdfast_canary::{Canary, on};
 
 use crate::ages::{Dirty, Due};
@@ -181,7 +181,7 @@ impl Expirer<'_> {
                 slot: file.slot,
                 generation: file.generation,
                 newest_seq: row.newest_seq.load(Ordering::SeqCst),
-                is_behind: row.state() == FileState::Behind,
+                is_behind: row.state().lags(),
             };
             let age = locked(&self.keeper.ages).look(&dirty, || durable.board.settled_seq(file.slot), now);
             match age {
@@ -225,13 +225,9 @@ impl Expirer<'_> {
     }
 
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {
-        match self.keeper.durable.board.files()[file.slot as usize].state() {
-            FileState::Orphan => true,
-            FileState::Through | FileState::Behind | FileState::Unsynced => {
-                self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some()
-            }
-            _ => false,
-        }
+        let state = self.keeper.durable.board.files()[file.slot as usize].state();
+        let is_live = || self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some();
+        state.is_orphan() || state.is_managed() && is_live()
     }
 
     /// Whether enough is logged to go to work before the age limit.
@@ -274,7 +270,7 @@ impl Expirer<'_> {
 
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
         let state = self.keeper.durable.board.files()[file.slot as usize].state();
-        state.is_absorbed() || matches!(state, FileState::Bypassed | FileState::Unsynced)
+        state.is_managed() || state.is_bypassed()
     }
 
     fn retire_idle(&self) {

@@ -33,6 +33,7 @@ mod settlers;
 mod signals;
 mod spill_file;
 mod spiller;
+mod stalls;
 pub mod status;
 mod summary;
 mod teller;

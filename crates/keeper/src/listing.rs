@@ -27,6 +27,7 @@ pub(crate) fn name_of(state: FileState) -> Option<&'static str> {
         FileState::Unsynced => Some("unsynced"),
         FileState::Orphan => Some("removed"),
         FileState::Failed => Some("failed"),
+        FileState::Other => Some("other"),
         FileState::Free => None,
     }
 }

@@ -24,7 +24,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::FileState;
 use holdfast_canary::{Canary, on};
 use holdfast_pool::MARK_CREATED;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -394,7 +393,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
             // Of a file that is gone by then nothing is live.
             let state = keeper.durable.board.files()[place.0 as usize].state();
             with_file(keeper, place, |file| {
-                if state == FileState::Orphan {
+                if state.is_orphan() {
                     return;
                 }
                 lookout.watch_marks(file);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Epoch, FileState};
+use holdfast_board::Epoch;
 use holdfast_cache::{Errno, Origin, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
@@ -104,6 +104,9 @@ impl Keeper {
             }
             return Ok([u64::from(slot), generation]);
         }
+        if self.durable.is_stood_in(candidate.dev, candidate.ino) {
+            return self.decline(&candidate, Reason::StoodStill);
+        }
         if let Some(reason) = never_managed(origin).or(self.is_past(client).then_some(Reason::OwnCalls)) {
             return self.decline(&candidate, reason);
         }
@@ -152,7 +155,7 @@ impl Keeper {
             file.meta().bypass,
             Some(Reason::MappedShared | Reason::UnknownOrigin | Reason::CannotTell | Reason::Uncovered)
         );
-        if row.state() != FileState::Bypassed || !may_be_over {
+        if !row.state().is_bypassed() || !may_be_over {
             return Ok(());
         }
         let due = file.meta().judge_at <= Instant::now();

@@ -133,7 +133,8 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
             | Ask::Moved
             | Ask::Commit
             | Ask::Room
-            | Ask::LogAgain,
+            | Ask::LogAgain
+            | Ask::Follow,
         ) => true,
         Some(Ask::Hear) => durable
             .file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed))
@@ -239,6 +240,9 @@ fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2]
                 .log_again(&path, args[0], args[1])
                 .map(|()| [0, 0])
                 .map_err(|_| Errno::EOPNOTSUPP);
+        }
+        Ask::Follow => {
+            return keeper.durable.follow_sync(args[0]).map(|()| [0, 0]).map_err(|_| Errno::EIO);
         }
         Ask::SyncDirectory => {
             // The disk is about to have what others did.

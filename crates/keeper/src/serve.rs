@@ -23,7 +23,7 @@ use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
-use crate::{ahead, expire, nameless, reclaim, requests, signals, spiller, teller, unmounts};
+use crate::{ahead, expire, nameless, reclaim, requests, signals, spiller, stalls, teller, unmounts};
 use holdfast_disk::locked;
 use holdfast_disk::{OsDisk, OsFile};
 use holdfast_durable::{Durable, Events};
@@ -199,6 +199,7 @@ struct Threads {
     listener: std::thread::JoinHandle<()>,
     lookout: std::thread::JoinHandle<()>,
     teller: std::thread::JoinHandle<()>,
+    stalls: std::thread::JoinHandle<()>,
     settlers: Vec<std::thread::JoinHandle<()>>,
     queue: Arc<Queue>,
 }
@@ -263,7 +264,9 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     unmounts::watch(keeper);
     nameless::watch(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
-    Ok(Threads { server, expirer, reclaimer, spillers, listener, lookout, teller, settlers, queue })
+    let waited = Arc::clone(keeper);
+    let stalls = spawn("stalls", Box::new(move || stalls::run(&waited)))?;
+    Ok(Threads { server, expirer, reclaimer, spillers, listener, lookout, teller, stalls, settlers, queue })
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
@@ -294,6 +297,8 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     keeper.durable.ring_expirer();
     header.request_wake.word.fetch_add(1, Ordering::SeqCst);
     wake(&header.request_wake.word, u32::MAX);
+    header.stalled.word.fetch_add(1, Ordering::SeqCst);
+    wake(&header.stalled.word, u32::MAX);
     let _ = threads.server.join();
     threads.queue.close();
     let _ = threads.expirer.join();
@@ -304,6 +309,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let _ = threads.listener.join();
     let _ = threads.lookout.join();
     let _ = threads.teller.join();
+    let _ = threads.stalls.join();
     for thread in threads.spillers.into_iter().chain(threads.settlers) {
         let _ = thread.join();
     }

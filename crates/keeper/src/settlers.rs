@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use holdfast_board::RequestCell;
 use holdfast_cache::Errno;
 
 use crate::ahead::{self, Ahead, Place};
@@ -25,8 +26,12 @@ use holdfast_disk::locked;
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
+/// A request that was put back for so long waits for somebody who perhaps stands still.
+const WAITS_LONG: Duration = Duration::from_millis(150);
+
 struct Job {
     cell: usize,
+    since: Instant,
     not_before: Instant,
     pause: Duration,
 }
@@ -56,7 +61,8 @@ pub(crate) struct Queue {
 impl Queue {
     /// Queues a request that was taken from its cell.
     pub(crate) fn put(&self, cell: usize) {
-        self.put_back(Job { cell, not_before: Instant::now(), pause: PAUSE_MIN });
+        let now = Instant::now();
+        self.put_back(Job { cell, since: now, not_before: now, pause: PAUSE_MIN });
     }
 
     fn put_back(&self, job: Job) {
@@ -155,8 +161,20 @@ pub(crate) fn run(keeper: &Arc<Keeper>, queue: &Queue) {
         if waits_for_itself || keeper.is_stopping() {
             requests::finish(keeper, cell, Err(Errno::EIO));
         } else {
+            if job.since.elapsed() > WAITS_LONG {
+                say_stalled(keeper, cell);
+            }
             let not_before = Instant::now() + job.pause;
             queue.put_back(Job { not_before, pause: (job.pause * 2).min(PAUSE_MAX), ..job });
         }
+    }
+}
+
+/// Somebody has the file of a request for longer than that should take.
+fn say_stalled(keeper: &Keeper, cell: &RequestCell) {
+    let [slot, generation] = [0, 1].map(|index| cell.args[index].load(Ordering::Relaxed));
+    if let Some(file) = keeper.durable.file(slot, generation) {
+        let board = &keeper.durable.board;
+        board.header().ring_stalled(&board.files()[file.slot as usize]);
     }
 }

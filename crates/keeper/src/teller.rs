@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, wait};
+use holdfast_board::wait;
 use holdfast_media::Nvm;
 
 use crate::keeper::Keeper;
@@ -59,10 +59,11 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
             return;
         }
         for file in keeper.durable.managed() {
-            match keeper.durable.board.files()[file.slot as usize].state() {
-                FileState::Through => look_at_writes(&keeper.durable, &file, &mut young),
-                FileState::Behind => tell(&keeper.durable, &file, &mut told),
-                _ => {}
+            let state = keeper.durable.board.files()[file.slot as usize].state();
+            if state.keeps_up() {
+                look_at_writes(&keeper.durable, &file, &mut young);
+            } else if state.lags() {
+                tell(&keeper.durable, &file, &mut told);
             }
         }
         // While nothing is dirty the expirer is idle, and the first write rings.

@@ -36,6 +36,7 @@ mod loaded;
 mod looks;
 mod reused;
 mod spill;
+mod stalls;
 mod trust;
 mod unsynced;
 

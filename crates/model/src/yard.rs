@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use holdfast_board::model::{Rules, begin};
-use holdfast_board::{Board, FileState, Plan, RequestState, wait, wake};
+use holdfast_board::{Board, Plan, RequestState, wait, wake};
 use holdfast_cache::{Ask, Client, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading, Reason};
 use holdfast_disk::DiskFile;
 use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace};
@@ -194,6 +194,6 @@ impl Yard {
     pub fn check_drained(&self) {
         let row = &self.board.files()[SLOT as usize];
         assert!(row.page_rows.get() == 0, "rows are left");
-        assert!(row.state() != FileState::Failed);
+        assert!(!row.state().is_failed());
     }
 }

@@ -69,9 +69,9 @@ fn the_cursor_lock_excludes_and_wakes() {
         for lane in 0..3 {
             let (board, inside) = (board.clone(), Arc::clone(&inside));
             threads.push(spawn(move || {
-                let (row, keeper) = (&board.files()[0], &board.header().keeper.word);
+                let (row, header) = (&board.files()[0], board.header());
                 for _ in 0..2 {
-                    assert!(row.lock_cursor(lane, keeper));
+                    assert!(row.lock_cursor(lane, header));
                     assert_eq!(inside.fetch_add(1, SeqCst), 0, "two lanes hold the cursor");
                     choose();
                     inside.fetch_sub(1, SeqCst);

@@ -11,7 +11,7 @@ use crate::{raw, signals, tls};
 /// another.
 #[inline]
 pub fn section<R>(work: impl FnOnce() -> R) -> R {
-    if !signals::wait_for_sections() {
+    if !signals::leave_sections_alone() {
         let before = raw::block_signals();
         tls::with(|thread| thread.inside.set(thread.inside.get() + 1));
         let result = work();

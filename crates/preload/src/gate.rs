@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 
 use crate::raw::{self, call};
-use crate::{process, tls};
+use crate::{golang, process, tls};
 
 /// Hooks do their work.
 const IN: u32 = 0;
@@ -210,7 +210,7 @@ fn own() -> Option<&'static Row> {
 /// Finds a row for this thread.
 #[cold]
 fn claim() -> &'static Row {
-    let thread = raw::gettid();
+    let thread = owner();
     let start = NEXT.load(Ordering::Relaxed) as usize;
     let free =
         |at: &usize| ROWS[*at].thread.compare_exchange(0, thread, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -236,6 +236,11 @@ fn claim() -> &'static Row {
     }
     tls::with(|block| block.row.set(core::ptr::from_ref(row).cast()));
     row
+}
+
+/// Whose row it is. Where areas go from thread to thread with their rows, it is the process's.
+fn owner() -> u32 {
+    if golang::is_entered() { raw::getpid() as u32 } else { raw::gettid() }
 }
 
 /// Whether a thread of this process has that number.
@@ -340,7 +345,7 @@ pub fn reset_for_child() {
     let own = own();
     for row in ROWS.iter().take(USED.load(Ordering::SeqCst) as usize) {
         if own.is_some_and(|own| core::ptr::eq(own, row)) {
-            row.thread.store(raw::gettid(), Ordering::SeqCst);
+            row.thread.store(owner(), Ordering::SeqCst);
         } else if row.thread.load(Ordering::Relaxed) != 0 {
             row.clear(0);
         }

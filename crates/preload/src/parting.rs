@@ -17,7 +17,7 @@ use holdfast_canary::{Canary, on};
 use crate::descriptions::{DSYNC, Description, SYNC, State};
 use crate::hooks::{self, exports};
 use crate::raw::{self, call};
-use crate::{fds, gate, inherit, locks, patch, process, signals, target, tls};
+use crate::{fds, gate, inherit, locks, patch, process, reopen, signals, tls};
 
 /// What this process starts could not live with the library.
 static STRIPS: AtomicBool = AtomicBool::new(false);
@@ -88,7 +88,7 @@ fn settle(client: &'static Client, why: Unseen) {
         {
             // The keeper is dead, or the disk refuses the data: what recovery will write over must
             // not be written to, as before.
-            target::close_to_writes(fd);
+            reopen::close_to_writes(fd);
         } else if description.flags() & DSYNC != 0 {
             restore_sync(fd, description);
         }
@@ -99,7 +99,7 @@ fn settle(client: &'static Client, why: Unseen) {
 fn restore_sync(fd: c_int, description: &'static Description) {
     let sync = if description.flags() & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC };
     // A lock of the program's would end with the description.
-    if locks::reopening(fd, || target::restore_sync(fd, sync)) != Some(true) {
+    if locks::reopening(fd, || reopen::restore_sync(fd, sync)) != Some(true) {
         return;
     }
     description.remove_flags(DSYNC | SYNC);

@@ -22,8 +22,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::raw::{self, call};
 use crate::{
-    critical, descriptions, fds, gate, holds, hooks, inherit, own_calls, parting, patch, signals, streams,
-    tls,
+    critical, descriptions, fds, gate, golang, holds, hooks, inherit, own_calls, parting, patch, signals,
+    streams, tls,
 };
 
 /// States of the wiped page's word.
@@ -471,6 +471,10 @@ unsafe extern "C" fn construct() {
             b"holdfast: this program's C library is neither glibc nor musl: its writes go to the disk as usual\n",
         ]);
         return;
+    }
+    if !is_musl {
+        // SAFETY: the kernel's own array, in which nothing has been moved yet.
+        unsafe { golang::prepare(environment.cast_const().cast()) };
     }
     if raw::is_emulated() {
         // It translates code once, before it is patched or after, and has not all the instructions

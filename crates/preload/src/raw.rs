@@ -141,6 +141,13 @@ pub fn set_cancellation(single_threaded: Option<*mut u8>, set_cancel_type: usize
     }
 }
 
+/// No thread is cancelled any more, and there may be more than one.
+pub fn forget_cancellation() {
+    SINGLE_THREADED.store(core::ptr::null_mut(), Ordering::SeqCst);
+    TEST_CANCEL.store(0, Ordering::SeqCst);
+    SET_CANCEL_TYPE.store(0, Ordering::SeqCst);
+}
+
 /// Whether this process has one thread alone. No, where libc does not tell.
 #[inline]
 pub fn is_single_threaded() -> bool {
@@ -378,24 +385,7 @@ pub fn reopen(
     }
 }
 
-/// What we need to know of a file.
-#[derive(Clone, Copy)]
-pub struct Stat {
-    /// Device, as `st_dev`.
-    pub dev: u64,
-    /// Inode.
-    pub ino: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// A regular file.
-    pub regular: bool,
-    /// Mode bits, owner and group.
-    pub ownership: (u32, u32, u32),
-    /// Time of the last change of any kind, in nanoseconds.
-    pub changed_ns: u64,
-    /// The times that a write moves.
-    pub times: Times,
-}
+pub use holdfast_session::Stat;
 
 /// The times of a file as the kernel's structure has them.
 #[inline]

@@ -102,9 +102,11 @@ pub fn synced(fd: c_int, sync: impl FnOnce() -> isize) -> isize {
         Some((client, stat.dev))
     });
     let result = raw::synced(fd, sync());
-    if let Some((client, device)) = about.filter(|_| result >= 0)
-        && !client.await_relogs(device)
-    {
+    let Some((client, device)) = about.filter(|_| result >= 0) else { return result };
+    if let Err(errno) = client.follow_sync(device) {
+        return -(errno.0 as isize);
+    }
+    if !client.await_relogs(device) {
         // Somebody is stopped in the midst of a change.
         // SAFETY: touches no memory.
         return client.having_committed(|| raw::synced(fd, unsafe { call!(libc::SYS_syncfs, fd) }));

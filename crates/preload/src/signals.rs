@@ -13,7 +13,7 @@
 
 use core::arch::global_asm;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use holdfast_canary::{Canary, on};
 use libc::{siginfo_t, ucontext_t};
@@ -71,7 +71,16 @@ impl Wanted {
 }
 
 static WANTED: [Wanted; SIGNALS] = [const { Wanted::new() }; SIGNALS];
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Whether there is a limit of files' sizes.
+static SIZES_LIMITED: AtomicBool = AtomicBool::new(false);
+/// Who has the handlers.
+static MODE: AtomicU8 = AtomicU8::new(PROGRAMS);
+/// The program: sections block signals.
+const PROGRAMS: u8 = 0;
+/// We do.
+const OURS: u8 = 1;
+/// The program, whose handlers never come back to a hook.
+const APART: u8 = 2;
 /// Held while an action is exchanged: table and kernel change together.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
@@ -91,10 +100,45 @@ unsafe extern "C" {
     fn holdfast_signal_return();
 }
 
-/// Whether handlers wait for the end of a section by themselves. If not, sections block signals.
+/// Whether handlers wait for the end of a section by themselves, or may run in one. If not,
+/// sections block signals.
 #[inline]
 pub fn wait_for_sections() -> bool {
-    ACTIVE.load(Ordering::Relaxed)
+    MODE.load(Ordering::Relaxed) != PROGRAMS
+}
+
+/// Whether faults come to us.
+#[inline]
+pub fn faults_come_to_us() -> bool {
+    MODE.load(Ordering::Relaxed) == OURS
+}
+
+/// Whether the program's handlers keep to themselves.
+#[inline]
+pub fn are_apart() -> bool {
+    MODE.load(Ordering::Relaxed) == APART
+}
+
+/// Whether a section needs no mask: handlers wait for its end, or may run in it. The signal of a
+/// write beyond the limit of its file's size must always wait: the write is to be cancelled first.
+#[inline]
+pub fn leave_sections_alone() -> bool {
+    match MODE.load(Ordering::Relaxed) {
+        OURS => true,
+        APART => !SIZES_LIMITED.load(Ordering::Relaxed),
+        _ => false,
+    }
+}
+
+/// Files may not grow without limit from now on, or may.
+pub fn note_size_limit(is_limited: bool) {
+    SIZES_LIMITED.store(is_limited, Ordering::Relaxed);
+}
+
+/// From now on the program has the handlers, and none of them comes back to a hook.
+pub fn stand_apart() {
+    give_back();
+    MODE.store(APART, Ordering::SeqCst);
 }
 
 /// Puts [`deliver`] in front of all handlers. Only the constructor calls it, once `sigaction` is
@@ -107,13 +151,13 @@ pub fn take_over() {
             install(signal, &action);
         }
     }
-    ACTIVE.store(true, Ordering::SeqCst);
+    MODE.store(OURS, Ordering::SeqCst);
 }
 
 /// Gives the program's handlers to the kernel again. Signals are blocked in this thread; what
 /// others put off is delivered by them.
 pub fn give_back() {
-    if !ACTIVE.swap(false, Ordering::SeqCst) {
+    if MODE.swap(PROGRAMS, Ordering::SeqCst) != OURS {
         return;
     }
     while LOCK.swap(1, Ordering::Acquire) != 0 {
@@ -217,7 +261,7 @@ pub fn change(signal: c_int, new: Option<&Action>) -> Result<Action, isize> {
     let seen = wanted.get();
     let old = match new {
         Some(action)
-            if wait_for_sections()
+            if faults_come_to_us()
                 && (is_handler(action.handler)
                     || never_default(signal) && action.handler == libc::SIG_DFL) =>
         {

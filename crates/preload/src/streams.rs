@@ -105,12 +105,12 @@ pub fn give(fd: c_int) {
     let is_synced = raw::fcntl(fd, libc::F_GETFL, 0) & libc::O_DSYNC as isize != 0;
     if flags & DSYNC != 0 && !is_synced {
         // Nobody else makes its writes durable before they return.
-        target::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
+        crate::reopen::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
     }
 }
 
 fn leave(client: &Client, fd: c_int) {
-    for _ in 0..target::TRIES {
+    for _ in 0..holdfast_session::TRIES {
         match target::of_change(fd) {
             Target::Managed(handle) if client.is_current(handle.file) => {
                 // Fails only when the keeper is dead or the disk refuses the data; then every write

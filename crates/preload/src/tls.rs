@@ -94,6 +94,20 @@ pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
     work(unsafe { &*address })
 }
 
+/// Where the block lies, counted from the thread pointer.
+pub fn offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads a number that the loader has written.
+    unsafe {
+        asm!(
+            "mov {offset}, qword ptr [rip + holdfast_thread@GOTTPOFF]",
+            offset = out(reg) offset,
+            options(pure, readonly, nostack),
+        );
+    }
+    offset
+}
+
 /// Says that a call which may run a child in our memory begins.
 pub extern "C" fn spawning_begins() {
     with(|thread| {

@@ -7,16 +7,18 @@
 
 use core::ffi::{c_char, c_int};
 
-use holdfast_cache::Unseen;
+use holdfast_cache::{Client, Unseen};
 
 use crate::raw::{self, call};
-use crate::{inherit, memory, process, signals, target};
+use crate::{golang, inherit, memory, patch, process, signals, target};
 
 const LIBRARY: &[u8] = b"libholdfast.so";
 const PRELOAD_VARIABLE: &[u8] = b"LD_PRELOAD=";
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 const PATH_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
+/// What tells how a program is loaded, of nearly every one.
+const HEAD_BYTES: usize = 1024;
 
 /// Tells the keeper, if `execveat` with these arguments leads to a program without the library.
 ///
@@ -43,8 +45,69 @@ pub unsafe fn tell(dirfd: c_int, path: *const c_char, flags: c_int, environment:
     }
 }
 
+/// What is to be executed in the place of the program at `path`, if that is one of Go's that has no
+/// loader and will be a client.
+///
+/// # Safety
+/// The arguments are those of an `execve` that is about to be made; any of them may be bad.
+pub unsafe fn agent_for(path: *const c_char, environment: *const *const c_char) -> Option<golang::Agent> {
+    const GO_NOTE_BYTES: usize = 512;
+    let client = process::client().or_else(process::parents_client)?;
+    if !signals::wait_for_sections() || patch::is_musl() || golang::is_refused() || environment.is_null() {
+        return None;
+    }
+    // SAFETY: the kernel checks the path's address. X_OK = 1.
+    let stat = unsafe {
+        let stat = raw::fstatat(libc::AT_FDCWD, path, 0).ok()?;
+        raw::check(call!(libc::SYS_faccessat, libc::AT_FDCWD, path, 1)).ok()?;
+        stat
+    };
+    if !stat.regular || stat.ownership.0 & (libc::S_ISUID | libc::S_ISGID) != 0 {
+        return None;
+    }
+    let (mut head, mut notes) = ([0u8; HEAD_BYTES], [0u8; GO_NOTE_BYTES]);
+    // SAFETY: the kernel checked the path; the buffers are as long as said.
+    let is_go = unsafe {
+        let fd = open_to_look(client, libc::AT_FDCWD, path, &stat)?;
+        let read = |into: &mut [u8], at: u64| {
+            raw::check(call!(libc::SYS_pread64, fd, into.as_mut_ptr(), into.len(), at)).unwrap_or(0)
+        };
+        let head_bytes = read(&mut head, 0);
+        let is_go = holdfast_enter::notes(head.get(..head_bytes).unwrap_or_default()).any(|(at, bytes)| {
+            let bytes = read(&mut notes, at).min(bytes);
+            notes.get(..bytes).is_some_and(holdfast_enter::is_go_note)
+        });
+        let mut capability = [0u8; 64];
+        let name = c"security.capability";
+        let raised = call!(libc::SYS_fgetxattr, fd, name.as_ptr(), capability.as_mut_ptr(), capability.len());
+        raw::close(fd);
+        is_go && raised < 0
+    };
+    if !is_go {
+        return None;
+    }
+    // SAFETY: our caller's promise.
+    let (library, socket) = unsafe { library_and_socket(environment) }?;
+    let library = library_in(&library).filter(|_| socket[0] != 0)?;
+    golang::Agent::beside(library.split(|byte| *byte == 0).next()?)
+}
+
 /// What the new program's environment says.
-unsafe fn of_environment(mut environment: *const *const c_char) -> Option<Unseen> {
+unsafe fn of_environment(environment: *const *const c_char) -> Option<Unseen> {
+    // SAFETY: our caller's promise.
+    let (library, socket) = unsafe { library_and_socket(environment) }?;
+    let library = library_in(&library);
+    match (library, socket[0]) {
+        (None, _) | (_, 0) => Some(Unseen::Environment),
+        (Some(library), _) if is_missing(&library) || is_missing(&socket) => Some(Unseen::OutOfReach),
+        _ => None,
+    }
+}
+
+/// The values of both variables; `None` where the kernel will refuse the call.
+unsafe fn library_and_socket(
+    mut environment: *const *const c_char,
+) -> Option<([u8; PATH_BYTES], [u8; PATH_BYTES])> {
     let (mut library, mut socket) = ([0; PATH_BYTES], [0; PATH_BYTES]);
     while !environment.is_null() {
         if !memory::is_range_readable(environment.addr(), size_of::<usize>()) {
@@ -63,12 +126,7 @@ unsafe fn of_environment(mut environment: *const *const c_char) -> Option<Unseen
             environment = environment.add(1);
         }
     }
-    let library = library_in(&library);
-    match (library, socket[0]) {
-        (None, _) | (_, 0) => Some(Unseen::Environment),
-        (Some(library), _) if is_missing(&library) || is_missing(&socket) => Some(Unseen::OutOfReach),
-        _ => None,
-    }
+    Some((library, socket))
 }
 
 /// Copies the value of the entry if it begins with `name`; what does not fit is cut off.
@@ -174,17 +232,33 @@ unsafe fn of_file(dirfd: c_int, path: *const c_char, flags: c_int, stat: &raw::S
         return None;
     }
     let client = process::client().or_else(process::parents_client)?;
-    let mut head = [0u8; 1024];
+    let mut head = [0u8; HEAD_BYTES];
     // SAFETY: the kernel checks the path; the buffer is as long as said.
     let bytes = unsafe {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        let fd = raw::check(target::announced(|| call!(libc::SYS_openat, dirfd, path, flags))).ok()? as c_int;
-        target::note_open(client, stat);
+        let fd = open_to_look(client, dirfd, path, stat)?;
         let bytes = raw::check(call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0));
         raw::close(fd);
         bytes.ok()?
     };
     is_static(head.get(..bytes)?).then_some(Unseen::Static)
+}
+
+/// Opens a program's file for a look.
+///
+/// # Safety
+/// The kernel checks the path.
+unsafe fn open_to_look(
+    client: &Client,
+    dirfd: c_int,
+    path: *const c_char,
+    stat: &raw::Stat,
+) -> Option<c_int> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the caller's promise.
+    let opened = unsafe { target::announced(|| call!(libc::SYS_openat, dirfd, path, flags)) };
+    let fd = raw::check(opened).ok()? as c_int;
+    holdfast_session::note_open(client, stat);
+    Some(fd)
 }
 
 /// Whether this is the head of an ELF program of 64 bits that names no loader.

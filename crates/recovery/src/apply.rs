@@ -23,7 +23,7 @@ use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
 use super::locate::{Others, SameFile, left_behind, locate, renamed_to};
 use super::replay::replay;
-use super::run::Source;
+use super::source::Source;
 use holdfast_disk::{Access, Disk, DiskFile, Stat};
 
 const SECOND_NS: i64 = 1_000_000_000;

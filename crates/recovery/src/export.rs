@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::file::SlotFile;
 use super::replay::replay;
-use super::run::Source;
 use super::scan::Entry;
+use super::source::Source;
 use holdfast_disk::{DiskFile, OsFile};
 
 #[derive(Serialize)]

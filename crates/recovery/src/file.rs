@@ -8,8 +8,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Stamp};
 
-use super::run::Source;
 use super::scan::SlotState;
+use super::source::Source;
 use holdfast_disk::Stat;
 
 /// What a slot says of its file.

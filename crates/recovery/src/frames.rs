@@ -10,8 +10,8 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Frames, Layout, seal_of};
 
 use super::PoolError;
-use super::run::Source;
 use super::scan::Entry;
+use super::source::Source;
 use holdfast_disk::spill;
 use holdfast_disk::{Access, Disk, DiskFile};
 

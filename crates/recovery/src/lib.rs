@@ -29,10 +29,14 @@ mod mapped;
 mod open;
 mod overlay;
 mod plan;
+mod reasons;
 mod redo;
 mod replay;
 mod run;
 mod scan;
+mod source;
+mod survey;
+mod witnesses;
 mod writer;
 
 pub use format::format;
@@ -148,6 +152,6 @@ pub fn recover_on(
     disk: &impl Disk,
     options: &RecoverOptions,
 ) -> Result<(Recovered, Report), PoolError> {
-    let source = run::Source::new(nvm, superblock, Path::new("of this memory"));
+    let source = source::Source::new(nvm, superblock, Path::new("of this memory"));
     run::recover(&source, disk, options, &mut |_, _, _| {})
 }

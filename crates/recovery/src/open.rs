@@ -17,7 +17,8 @@ use holdfast_pool::{Remains, Superblock, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::run::{self, Source};
+use super::run;
+use super::source::Source;
 use super::{PoolError, RecoverOptions, Report};
 use holdfast_disk::OsDisk;
 

@@ -11,7 +11,7 @@ use holdfast_media::Nvm;
 
 use super::apply::Applier;
 use super::plan::Outcome;
-use super::run::Planned;
+use super::survey::Planned;
 use holdfast_disk::Disk;
 
 /// Removes and renames again what the program had, so that the names are free which others were

@@ -15,7 +15,7 @@ use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, decode, seal_of, segment
 use super::PoolError;
 use super::frames::{FrameError, scan_frame};
 use super::loss::Loss;
-use super::run::Source;
+use super::source::Source;
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a
 /// century.

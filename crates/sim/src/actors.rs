@@ -57,6 +57,9 @@ pub enum Interruption {
     Never,
     /// Another actor goes on in between, until it is done or waits.
     Other(usize, Task),
+    /// Another actor goes on in between, until it is done or waits for the main one: what it asks
+    /// of the keeper it is answered meanwhile.
+    Within(usize, Task),
     /// Its process is killed.
     Killed(usize),
     /// Its process is killed, and another actor goes on before the keeper hears of it.
@@ -84,9 +87,10 @@ pub fn play(
     mut serve: impl FnMut() -> Option<Task>,
     mut help: impl FnMut(usize, bool) -> Option<Task>,
 ) -> Ending {
+    let waits = matches!(interruption, Interruption::Within(..));
     let (at, mut other, kills) = match interruption {
         Interruption::Never => (usize::MAX, None, false),
-        Interruption::Other(at, task) => (at, Some(task), false),
+        Interruption::Other(at, task) | Interruption::Within(at, task) => (at, Some(task), false),
         Interruption::Killed(at) => (at, None, true),
         Interruption::KilledAmid(at, task) => (at, Some(task), true),
     };
@@ -95,10 +99,14 @@ pub fn play(
     let mut actors = vec![Actor::new(role, main)];
     let mut ending = Ending { points: 0, interrupted: false, hangs: false };
     let (mut current, mut idle, mut helped, mut seen) = (0, 0, 0, stage::events());
-    let mut turns = 0;
+    let (mut turns, mut main_waits) = (0, false);
     while !actors.is_empty() {
         turns += 1;
         current %= actors.len();
+        main_waits &= actors.len() > 1 && idle < IDLE_ROUNDS_MAX / 2;
+        if main_waits && current == 0 {
+            current = 1;
+        }
         let result = actors[current].0.resume(());
         stage::leave();
         match result {
@@ -111,6 +119,7 @@ pub fn play(
             }
             CoroutineResult::Yield(Pause::Interrupted) => {
                 ending.interrupted = true;
+                main_waits = waits;
                 if kills {
                     actors.remove(current).kill();
                 }

@@ -158,7 +158,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 20] = [
+const DIRECTED: [(&[Op], Spread); 21] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of
@@ -234,6 +234,8 @@ const DIRECTED: [(&[Op], Spread); 20] = [
     (&[Op::Put(A, 0, 40), Op::Create(B)], Spread::Other(0, Op::Unlink(A))),
     // A watched directory, and a new file in it that has no record yet.
     (&[Op::Put(A, 0, 40), Op::SyncDirectory, Op::Put(B, 0, 40)], Spread::Other(0, Op::SyncDirectory)),
+    // What a frame holds comes to the page cache, over what the disk has.
+    (&[Op::Put(A, 0, 40), Op::Expire, Op::Put(A, 10, 20), Op::Put(A, 20, 30), Op::Frames], Spread::None),
     // The keeper's round, and a write in the middle of it.
     (&[Op::Put(A, 0, 40), Op::Put(A, 0, 40), Op::Expire], Spread::Other(1, Op::Put(A, 300, 500))),
 ];
@@ -352,10 +354,14 @@ impl Setting<'_> {
         }
     }
 
-    fn visit(&self, operations: usize, visit: &mut dyn FnMut(Seedling)) {
+    fn directed(&self, visit: &mut dyn FnMut(Seedling)) {
         for (steps, spread) in DIRECTED {
             self.each(visit, steps, spread);
         }
+    }
+
+    fn visit(&self, operations: usize, visit: &mut dyn FnMut(Seedling)) {
+        self.directed(visit);
         for length in 1..=operations.min(3) {
             sequences(self.all, length, self.whole, &mut |steps| self.each(visit, steps, Spread::None));
         }
@@ -405,16 +411,24 @@ impl Setting<'_> {
 /// Visits all histories of the sets in which sequences have up to `operations` operations; those
 /// that go on behind a step that changes nothing only if the `whole` is asked for.
 pub fn exhaustive(operations: usize, whole: bool, visit: &mut dyn FnMut(Seedling)) {
+    settings(whole, &mut |setting, operations_max| setting.visit(operations.min(operations_max), visit));
+}
+
+/// Visits the directed ones of them.
+pub fn directed(visit: &mut dyn FnMut(Seedling)) {
+    settings(false, &mut |setting, _| setting.directed(visit));
+}
+
+/// Visits the sets, each with the operations that its sequences have at most.
+fn settings(whole: bool, visit: &mut dyn FnMut(&Setting<'_>, usize)) {
     let through = [(Journal::Ext4, None, false), (Journal::Lagging, None, false)];
-    Setting { machines: &through, core: &CORE, all: &ALL, whole, spill: None }.visit(operations, visit);
+    visit(&Setting { machines: &through, core: &CORE, all: &ALL, whole, spill: None }, usize::MAX);
     let behind = BEHIND.map(|(journal, behind)| (journal, Some(behind), false));
     // What is the same in both states is tried with what only one has, not with itself once more.
     let all = [&ALL[..], &ALL_BEHIND[..]].concat();
-    Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole, spill: None }.visit(operations, visit);
+    visit(&Setting { machines: &behind, core: &CORE_BEHIND, all: &all, whole, spill: None }, usize::MAX);
     let on_sync = [(Journal::Ext4, None, true), (Journal::Lagging, None, true)];
-    let operations = operations.min(5);
-    Setting { machines: &on_sync, core: &CORE_ON_SYNC, all: &ALL, whole, spill: None }
-        .visit(operations, visit);
+    visit(&Setting { machines: &on_sync, core: &CORE_ON_SYNC, all: &ALL, whole, spill: None }, 5);
 }
 
 /// Histories of the sets that are not played, because they only have steps more that change

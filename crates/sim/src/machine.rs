@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_board::{Board, Epoch, FileState, Plan, RequestCell, RequestState, pause};
+use holdfast_board::{Board, Epoch, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Ask, Client, Errno, Reason};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
@@ -65,7 +65,7 @@ pub(crate) struct Parts {
     pub closing: Vec<FileIndex>,
     /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
     pub keeps_ghost: bool,
-    pub ghost: Option<Handle>,
+    pub ghost: Option<(FileIndex, Handle)>,
     /// Numbers the payloads, so that no two look alike.
     pub next_payload: u8,
     /// Writes that ended without a system call.
@@ -253,6 +253,7 @@ impl Machine {
         let (interruption, killed) = match step.amid {
             Amid::Nothing => (Interruption::Never, false),
             Amid::Other(at, thread, op) => (Interruption::Other(at, task(thread, op)), false),
+            Amid::Within(at, thread, op) => (Interruption::Within(at, task(thread, op)), false),
             Amid::Killed(at) => (Interruption::Killed(at), true),
             Amid::KilledAmid(at, thread, op) => (Interruption::KilledAmid(at, task(thread, op)), true),
         };
@@ -283,8 +284,8 @@ impl Machine {
         }
         parts(|parts| {
             for index in std::mem::take(&mut parts.closing) {
-                let closed = parts.handles.remove(&index);
-                parts.ghost = closed.filter(|_| parts.keeps_ghost).or_else(|| parts.ghost.take());
+                let closed = parts.handles.remove(&index).filter(|_| parts.keeps_ghost);
+                parts.ghost = closed.map(|handle| (index, handle)).or_else(|| parts.ghost.take());
             }
         });
         stage::point(Kind::Step);
@@ -379,7 +380,7 @@ fn register(
     };
     if let Some(slot) = durable.board.find(dev, ino) {
         let row = &durable.board.files()[slot as usize];
-        if row.state() != FileState::Free {
+        if row.state().is_in_use() {
             return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
         }
     }

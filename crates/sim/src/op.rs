@@ -56,6 +56,9 @@ pub enum Op {
     /// An outsider opens the file, writes and syncs it, and leaves. With the flag it did not wait
     /// for the keeper.
     Outsider(Name, bool),
+    /// An outsider cuts a file by its path for which the log does not stand yet: nobody hears of
+    /// that.
+    Cut(Name, u32),
     /// A program reads bytes at an offset.
     Read(Name, u32, u32),
     /// A program makes a call that needs all of the file in the page cache.
@@ -119,6 +122,7 @@ impl Op {
                 | Self::Fail(_)
                 | Self::Lose(_)
                 | Self::Outsider(..)
+                | Self::Cut(..)
                 | Self::Show(_)
                 | Self::Peek(_)
                 | Self::Drain(_)
@@ -159,6 +163,7 @@ impl Op {
             | Self::Fail(name)
             | Self::Lose(name)
             | Self::Outsider(name, _)
+            | Self::Cut(name, _)
             | Self::Read(name, ..)
             | Self::Leave(name, _)
             | Self::Show(name)
@@ -190,6 +195,8 @@ pub enum Amid {
     Nothing,
     /// At a point (from 1 on) thread or keeper is interrupted by this.
     Other(usize, u8, Op),
+    /// The same, and it goes on when that is done or waits for it.
+    Within(usize, u8, Op),
     /// At a point its process is killed.
     Killed(usize),
     /// At a point its process is killed, and this begins before the keeper hears of it.
@@ -241,6 +248,7 @@ impl fmt::Display for Op {
             Self::Outsider(a, waits) => {
                 write!(f, "outsider({}, {})", c(a), if *waits { "seen late" } else { "waits" })
             }
+            Self::Cut(a, size) => write!(f, "outsider cuts({}, {size})", c(a)),
             Self::Read(a, at, bytes) => write!(f, "read({}, at {at}, {bytes})", c(a)),
             Self::Leave(a, Leave::Bring) => write!(f, "bring({}) to the page cache", c(a)),
             Self::Leave(a, Leave::Once) => write!(f, "leave({}) to the page cache", c(a)),
@@ -277,6 +285,9 @@ impl fmt::Display for Step {
         match &self.amid {
             Amid::Nothing => Ok(()),
             Amid::Other(at, thread, op) => write!(f, ", at its point {at} {}{op}", who(*thread, op)),
+            Amid::Within(at, thread, op) => {
+                write!(f, ", at its point {at} all of {}{op}", who(*thread, op))
+            }
             Amid::Killed(at) => write!(f, ", killed at its point {at}"),
             Amid::KilledAmid(at, thread, op) => {
                 write!(f, ", killed at its point {at}, then {}{op} before the repair", who(*thread, op))

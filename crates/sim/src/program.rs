@@ -18,8 +18,8 @@ mod naming;
 
 use bytes::{around, create, haunt, leave, lend, read, resize, sync, write};
 use keeper::{
-    break_lease, bypass, clean, drain, fail, lose, outsider, part, peek, refuse, retire, show, spill_fails,
-    tell,
+    break_lease, bypass, clean, cut, drain, fail, lose, outsider, part, peek, refuse, retire, show,
+    spill_fails, tell,
 };
 use naming::{rename, sync_directory, unlink};
 
@@ -41,6 +41,7 @@ pub(crate) fn is_possible(op: Op) -> bool {
     match op {
         Op::Create(name) => file_at(name).is_none(),
         Op::Put(..) | Op::Lend(_) => true,
+        Op::Cut(name, _) => file_at(name).is_some_and(|index| !keeper::is_logged(index)),
         Op::Spill(_) | Op::SpillFails(_) => durable().count_frames().is_some(),
         _ => op.name().is_none_or(|name| file_at(name).is_some()),
     }
@@ -84,6 +85,7 @@ pub(crate) fn perform(thread: u8, op: Op) {
         Op::Fail(name) => fail(name),
         Op::Lose(name) => lose(name),
         Op::Outsider(name, late) => outsider(name, late),
+        Op::Cut(name, size) => cut(name, size),
         Op::Read(name, at, bytes) => read(thread, name, at, bytes),
         Op::Leave(name, how) => leave(thread, name, how),
         Op::Show(name) => show(name),

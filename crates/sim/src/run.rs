@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
-use crate::explore::{Seedling, Spread, exhaustive, seeded, spilled, spread};
+use crate::explore::{Seedling, Spread, directed, exhaustive, seeded, spilled, spread};
 use crate::history::{Behind, History};
 use crate::known::Known;
 use crate::random::Random;
@@ -175,6 +175,11 @@ impl Worker<'_> {
     pub fn exhaustive(&mut self, operations: usize) -> bool {
         let whole = self.whole;
         self.sets(|visit| exhaustive(operations, whole, visit))
+    }
+
+    /// Plays this thread's part of the directed histories.
+    pub fn directed(&mut self) {
+        self.sets(directed);
     }
 
     /// Plays this thread's part of the sets in which the log goes on in a file; returns whether it

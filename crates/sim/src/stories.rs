@@ -23,12 +23,19 @@ const POINTS: usize = 24;
 /// as there is little to play.
 const EFFORT: Effort = Effort { images: 8, inside_one_in: 3, afterlife_one_in: 4, tamper_one_in: 6 };
 
-/// The machines that files in state Through are played on, and those for files in state Behind.
-const THROUGH: [(Journal, Option<Behind>); 2] = [(Journal::Ext4, None), (Journal::Lagging, None)];
-const BEHIND: [(Journal, Option<Behind>); 2] = [
-    (Journal::Ext4, Some(Behind { at_once: true, frames: 4 })),
-    (Journal::Lagging, Some(Behind { at_once: true, frames: 0 })),
+/// How names are ordered, how files get into state Behind, and whether they are logged from their
+/// first sync on.
+type Machine = (Journal, Option<Behind>, bool);
+const THROUGH: [Machine; 2] = [(Journal::Ext4, None, false), (Journal::Lagging, None, false)];
+const BEHIND: [Machine; 2] = [
+    (Journal::Ext4, Some(Behind { at_once: true, frames: 4 }), false),
+    (Journal::Lagging, Some(Behind { at_once: true, frames: 0 }), false),
 ];
+const BOTH: [Machine; 4] = [THROUGH[0], THROUGH[1], BEHIND[0], BEHIND[1]];
+/// Besides, nobody counts what was before the ledger.
+const UNCOUNTED: [Machine; 3] = [THROUGH[0], THROUGH[1], (Journal::Bare, None, false)];
+const ON_SYNC: [Machine; 3] =
+    [(Journal::Ext4, None, true), (Journal::Lagging, None, true), (Journal::Bare, None, true)];
 
 /// One of the histories.
 pub struct Story {
@@ -38,11 +45,13 @@ pub struct Story {
     pub name: &'static str,
     /// The deliberate bugs (`holdfast-canary`) that take out a rule which stands against it.
     pub bugs: &'static [&'static str],
+    /// What it is played on.
+    machines: &'static [Machine],
     plays: fn(&mut plays::Plays),
 }
 
 /// All of them.
-pub const STORIES: [Story; 19] = [
+pub const STORIES: [Story; 20] = [
     Story {
         number: 1,
         name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
@@ -55,18 +64,21 @@ pub const STORIES: [Story; 19] = [
             "CopyUnfenced",
             "CopyUnredirected",
         ],
+        machines: &BOTH,
         plays: plays::nearly_dead_segments,
     },
     Story {
         number: 2,
         name: "the_members_of_a_group_live_and_die_together",
         bugs: &["GroupMemberUnnoted", "RecoverPartGroup"],
+        machines: &THROUGH,
         plays: plays::groups,
     },
     Story {
         number: 3,
         name: "no_number_is_given_out_twice_and_no_old_record_comes_alive",
         bugs: &["CounterLow", "GenerationKept", "GenerationUnflushed"],
+        machines: &THROUGH,
         plays: plays::restarts,
     },
     Story {
@@ -82,66 +94,84 @@ pub const STORIES: [Story; 19] = [
             "RenameBuiltOld",
             "AwaitedNameUnsynced",
         ],
+        machines: &THROUGH,
         plays: plays::torn_names,
     },
     Story {
         number: 5,
         name: "log_and_file_have_two_writers_of_the_same_bytes_in_one_order",
-        bugs: &["PageLocksOpen", "DropFence"],
+        bugs: &["PageLocksOpen", "CursorOpen", "DropFence"],
+        machines: &THROUGH,
         plays: plays::two_writers,
     },
     Story {
         number: 6,
         name: "what_the_kernel_refused_or_cut_short_is_never_replayed",
         bugs: &["NoCancel", "CancelUnfenced", "RecoverCancelled"],
+        machines: &THROUGH,
         plays: plays::short_writes,
     },
     Story {
         number: 7,
         name: "a_sync_counts_only_for_what_was_changed_before_it_began",
         bugs: &["SyncCoversLater"],
+        machines: &THROUGH,
         plays: plays::changes_amid_a_sync,
     },
     Story {
         number: 8,
         name: "a_sync_is_real_when_something_changed_that_the_log_does_not_hold",
-        bugs: &["UnloggedIgnored"],
+        bugs: &["UnloggedIgnored", "NotedOnce", "DirectorySyncUncounted", "DirectorySyncBlank"],
+        machines: &UNCOUNTED,
         plays: plays::unlogged_changes,
+    },
+    Story {
+        number: 8,
+        name: "the_first_sync_of_a_file_leaves_nothing_unlogged",
+        bugs: &["UnsyncedUnannounced", "UnsyncedForgotten", "UnsyncedSizeForgotten", "LostPagesHidden"],
+        machines: &ON_SYNC,
+        plays: plays::first_syncs,
     },
     Story {
         number: 9,
         name: "nothing_goes_around_the_log_over_live_records",
         bugs: &["AroundUnsettled", "AroundUnsynced", "BypassUnsettled"],
+        machines: &THROUGH,
         plays: plays::around_the_log,
     },
     Story {
         number: 10,
         name: "recovery_never_writes_over_what_others_wrote",
         bugs: &["OutsiderUnsettled", "ChangeIgnored"],
+        machines: &THROUGH,
         plays: plays::outsiders,
     },
     Story {
         number: 13,
         name: "who_waits_for_log_space_holds_nothing_that_others_wait_for",
         bugs: &["ReserveLate"],
+        machines: &THROUGH,
         plays: plays::no_space,
     },
     Story {
         number: 14,
         name: "nothing_expires_that_was_numbered_but_not_yet_written",
         bugs: &["AnnouncedTooHigh", "AnnouncementsIgnored", "SettledAfterSync", "ExpireBeforeSync"],
+        machines: &THROUGH,
         plays: plays::expiry_amid_a_write,
     },
     Story {
         number: 15,
         name: "a_dead_writers_record_is_finished_before_others_see_its_bytes",
-        bugs: &["RollForwardSkipped", "RollForwardUnflushed", "FinishedByDisk"],
+        bugs: &["RollForwardSkipped", "RollForwardUnflushed", "FinishedByDisk", "SizeBelieved"],
+        machines: &BOTH,
         plays: plays::dead_writers,
     },
     Story {
         number: 16,
         name: "a_removed_file_stays_away_and_one_that_stays_is_whole",
         bugs: &["UnlinkUnannounced", "RemovalNotWithdrawn", "ReleaseBeforeDirectorySync", "RemovalAssumed"],
+        machines: &THROUGH,
         plays: plays::removals,
     },
     Story {
@@ -154,6 +184,7 @@ pub const STORIES: [Story; 19] = [
             "RecoverNoPunch",
             "WritersStayIn",
         ],
+        machines: &THROUGH,
         plays: plays::truncations,
     },
     Story {
@@ -167,24 +198,28 @@ pub const STORIES: [Story; 19] = [
             "SyncErrorIgnored",
             "RewriteBackwards",
         ],
+        machines: &THROUGH,
         plays: plays::failed_syncs,
     },
     Story {
         number: 19,
         name: "a_file_that_recovery_builds_anew_survives_its_crash",
         bugs: &["RebuiltUnnamed", "RecoverUnsynced"],
+        machines: &THROUGH,
         plays: plays::rebuilt_files,
     },
     Story {
         number: 20,
         name: "a_segment_or_slot_in_new_hands_shows_nothing_of_its_old_ones",
-        bugs: &["OlderUseLive", "RetireDirty", "SlotGenerationUnchecked"],
+        bugs: &["OlderUseLive", "RetireDirty", "SlotGenerationUnchecked", "NamelessKept"],
+        machines: &BOTH,
         plays: plays::new_hands,
     },
     Story {
         number: 21,
         name: "a_read_in_state_behind_sees_every_write_and_nothing_older",
         bugs: &["ReadsUnlocked", "DrainStale", "DrainSkipped", "OldestSeqForgotten"],
+        machines: &BEHIND,
         plays: plays::reads_behind,
     },
 ];
@@ -199,20 +234,17 @@ impl Story {
     pub fn histories(&self) -> Vec<History> {
         let mut plays = Vec::new();
         (self.plays)(&mut plays);
-        let machines: &[_] = match self.number {
-            1 | 15 | 20 => &[THROUGH, BEHIND].concat(),
-            21 => &BEHIND,
-            _ => &THROUGH,
-        };
-        let history = |(journal, behind), steps: &[Step]| History {
+        let history = |(journal, behind, on_sync), steps: &[Step]| History {
             journal,
             pool: TINY,
             behind,
             spill: None,
-            on_sync: false,
+            on_sync,
             steps: steps.to_vec(),
         };
-        plays.iter().flat_map(|steps| machines.iter().map(|machine| history(*machine, steps))).collect()
+        let on_each =
+            |steps: &Vec<Step>| self.machines.iter().map(|machine| history(*machine, steps)).collect();
+        plays.iter().flat_map(|steps: &Vec<Step>| -> Vec<History> { on_each(steps) }).collect()
     }
 
     /// Plays it until the first failure.

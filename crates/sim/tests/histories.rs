@@ -41,6 +41,7 @@ told! {
     what_the_kernel_refused_or_cut_short_is_never_replayed
     a_sync_counts_only_for_what_was_changed_before_it_began
     a_sync_is_real_when_something_changed_that_the_log_does_not_hold
+    the_first_sync_of_a_file_leaves_nothing_unlogged
     nothing_goes_around_the_log_over_live_records
     recovery_never_writes_over_what_others_wrote
     who_waits_for_log_space_holds_nothing_that_others_wait_for

@@ -42,6 +42,12 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
     let _ = futex::wait(word, Flags::empty(), seen, Some(&timespec(timeout)));
 }
 
+/// The monotonic clock, for how long something takes; `None` where threads are simulated, which
+/// wait for as long as they are made to.
+pub fn now_ns() -> Option<u64> {
+    SIMULATED.get().is_none().then(crate::ledger::monotonic_ns)
+}
+
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
     // The kernel takes the count for a signed one, and of minus one it makes one.

@@ -10,10 +10,13 @@ pub use core::sync::atomic::Ordering;
 mod kernel;
 #[cfg(not(shuttle))]
 pub use kernel::{
-    AtomicI32, AtomicU32, AtomicU64, fence, moment, pause, simulate_sleep, spin_loop, spins, wait, wake,
+    AtomicI32, AtomicU32, AtomicU64, fence, moment, now_ns, pause, simulate_sleep, spin_loop, spins, wait,
+    wake,
 };
 
 #[cfg(shuttle)]
 pub mod model;
 #[cfg(shuttle)]
-pub use model::{AtomicI32, AtomicU32, AtomicU64, fence, moment, pause, spin_loop, spins, wait, wake};
+pub use model::{
+    AtomicI32, AtomicU32, AtomicU64, fence, moment, now_ns, pause, spin_loop, spins, wait, wake,
+};

@@ -3,20 +3,17 @@
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
-use holdfast_media::{Bytes, Nvm};
+use holdfast_media::Nvm;
 
 use crate::ask::{Ask, ask};
-use crate::client::{Client, Errno, FileRef, Outcome, Place};
-use crate::lane::Entry;
-use crate::through::Written;
+use crate::client::{Client, Errno, FileRef};
 
 impl<N: Nvm> Client<N> {
     /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file
     /// exclusively, and no page lock.
     pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
         let row = self.row(file);
-        if row.state() != FileState::Behind || row.page_rows.get() == 0 {
+        if !row.state().lags() || row.page_rows.get() == 0 {
             return Ok(());
         }
         ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())
@@ -24,8 +21,7 @@ impl<N: Nvm> Client<N> {
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
     pub(crate) fn leave_behind_locked(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        if !self.row(file).state().is_absorbed() || self.row(file).state() == FileState::Through && !for_good
-        {
+        if !self.row(file).state().is_absorbed() || self.row(file).state().keeps_up() && !for_good {
             return Ok(());
         }
         let args = [u64::from(file.slot), file.generation, u64::from(for_good), 0];
@@ -40,7 +36,7 @@ impl<N: Nvm> Client<N> {
     pub fn leave_behind(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
         let (state, on) = (self.row(file).state(), self.writes_behind() || self.leases_files());
         // One in state Through may be about to enter the other.
-        if !self.is_current(file) || !(state == FileState::Behind || for_good && on && state.is_absorbed()) {
+        if !self.is_current(file) || !(state.lags() || for_good && on && state.is_absorbed()) {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, self.id) {
@@ -56,7 +52,7 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn bring_to_kernel(&self, file: FileRef) -> Result<(), Errno> {
-        if !self.is_current(file) || self.row(file).state() != FileState::Behind {
+        if !self.is_current(file) || !self.row(file).state().lags() {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, self.id) {
@@ -93,52 +89,6 @@ impl<N: Nvm> Client<N> {
             // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
             // too.
             let _ = self.leave_behind(file, true);
-        }
-    }
-
-    /// A write of state Through in a file without page rows, whose other writers are kept out
-    /// meanwhile.
-    pub(crate) fn write_alone(
-        &self,
-        file: FileRef,
-        place: Place,
-        parts: &[Bytes<'_>],
-        raw: &mut impl FnMut() -> Result<usize, Errno>,
-        cursor: &impl Fn() -> Result<u64, Errno>,
-    ) -> Result<Outcome, Errno> {
-        let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        let mut lane = match self.reserve(total) {
-            Err(Errno::ENOSPC) => return self.write_around(file, place, raw, cursor),
-            lane => lane?,
-        };
-        if !self.board.lock_file(file.slot, self.id) {
-            return Err(Errno::EIO);
-        }
-        let row = self.row(file);
-        let result = self.drain_rows(file).and_then(|()| match lane.enter(file, true)? {
-            Entry::Through | Entry::Behind => {
-                let written = self.write_entered(&mut lane, file, place, parts, total, raw, cursor);
-                lane.finish(file);
-                if let Ok(Written::Misplaced { .. }) = written {
-                    // Invariant 5, as in state Through.
-                    self.settle(file, true)?;
-                }
-                written.map(Ok)
-            }
-            Entry::Unsynced | Entry::Kernel => Ok(Err(Outcome::Kernel)),
-            Entry::Stale => Ok(Err(Outcome::Stale)),
-        });
-        row.unlock_exclusive(self.id);
-        drop(lane);
-        match result? {
-            _ if !self.keeper_alive() => Err(Errno::EIO),
-            Ok(Written::Done { bytes, offset }) => Ok(Outcome::Absorbed { bytes, offset }),
-            Ok(Written::Misplaced { bytes }) => {
-                Ok(Outcome::Absorbed { bytes, offset: cursor()?.saturating_sub(bytes as u64) })
-            }
-            // It left state Behind meanwhile, and then lost its size.
-            Ok(Written::SizeUnknown) => self.write_around(file, place, raw, cursor),
-            Err(outcome) => Ok(outcome),
         }
     }
 }

@@ -4,10 +4,11 @@
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, PAGE_BYTES, pieces};
+use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_media::Nvm;
 
 use super::publish::{Payload, fetch};
+use crate::calls::ReadCall;
 use crate::client::{Client, Errno, FileRef};
 use crate::lane::Lane;
 
@@ -34,7 +35,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// Loads a page and copies bytes of it, under its lock; false when it cannot be loaded now.
-    /// `raw` reads from the file itself.
+    ///
     pub(super) fn load_and_read(
         &self,
         lane: &Lane<'_, N>,
@@ -42,15 +43,15 @@ impl<N: Nvm> Client<N> {
         page: u64,
         at: u32,
         buffer: &mut [u8],
-        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        call: &mut impl ReadCall,
     ) -> Result<bool, Errno> {
         let loaded = self.board.loaded();
-        if self.row(file).state() != FileState::Behind || !loaded.admits(file.slot, page) {
+        if !self.row(file).state().lags() || !loaded.admits(file.slot, page) {
             return Ok(false);
         }
         let Some(taken) = loaded.take(lane.index(), file.slot, page) else { return Ok(false) };
         let filled = loaded.fill(&taken, |bytes| {
-            read_whole(bytes, page * PAGE_BYTES, raw)?;
+            read_whole(bytes, page * PAGE_BYTES, call)?;
             if let Some(row) = self.board.pages().find(file.slot, page) {
                 let (lo, hi) = (row.content.lo as usize, row.content.hi as usize);
                 fetch(&self.board, &self.nvm, &row.content, row.content.lo, &mut bytes[lo..hi]);
@@ -129,14 +130,10 @@ impl<N: Nvm> Client<N> {
 
 /// Reads all of `bytes` from the page cache. What lies beyond its end of the file was never
 /// written.
-pub(super) fn read_whole(
-    bytes: &mut [u8],
-    offset: u64,
-    raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
-) -> Result<(), Errno> {
+pub(super) fn read_whole(bytes: &mut [u8], offset: u64, call: &mut impl ReadCall) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes.len() {
-        match raw(&mut bytes[done..], offset + done as u64)? {
+        match call.read(&mut bytes[done..], offset + done as u64)? {
             0 => break,
             more => done += more,
         }

@@ -22,4 +22,60 @@ pub use glance::GLANCE_BYTES_MAX;
 pub use publish::{Payload, fetch, finish};
 pub use read::{Buffers, Reading};
 pub use times::Look;
-pub(crate) use write::Written;
+
+use core::sync::atomic::Ordering;
+
+use holdfast_log::Kind;
+use holdfast_media::Nvm;
+
+use crate::calls::{ReadCall, WriteCall};
+use crate::client::{Client, Errno};
+use crate::design::{Design, Read, Resize, Write, Written};
+use crate::lane::Lane;
+
+/// The design of state Behind, on the client's side.
+pub struct Behind;
+
+impl Design for Behind {
+    #[inline]
+    fn write<N: Nvm>(
+        lane: &mut Lane<'_, N>,
+        write: &Write<'_>,
+        call: &mut impl WriteCall,
+    ) -> Result<Written, Errno> {
+        write::write(lane, write, call)
+    }
+
+    #[inline]
+    fn read<N: Nvm, B: Buffers + ?Sized>(
+        lane: &Lane<'_, N>,
+        read: &Read,
+        buffers: &mut B,
+        call: &mut impl ReadCall,
+    ) -> Result<usize, Errno> {
+        read::read(lane, read, buffers, call)
+    }
+
+    /// Databases set the size that a file has after each checkpoint. Nothing changes but times: no
+    /// row lies beyond it, and a kernel that still has the file shorter adds zeros where rows have
+    /// the bytes.
+    fn is_idle<N: Nvm>(client: &Client<N>, resize: &Resize) -> bool {
+        let row = client.row(resize.file);
+        resize.kind == Kind::Truncate
+            && row.size_hint.load(Ordering::SeqCst) == resize.offset
+            && row.page_rows.get() > 0
+    }
+
+    fn resize<N: Nvm>(
+        lane: &mut Lane<'_, N>,
+        resize: &Resize,
+        is_idle: bool,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        if is_idle {
+            return raw();
+        }
+        let client = lane.client();
+        client.log_resize(lane, resize, raw)
+    }
+}

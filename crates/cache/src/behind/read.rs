@@ -10,13 +10,16 @@ use core::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, PAGE_BYTES, Row, pieces};
+use holdfast_board::{PAGE_BYTES, Row, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
+use super::Behind;
 use super::loaded::read_whole;
 use super::publish::fetch;
+use crate::calls::{ReadCall, Readers};
 use crate::client::{Client, Errno, FileRef, Place};
+use crate::design::{Design, Designs, Read, Stock, ToRead};
 use crate::lane::{Entry, Lane};
 
 /// Reads of more bytes load no pages: they come once, and are the kernel's strength.
@@ -43,6 +46,36 @@ impl Buffers for [u8] {
     fn part(&mut self, index: usize) -> Option<&mut [u8]> {
         (index == 0).then_some(self)
     }
+}
+
+/// [`Design::read`](crate::Design::read) of state Behind.
+pub(super) fn read<N: Nvm, B: Buffers + ?Sized>(
+    lane: &Lane<'_, N>,
+    read: &Read,
+    buffers: &mut B,
+    call: &mut impl ReadCall,
+) -> Result<usize, Errno> {
+    let client = lane.client();
+    let Read { file, place, bytes } = *read;
+    let Place::At(offset) = place else {
+        lane.lock_cursor(file)?;
+        let offset = call.cursor()?;
+        let read = match buffers.part(0) {
+            // As for those at an offset, which the kernel was asked for before.
+            Some(whole) if whole.len() >= bytes && client.leaves_to_kernel(file, bytes) => {
+                client.read_by_kernel(file, || call.read(&mut whole[..bytes], offset))
+            }
+            _ => None,
+        };
+        let read = match read {
+            Some(read) => read,
+            None => client.read_locked(lane, file, (offset, bytes), buffers, call),
+        };
+        // Whatever came of it: `cursor` may have moved it ahead.
+        call.set_cursor(offset + *read.as_ref().unwrap_or(&0) as u64)?;
+        return read;
+    };
+    client.read_locked(lane, file, (offset, bytes), buffers, call)
 }
 
 impl<N: Nvm> Client<N> {
@@ -72,19 +105,13 @@ impl<N: Nvm> Client<N> {
     pub fn leaves_to_kernel(&self, file: FileRef, bytes: usize) -> bool {
         let row = self.row(file);
         row.page_rows.hint() == 0
-            && (bytes > LOAD_BYTES_MAX || self.board.loaded().is_empty() || row.state() != FileState::Behind)
+            && (bytes > LOAD_BYTES_MAX || self.board.loaded().is_empty() || !row.state().lags())
     }
 
-    /// Reads into `buffer` what the file holds now: every write that was acknowledged before the
-    /// call, in any process.
-    ///
-    /// `raw` reads from the file itself at an offset, `cursor` reads the description's cursor and
-    /// `seek` sets it, always after `cursor`: so `cursor` may move it ahead to where it will most
-    /// likely be. Of a `place` at the end of the file there is nothing to read, so it counts as the
-    /// cursor.
+    /// As [`Client::read_by`], into one buffer and with the calls as functions.
     ///
     /// # Errors
-    /// What `raw` reported, or `EIO` when the keeper is dead.
+    /// As [`Client::read_by`].
     pub fn read(
         &self,
         file: FileRef,
@@ -94,26 +121,24 @@ impl<N: Nvm> Client<N> {
         cursor: impl Fn() -> Result<u64, Errno>,
         seek: impl Fn(u64) -> Result<(), Errno>,
     ) -> Result<Reading, Errno> {
-        let bytes = buffer.len();
-        self.read_parts(file, place, bytes, buffer, raw, cursor, seek)
+        let read = Read { file, place, bytes: buffer.len() };
+        self.read_by::<Stock, _>(&read, buffer, &mut Readers(raw, cursor, seek))
     }
 
-    /// As [`Client::read`], into `buffers` of together at least `bytes` bytes: what they get was
-    /// all true at one moment.
+    /// Reads into `buffers`, of together at least as many bytes as asked for, what the file holds
+    /// now: every write that was acknowledged before the call, in any process. What they get was
+    /// all true at one moment. At the end of the file there is nothing to read, so that place
+    /// counts as the cursor.
     ///
     /// # Errors
-    /// As [`Client::read`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn read_parts<B: Buffers + ?Sized>(
+    /// What the kernel reported, or `EIO` when the keeper is dead.
+    pub fn read_by<D: Designs, B: Buffers + ?Sized>(
         &self,
-        file: FileRef,
-        place: Place,
-        bytes: usize,
+        read: &Read,
         buffers: &mut B,
-        raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
-        cursor: impl Fn() -> Result<u64, Errno>,
-        seek: impl Fn(u64) -> Result<(), Errno>,
+        call: &mut impl ReadCall,
     ) -> Result<Reading, Errno> {
+        let file = read.file;
         if !self.is_current(file) {
             return Ok(Reading::Stale);
         }
@@ -122,15 +147,20 @@ impl<N: Nvm> Client<N> {
         }
         // Waits for who keeps the file's writers out.
         let mut lane = self.take_lane()?;
-        match lane.enter_reading(file)? {
-            Entry::Behind => {}
+        let state = match lane.enter_reading(file)? {
+            Entry::Absorbed(state) => state,
             Entry::Stale => return Ok(Reading::Stale),
-            Entry::Through | Entry::Unsynced | Entry::Kernel => return Ok(Reading::Kernel),
-        }
-        let read = self.read_entered(&lane, file, place, (bytes, buffers), raw, cursor, seek);
+            Entry::Unsynced | Entry::Kernel => return Ok(Reading::Kernel),
+        };
+        let to_read = ToRead { lane: &lane, read, buffers: &mut *buffers, call: &mut *call };
+        let bytes = match D::dispatch(state, to_read) {
+            Some(bytes) => bytes,
+            // The page rows of a file that failed stay where readers find them.
+            None => Behind::read(&lane, read, buffers, call),
+        };
         lane.finish(file);
         drop(lane);
-        let bytes = read?;
+        let bytes = bytes?;
         if self.keeper_alive() { Ok(Reading::Done(bytes)) } else { Err(Errno::EIO) }
     }
 
@@ -138,8 +168,9 @@ impl<N: Nvm> Client<N> {
     pub(crate) fn has_rows(&self, file: FileRef) -> bool {
         // Without rows all of it is in the page cache: a row is counted before it is there and
         // until its bytes are.
-        matches!(self.row(file).state(), FileState::Behind | FileState::Failed)
-            && self.row(file).page_rows.get() > 0
+        let row = self.row(file);
+        let state = row.state();
+        (state.lags() || state.is_failed()) && row.page_rows.get() > 0
     }
 
     /// Whether reads of the file may be answered here: from the log, from loaded pages, or by
@@ -147,7 +178,7 @@ impl<N: Nvm> Client<N> {
     /// should it count for nothing.
     #[inline]
     pub fn reads_here(&self, file: FileRef) -> bool {
-        self.row(file).state() == FileState::Behind || self.has_rows(file)
+        self.row(file).state().lags() || self.has_rows(file)
     }
 
     /// Whether the kernel can be asked at once. Not while rows are counted in state Through either:
@@ -157,45 +188,13 @@ impl<N: Nvm> Client<N> {
         !self.reads_here(file) && self.row(file).page_rows.get() == 0
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn read_entered<B: Buffers + ?Sized>(
-        &self,
-        lane: &Lane<'_, N>,
-        file: FileRef,
-        place: Place,
-        (bytes, buffers): (usize, &mut B),
-        mut raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
-        cursor: impl Fn() -> Result<u64, Errno>,
-        seek: impl Fn(u64) -> Result<(), Errno>,
-    ) -> Result<usize, Errno> {
-        let Place::At(offset) = place else {
-            self.lock_cursor(self.row(file), lane)?;
-            let offset = cursor()?;
-            let read = match buffers.part(0) {
-                // As for those at an offset, which the kernel was asked for before.
-                Some(whole) if whole.len() >= bytes && self.leaves_to_kernel(file, bytes) => {
-                    self.read_by_kernel(file, || raw(&mut whole[..bytes], offset))
-                }
-                _ => None,
-            };
-            let read = match read {
-                Some(read) => read,
-                None => self.read_locked(lane, file, (offset, bytes), buffers, &mut raw),
-            };
-            // Whatever came of it: `cursor` may have moved it ahead.
-            seek(offset + *read.as_ref().unwrap_or(&0) as u64)?;
-            return read;
-        };
-        self.read_locked(lane, file, (offset, bytes), buffers, &mut raw)
-    }
-
     fn read_locked<B: Buffers + ?Sized>(
         &self,
         lane: &Lane<'_, N>,
         file: FileRef,
         (offset, bytes): (u64, usize),
         buffers: &mut B,
-        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        call: &mut impl ReadCall,
     ) -> Result<usize, Errno> {
         let room = (i64::MAX as u64).saturating_sub(offset).min(bytes as u64);
         if room == 0 {
@@ -213,7 +212,7 @@ impl<N: Nvm> Client<N> {
             && let Some(part) = buffers.part(index)
         {
             let take = part.len().min(bytes - done);
-            self.fill(lane, file, offset + done as u64, &mut part[..take], bytes <= LOAD_BYTES_MAX, raw)?;
+            self.fill(lane, file, offset + done as u64, &mut part[..take], bytes <= LOAD_BYTES_MAX, call)?;
             (done, index) = (done + take, index + 1);
         }
         Ok(done)
@@ -228,7 +227,7 @@ impl<N: Nvm> Client<N> {
         offset: u64,
         buffer: &mut [u8],
         is_few: bool,
-        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        call: &mut impl ReadCall,
     ) -> Result<(), Errno> {
         let bytes = buffer.len() as u64;
         let mut missed = 0..0;
@@ -236,15 +235,15 @@ impl<N: Nvm> Client<N> {
             let at = (page * PAGE_BYTES + u64::from(lo) - offset) as usize;
             let part = at..at + (hi - lo) as usize;
             if self.is_at_hand(file, page, lo, &mut buffer[part.clone()])
-                || is_few && self.load_and_read(lane, file, page, lo, &mut buffer[part.clone()], raw)?
+                || is_few && self.load_and_read(lane, file, page, lo, &mut buffer[part.clone()], call)?
             {
-                self.fill_missed(file, offset, buffer, missed, raw)?;
+                self.fill_missed(file, offset, buffer, missed, call)?;
                 missed = part.end..part.end;
             } else {
                 missed.end = part.end;
             }
         }
-        self.fill_missed(file, offset, buffer, missed, raw)
+        self.fill_missed(file, offset, buffer, missed, call)
     }
 
     /// Copies bytes of one page from where they are in memory; false when that is nowhere.
@@ -266,13 +265,13 @@ impl<N: Nvm> Client<N> {
         offset: u64,
         buffer: &mut [u8],
         missed: core::ops::Range<usize>,
-        raw: &mut impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+        call: &mut impl ReadCall,
     ) -> Result<(), Errno> {
         if missed.is_empty() {
             return Ok(());
         }
         let (offset, buffer) = (offset + missed.start as u64, &mut buffer[missed]);
-        read_whole(buffer, offset, raw)?;
+        read_whole(buffer, offset, call)?;
         for (page, lo, hi) in pieces(offset, buffer.len() as u64) {
             let Some(row) = self.board.pages().find(file.slot, page) else { continue };
             let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{Account, Changes, FileState, Seen, Times};
+use holdfast_board::{Account, Changes, Seen, Times};
 use holdfast_media::Nvm;
 
 use crate::client::{Client, FileRef};
@@ -80,13 +80,13 @@ impl<N: Nvm> Client<N> {
         let times = &self.board.times()[file.slot as usize];
         let is_kept = |client: &Self| {
             client.is_current(file)
-                && (client.row(file).state() == FileState::Behind || times.look(file.generation).is_some())
+                && (client.row(file).state().lags() || times.look(file.generation).is_some())
         };
         if !is_kept(self) || !self.board.lock_file(file.slot, self.id) {
             return raw();
         }
         if !is_kept(self) {
-            self.row(file).unlock_exclusive(self.id);
+            self.unlock_file(file);
             return raw();
         }
         // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
@@ -102,7 +102,7 @@ impl<N: Nvm> Client<N> {
                 times.settle(file.generation, kernel, before);
             }
         }
-        row.unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 }

@@ -8,7 +8,9 @@ use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use super::publish::{Payload, Spare, Verdict, judge, publish};
+use crate::calls::WriteCall;
 use crate::client::{Client, Errno, FileRef, Place};
+use crate::design::{Write, Written};
 use crate::lane::{Lane, is_split};
 
 /// Writes up to this size are gathered before they are logged when bytes of them go into a frame:
@@ -19,97 +21,83 @@ const GATHER_BYTES_MAX: usize = 4096;
 /// Most of them are short.
 const GATHER_FEW_BYTES_MAX: usize = 512;
 
-/// How the part under the locks ended.
-pub(crate) enum Written {
-    /// Logged and entered.
-    Done { offset: u64 },
-    /// Needs the page cache; nothing was logged, the page locks of the range are held and no row
-    /// covers it.
-    Apart { offset: u64 },
-    /// Needs the page cache, and the file for itself.
-    Alone,
+/// [`Design::write`](crate::Design::write) of state Behind.
+pub(super) fn write<N: Nvm>(
+    lane: &mut Lane<'_, N>,
+    write: &Write<'_>,
+    call: &mut impl WriteCall,
+) -> Result<Written, Errno> {
+    let client = lane.client();
+    let Write { file, place, parts, total } = *write;
+    // Larger ones are split over segments, and their pages with them.
+    if is_split(&client.layout, total) || !(matches!(place, Place::At(_)) || call.sets_cursor()) {
+        return Ok(Written::Alone);
+    }
+    if !lane.has_room(total) {
+        return Err(Errno::EIO);
+    }
+    let row = client.row(file);
+    let offset = match place {
+        Place::At(offset) => {
+            // Not while an append is under way that ends the file elsewhere.
+            if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
+                lane.lock_cursor(file)?;
+            }
+            offset
+        }
+        Place::Cursor { known } => {
+            lane.lock_cursor(file)?;
+            known.map_or_else(|| call.landed(), Ok)?
+        }
+        Place::Append => {
+            lane.lock_cursor(file)?;
+            row.size_hint.load(Ordering::SeqCst)
+        }
+    };
+    let end = match offset.checked_add(total) {
+        Some(end) if end <= client.size_limit.load(Ordering::Relaxed) => end,
+        // The kernel knows the right error, or how much fits.
+        _ => return Ok(Written::Alone),
+    };
+    lane.lock_pages(file, offset, total)?;
+    let (mut spare, mut merges) = (Spare::default(), false);
+    let at = (lane.index(), file.slot);
+    // The next one will most likely go on in the same page.
+    let appends = total as usize <= GATHER_BYTES_MAX && end > row.size_hint.load(Ordering::SeqCst);
+    if place != Place::Append && client.may_pass_by(file, offset, total) {
+        return client.log_and_call(lane, write, offset, call);
+    }
+    match judge(&client.board, at, (offset, total, appends), &mut spare, &mut merges) {
+        Verdict::Fits => {}
+        // The page locks of the range are held, and no row covers it. An append of the kernel's
+        // would go to the end of the file as the kernel knows it.
+        Verdict::Apart if place != Place::Append => {
+            return client.log_and_call(lane, write, offset, call);
+        }
+        Verdict::Apart | Verdict::Covered => return Ok(Written::Alone),
+    }
+    let (entry, bytes) = ((file, (offset, total)), total as usize);
+    if !merges && !spare.is_used() || bytes > GATHER_BYTES_MAX {
+        client.log_and_enter(lane, entry, parts, None, &mut spare);
+    } else if bytes <= GATHER_FEW_BYTES_MAX {
+        // A buffer of zeros costs as much as the copy.
+        client.log_gathered::<GATHER_FEW_BYTES_MAX>(lane, entry, parts, &mut spare);
+    } else {
+        client.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare);
+    }
+    // After the rows: whoever sees the size finds the bytes below it. Nobody else makes the file
+    // longer: we hold its cursor lock.
+    if row.size_hint.load(Ordering::Relaxed) < end {
+        row.size_hint.store(end, Ordering::Release);
+    }
+    if let Place::Cursor { .. } | Place::Append = place {
+        call.set_cursor(end)?;
+    }
+    lane.count_write(total);
+    Ok(Written::Done { bytes, offset })
 }
 
 impl<N: Nvm> Client<N> {
-    /// Announces, locks, and writes: all but the clearing of announcement and locks, which the
-    /// caller does whatever happens here.
-    /// `seek` sets the description's cursor; without it only writes at an offset are done here.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn write_behind(
-        &self,
-        lane: &mut Lane<'_, N>,
-        file: FileRef,
-        place: Place,
-        parts: &[Bytes<'_>],
-        total: u64,
-        cursor: &impl Fn() -> Result<u64, Errno>,
-        seek: Option<&dyn Fn(u64) -> Result<(), Errno>>,
-    ) -> Result<Written, Errno> {
-        // Larger ones are split over segments, and their pages with them.
-        if is_split(&self.layout, total) || (seek.is_none() && !matches!(place, Place::At(_))) {
-            return Ok(Written::Alone);
-        }
-        if !lane.has_room(total) {
-            return Err(Errno::EIO);
-        }
-        let row = self.row(file);
-        let offset = match place {
-            Place::At(offset) => {
-                // Not while an append is under way that ends the file elsewhere.
-                if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
-                    self.lock_cursor(row, lane)?;
-                }
-                offset
-            }
-            Place::Cursor { known } => {
-                self.lock_cursor(row, lane)?;
-                known.map_or_else(cursor, Ok)?
-            }
-            Place::Append => {
-                self.lock_cursor(row, lane)?;
-                row.size_hint.load(Ordering::SeqCst)
-            }
-        };
-        let end = match offset.checked_add(total) {
-            Some(end) if end <= self.size_limit.load(Ordering::Relaxed) => end,
-            // The kernel knows the right error, or how much fits.
-            _ => return Ok(Written::Alone),
-        };
-        lane.lock_pages(file, offset, total)?;
-        let (mut spare, mut merges) = (Spare::default(), false);
-        let at = (lane.index(), file.slot);
-        // The next one will most likely go on in the same page.
-        let appends = total as usize <= GATHER_BYTES_MAX && end > row.size_hint.load(Ordering::SeqCst);
-        if place != Place::Append && self.may_pass_by(file, offset, total) {
-            return Ok(Written::Apart { offset });
-        }
-        match judge(&self.board, at, (offset, total, appends), &mut spare, &mut merges) {
-            Verdict::Fits => {}
-            // An append of the kernel's would go to the end of the file as the kernel knows it.
-            Verdict::Apart if place != Place::Append => return Ok(Written::Apart { offset }),
-            Verdict::Apart | Verdict::Covered => return Ok(Written::Alone),
-        }
-        let (entry, bytes) = ((file, (offset, total)), total as usize);
-        if !merges && !spare.is_used() || bytes > GATHER_BYTES_MAX {
-            self.log_and_enter(lane, entry, parts, None, &mut spare);
-        } else if bytes <= GATHER_FEW_BYTES_MAX {
-            // A buffer of zeros costs as much as the copy.
-            self.log_gathered::<GATHER_FEW_BYTES_MAX>(lane, entry, parts, &mut spare);
-        } else {
-            self.log_gathered::<GATHER_BYTES_MAX>(lane, entry, parts, &mut spare);
-        }
-        // After the rows: whoever sees the size finds the bytes below it. Nobody else makes the
-        // file longer: we hold its cursor lock.
-        if row.size_hint.load(Ordering::Relaxed) < end {
-            row.size_hint.store(end, Ordering::Release);
-        }
-        if let (Some(seek), Place::Cursor { .. } | Place::Append) = (seek, place) {
-            seek(end)?;
-        }
-        lane.count_write(total);
-        Ok(Written::Done { offset })
-    }
-
     /// Whether a write goes to the page cache at once, though page rows would take it: while the
     /// log goes on in a file, what is in rows is brought there before its segment is given back, by
     /// one thread of the keeper's, for which writers would wait.

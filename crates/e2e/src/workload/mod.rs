@@ -4,6 +4,7 @@ pub mod dpkg;
 pub mod editor;
 pub mod fio;
 pub mod git;
+pub mod golang;
 pub mod leveldb;
 pub mod maildir;
 pub mod many;

@@ -293,9 +293,13 @@ for name, loses in ('one', lambda: os.remove('one')), ('two', lambda: os.rename(
 print('ready', flush=True)
 time.sleep(60)
 ";
-    for kind in KINDS {
+    // Where nobody looks for what outsiders do, nobody finds afterwards that the name is gone.
+    let unseen = [(Kind::Ext4, true)];
+    for (kind, is_exclusive) in unseen.into_iter().chain(KINDS.map(|kind| (kind, false))) {
         let (disk, pool) = (disk_of(kind), Pool::of_user("nobody", ""));
         let at = |name: &str| disk.root.join(name);
+        let options = [LATE, "--exclusive", text(&disk.root)];
+        let options = &options[..if is_exclusive { 3 } else { 1 }];
         for name in ["one", "two", "other"] {
             std::fs::write(at(name), "nothing").expect("file");
             give_to(&at(name), "nobody");
@@ -304,7 +308,7 @@ time.sleep(60)
         std::fs::remove_file(at("other-kept")).expect("removed");
         give_to(&disk.root, "nobody");
         disk.settle();
-        killed(&pool, &[LATE], script, &disk.root, || disk.cut_power());
+        killed(&pool, options, script, &disk.root, || disk.cut_power());
         disk.restore_power();
         let told = pool.recover(&[]);
         told.ok();

@@ -493,7 +493,7 @@ fn a_positioned_write_past_the_end_waits_for_an_append_under_way() {
     let lane = lanes.len() as u32 - 1;
     // A write that took this lane by chance would let go of its lock at the end.
     assert!(lanes[lane as usize].try_take(9));
-    assert!(row.lock_cursor(lane, &bench.durable.board.header().keeper.word));
+    assert!(row.lock_cursor(lane, bench.durable.board.header()));
     std::thread::scope(|scope| {
         bench.write(0, &[2; 4096]);
         let past = scope.spawn(|| bench.write(4096, &[3; 4096]));

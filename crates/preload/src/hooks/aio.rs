@@ -15,7 +15,7 @@ use crate::{fds, process, target};
 
 /// Leaves every file that this process may change to the kernel, from now on, unless that is done.
 #[cold]
-pub(super) fn leave_to_kernel(reason: Reason) {
+pub fn leave_to_kernel(reason: Reason) {
     if !process::bypasses_all() {
         leave_all_to_kernel(reason, Unseen::AsyncIo);
     }

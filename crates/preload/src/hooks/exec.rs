@@ -16,7 +16,8 @@ use crate::inherit::Environment;
 use crate::raw::{self, give_int};
 use crate::{memory, parting, patch, process, streams, target, unseen};
 
-pub(super) type Arguments = *const *const c_char;
+/// An array of C strings, up to a null one.
+pub type Arguments = *const *const c_char;
 
 unsafe extern "C" {
     /// The program's environment.

@@ -6,8 +6,8 @@ use core::ffi::c_int;
 use holdfast_cache::Client;
 use libc::{pid_t, rlimit64};
 
-use crate::process;
 use crate::raw::{call, give_int};
+use crate::{process, signals};
 
 type Limit = *const rlimit64;
 type Room = *mut rlimit64;
@@ -20,6 +20,7 @@ pub fn learn(client: &Client) {
         unsafe { call!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, core::ptr::null::<u8>(), &raw mut limit) };
     if result == 0 {
         client.set_size_limit(limit.rlim_cur);
+        signals::note_size_limit(limit.rlim_cur != libc::RLIM64_INFINITY);
     }
 }
 

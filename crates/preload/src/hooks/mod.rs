@@ -30,7 +30,10 @@ mod write;
 
 use core::ffi::CStr;
 
-pub use aio::leave_all_to_kernel;
+pub use aio::{leave_all_to_kernel, leave_to_kernel};
+pub use exec::Arguments;
+pub use spawn::execve;
+pub use syscall::syscall;
 pub use write::holdfast_seen_writes;
 
 /// A libc function whose entry leads to a hook.

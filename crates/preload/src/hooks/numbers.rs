@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint};
 
 use holdfast_cache::Reason;
 
-use crate::descriptions::{DSYNC, SYNC, State};
+use crate::descriptions::{DSYNC, KERNEL_FLAGS, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
@@ -246,7 +246,7 @@ fn flags_of(fd: c_int, command: c_int, argument: usize) -> c_int {
     }
     let fds::Row::Described(description) = fds::look(fd) else { return give_int(result) };
     if command == libc::F_SETFL {
-        description.remove_flags(target::KERNEL_FLAGS);
+        description.remove_flags(KERNEL_FLAGS);
         description.add_flags(target::kernel_flags(argument as c_int));
         critical::section(|| description.locked(|| description.set_cursor(None)));
         return give_int(result);

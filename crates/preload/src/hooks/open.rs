@@ -7,14 +7,14 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use holdfast_board::{Epoch, FileState, kind_of};
+use holdfast_board::{Epoch, kind_of};
 use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
 
 use super::room::with_room;
 use crate::changing::making;
 use crate::descriptions::{self, DSYNC, NAMELESS, SYNC, State, WRITE_ONLY};
 use crate::raw::{self, call, give_int};
-use crate::target::{self, Announced, Target};
+use crate::target::{self, Target};
 use crate::{behind, fds, memory, patch, process, streams, unsynced};
 
 /// `O_TMPFILE` without the directory bit.
@@ -37,7 +37,12 @@ unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, canc
 }
 
 /// Announces the open that is about to be made, where the fence needs it.
-unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> Option<Announced> {
+unsafe fn announce(
+    client: &Client,
+    dirfd: c_int,
+    path: Name,
+    flags: c_int,
+) -> Option<holdfast_session::Announced> {
     if !client.announces_opens() || flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
         return None;
     }
@@ -49,7 +54,7 @@ unsafe fn announce(client: &Client, dirfd: c_int, path: Name, flags: c_int) -> O
         // does.
         target::end_lease(client, &stat);
     }
-    target::announce_open(client, &stat, flags)
+    holdfast_session::announce_open(client, &stat, target::may_write(flags))
 }
 
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
@@ -139,7 +144,7 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
                 }
             }
         }
-        target::opened(client, announced, opened.as_ref());
+        holdfast_session::opened(client, announced, opened.as_ref());
         return fd;
     }
 
@@ -170,7 +175,7 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
         fd = unsafe { kernel_open(dirfd, path, asked, mode, cancel) };
     }
     if fd < 0 {
-        target::opened(client, announced, None);
+        holdfast_session::opened(client, announced, None);
         return fd;
     }
     let number = fd as c_int;
@@ -178,7 +183,7 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     if let (None, Some(stat)) = (made, stat.filter(|stat| asked & libc::O_CREAT != 0 && stat.size == 0)) {
         client.note_perhaps_made(stat.dev, stat.changed_ns);
     }
-    let seen = target::opened(client, announced, stat.as_ref());
+    let seen = holdfast_session::opened(client, announced, stat.as_ref());
     // SAFETY: the kernel has just read the path.
     let kind = if made.is_some() { kind_of(unsafe { raw::path(path) }.to_bytes()) } else { 0 };
     match adopt(client, number, (stat, seen), flags, (made, kind), truncates && made.is_none()) {
@@ -263,8 +268,8 @@ fn adopt(
         match seen {
             _ if !described => description.release(),
             // Of one that is left to the kernel the keeper is asked anew at the first change.
-            Some(seen) if seen.state != FileState::Bypassed && !process::bypasses_all() => {
-                target::adopt(client, description, seen);
+            Some(seen) if !seen.state.is_bypassed() && !process::bypasses_all() => {
+                holdfast_session::adopt(client, description, seen.file);
             }
             _ => {}
         }
@@ -272,7 +277,7 @@ fn adopt(
     });
     if !has_row && described_as & DSYNC != 0 {
         // Nobody would remember that its writes are to be synced.
-        target::restore_sync(fd, flags & libc::O_SYNC);
+        crate::reopen::restore_sync(fd, flags & libc::O_SYNC);
     }
     if truncate {
         raw::check(super::truncate::resize(fd, 0))?;

@@ -6,7 +6,8 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
 use holdfast_cache::behind::Buffers;
-use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Reading};
+use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Read, ReadCall, Reading, Stock};
+use holdfast_session::TRIES;
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::transfer::{self, Copied, Spot, Transfer};
@@ -62,7 +63,7 @@ impl Vector<'_> {
 #[inline]
 fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
     let mut is_first = true;
-    for _ in 0..target::TRIES {
+    for _ in 0..TRIES {
         let (client, file) = match behind::reader(call.fd) {
             Reader::Of(client, file) => (client, file),
             Reader::Kernels(seen) => {
@@ -147,6 +148,42 @@ fn glance(
     client.glance(file, offset, vector.part(0)?)
 }
 
+/// The program's descriptor, read at its cursor or at an offset.
+struct Program {
+    fd: c_int,
+    wanted: u64,
+    ahead: Cell<u64>,
+}
+
+impl Program {
+    fn move_by(&self, bytes: i64) -> Result<u64, Errno> {
+        // SAFETY: touches no memory. SEEK_CUR = 1.
+        check(unsafe { call!(libc::SYS_lseek, self.fd, bytes, 1) }).map(|at| at as u64)
+    }
+}
+
+impl ReadCall for Program {
+    #[inline]
+    fn read(&mut self, part: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        // SAFETY: a slice has room for its length.
+        check(unsafe { call!(libc::SYS_pread64, self.fd, part.as_mut_ptr(), part.len(), offset) })
+    }
+
+    /// One call instead of two: most reads get all they ask for. What they do not get is taken
+    /// back.
+    fn cursor(&self) -> Result<u64, Errno> {
+        self.ahead.set(0);
+        let moved = self.move_by(self.wanted as i64).inspect(|&at| self.ahead.set(at));
+        // Too near to the largest offset there is.
+        moved.map(|at| at - self.wanted).or_else(|_| self.move_by(0).inspect(|&at| self.ahead.set(at)))
+    }
+
+    fn set_cursor(&self, to: u64) -> Result<(), Errno> {
+        let ahead = self.ahead.get();
+        if to == ahead { Ok(()) } else { self.move_by(to as i64 - ahead as i64).map(|_| ()) }
+    }
+}
+
 /// Reads a file that the kernel does not have in full, or of which pages are loaded.
 #[inline(never)]
 fn read_found(
@@ -156,31 +193,13 @@ fn read_found(
     vector: &mut Vector<'_>,
     bytes: usize,
 ) -> Result<Reading, Errno> {
-    let raw = |part: &mut [u8], offset: u64| {
-        // SAFETY: a slice has room for its length.
-        check(unsafe { call!(libc::SYS_pread64, fd, part.as_mut_ptr(), part.len(), offset) })
-    };
-    let move_by = |bytes: i64| {
-        // SAFETY: touches no memory. SEEK_CUR = 1.
-        check(unsafe { call!(libc::SYS_lseek, fd, bytes, 1) }).map(|at| at as u64)
-    };
-    // One call instead of two: most reads get all they ask for. What they do not get is taken back.
-    let ahead = Cell::new(0);
-    let wanted = bytes as u64;
-    let cursor = || {
-        ahead.set(0);
-        let moved = move_by(wanted as i64).inspect(|&at| ahead.set(at));
-        // Too near to the largest offset there is.
-        moved.map(|at| at - wanted).or_else(|_| move_by(0).inspect(|&at| ahead.set(at)))
-    };
-    let seek = |to: u64| {
-        if to == ahead.get() { Ok(()) } else { move_by(to as i64 - ahead.get() as i64).map(|_| ()) }
-    };
     let place = match spot {
         Spot::Cursor => Place::Cursor { known: None },
         Spot::At(offset) => Place::At(offset),
     };
-    let read = critical::section(|| client.read_parts(file, place, bytes, vector, raw, cursor, seek));
+    let mut call = Program { fd, wanted: bytes as u64, ahead: Cell::new(0) };
+    let read = Read { file, place, bytes };
+    let read = critical::section(|| client.read_by::<Stock, _>(&read, vector, &mut call));
     if let (Ok(Reading::Stale), Row::Described(description)) = (&read, fds::look(fd)) {
         description.set_state(crate::descriptions::State::Pending(holdfast_cache::Origin::Opened));
     }
@@ -196,7 +215,7 @@ unsafe fn read_bytes(
     cancel: bool,
 ) -> ssize_t {
     let call = Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel);
-    let Some(spot) = Spot::of(number, offset) else { return give(call.kernel()) };
+    let Some(spot) = transfer::spot_of(number, offset) else { return give(call.kernel()) };
     let part = [iovec { iov_base: buffer, iov_len: bytes }];
     give(read_spot(&call, spot, &mut Vector(&part)))
 }
@@ -217,7 +236,7 @@ unsafe fn read_parts(
             return give(read);
         }
     }
-    let (Some(spot), Some(length)) = (Spot::of(number, offset), transfer::length_of(count)) else {
+    let (Some(spot), Some(length)) = (transfer::spot_of(number, offset), transfer::length_of(count)) else {
         return give(call.kernel());
     };
     if flags != 0 || length > transfer::PARTS_FEW {

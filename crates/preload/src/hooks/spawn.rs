@@ -17,7 +17,7 @@ use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
-use crate::{descriptions, fds, gate, parting, process, target, tls, unseen};
+use crate::{descriptions, fds, gate, golang, parting, process, target, tls, unseen};
 
 /// Runs a call that forks. `is_child` tells its result in the child.
 fn forking<R: Copy>(fork: impl FnOnce() -> R, is_child: impl Fn(R) -> bool, failed: impl Fn(R) -> bool) -> R {
@@ -346,7 +346,7 @@ pub(super) unsafe fn hand_over(environment: Arguments, told: &mut Environment) -
             told.tell(fd, flags);
         } else if flags & (DSYNC | APPEND | WRITE_ONLY) == DSYNC | APPEND | WRITE_ONLY {
             // Only where nobody minds that the cursor is not shared any more.
-            target::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
+            crate::reopen::restore_sync(fd, if flags & SYNC != 0 { libc::O_SYNC } else { libc::O_DSYNC });
         }
     }
     // SAFETY: our caller's promise.
@@ -376,6 +376,36 @@ unsafe fn taking_over(
     give_int(gate::outside(|| exec(extended.unwrap_or(environment))))
 }
 
+/// Has a Go program that has no loader executed by way of ours. Returns where that is not to be, or
+/// not possible: then the program is executed as it is.
+///
+/// # Safety
+/// The program's own arguments.
+unsafe fn entering(path: *const c_char, arguments: Arguments, environment: Arguments) {
+    if parting::strips() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let agent = gate::within(|| unsafe { unseen::agent_for(path, environment) }).flatten();
+    if let Some(agent) = agent {
+        // SAFETY: as above; what it takes to look at them was found readable.
+        unsafe { enter_by(&agent, path, arguments, environment) };
+    }
+}
+
+/// The rest of [`entering`], which has a large frame.
+#[cold]
+#[inline(never)]
+unsafe fn enter_by(agent: &golang::Agent, path: *const c_char, arguments: Arguments, environment: Arguments) {
+    let mut told = Environment::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let extended = gate::within(|| hand_over(environment, &mut told));
+        let extended = extended.unwrap_or(environment);
+        gate::outside(|| agent.execute(raw::path(path), arguments, extended));
+    }
+}
+
 /// `execve`.
 pub unsafe extern "C-unwind" fn execve(
     path: *const c_char,
@@ -384,6 +414,7 @@ pub unsafe extern "C-unwind" fn execve(
 ) -> c_int {
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
+        entering(path, arguments, environment);
         taking_over((libc::AT_FDCWD, path, 0), environment, |environment| {
             call!(libc::SYS_execve, path, arguments, environment)
         })

@@ -5,9 +5,10 @@
 
 use core::ffi::{c_int, c_uint};
 
-use holdfast_cache::{Client, Inode};
+use holdfast_cache::{Client, Inode, Stock};
 use libc::off_t;
 
+use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Handle, Target};
@@ -46,9 +47,6 @@ fn sync_file(fd: c_int, number: i64) -> c_int {
 }
 
 fn sync_once(fd: c_int, number: i64) -> isize {
-    // Of a managed file a whole one, whatever was asked for: it is to count for attributes, too.
-    // SAFETY: touches no memory.
-    let whole = || check(relog::synced(fd, || unsafe { call!(libc::SYS_fsync, fd) })).map(|_| ());
     // SAFETY: touches no memory.
     let kernel = || check(relog::synced(fd, || unsafe { call!(number, fd) })).map(|_| ());
     // The first to ask for a file's durability has it logged.
@@ -61,17 +59,8 @@ fn sync_once(fd: c_int, number: i64) -> isize {
     };
     match target {
         Target::Managed(handle) => {
-            let result = match unsynced::log_from_now(handle, fd) {
-                Ok(true) => Ok(()),
-                _ if let Err(errno) = target::look_before_sync(&handle, fd) => Err(errno),
-                Ok(false) if writes() => handle.client.sync(handle.file, handle.seen_error(), whole),
-                // It has no memory of its own of what was reported to it.
-                Ok(false) => {
-                    handle.client.sync(handle.file, &handle.client.errors_until_now(handle.file), whole)
-                }
-                Err(errno) => Err(errno),
-            };
-            raw::encode(result.map(|()| 0))
+            // A whole sync, whatever was asked for: it is to count for attributes, too.
+            raw::encode(handle.sync::<Stock, _>(&Descriptor(fd), writes()).map(|()| 0))
         }
         Target::Refused(errno) => -(errno.0 as isize),
         Target::Kernel

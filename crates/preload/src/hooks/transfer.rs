@@ -7,6 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
+pub use holdfast_session::Spot;
 use libc::{iovec, off_t};
 
 use crate::raw::{self, call};
@@ -19,23 +20,12 @@ pub const PARTS_FEW: usize = 64;
 /// An address that no program can read, now or later.
 const NOWHERE: usize = usize::MAX & !0xfff;
 
-/// Where a call reads or writes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Spot {
-    /// At the description's cursor, which moves.
-    Cursor,
-    /// At an offset.
-    At(u64),
-}
-
-impl Spot {
-    /// The place that an argument names; `None` for one that the kernel refuses.
-    pub fn of(number: i64, offset: Option<off_t>) -> Option<Self> {
-        match offset {
-            None => Some(Self::Cursor),
-            Some(-1) if matches!(number, libc::SYS_preadv2 | libc::SYS_pwritev2) => Some(Self::Cursor),
-            Some(offset) => u64::try_from(offset).ok().map(Self::At),
-        }
+/// The place that an argument names; `None` for one that the kernel refuses.
+pub fn spot_of(number: i64, offset: Option<off_t>) -> Option<Spot> {
+    match offset {
+        None => Some(Spot::Cursor),
+        Some(-1) if matches!(number, libc::SYS_preadv2 | libc::SYS_pwritev2) => Some(Spot::Cursor),
+        Some(offset) => u64::try_from(offset).ok().map(Spot::At),
     }
 }
 

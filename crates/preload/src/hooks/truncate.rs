@@ -89,7 +89,7 @@ unsafe fn truncate_once(path: *const c_char, size: off_t) -> isize {
     let (Some(client), Ok(bytes)) = (process::client(), u64::try_from(size)) else {
         return kernel();
     };
-    for _ in 0..target::TRIES {
+    for _ in 0..holdfast_session::TRIES {
         // SAFETY: the program's path.
         let Ok(stat) = (unsafe { raw::fstatat(libc::AT_FDCWD, path, 0) }) else { break };
         let Some(seen) = client.find(stat.dev, stat.ino) else { break };

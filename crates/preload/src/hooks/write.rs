@@ -7,14 +7,16 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
 
-use holdfast_cache::{Errno, Outcome, Place};
+use holdfast_cache::{Errno, Stock, WriteCall};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Bytes;
+use holdfast_session::{Ended, Request};
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::room::with_room_but_for_syncs;
 use super::transfer::{self, Copied, Spot, Transfer};
-use crate::descriptions::{APPEND, DIRECT, DSYNC, SYNC, State};
+use crate::descriptions::{APPEND, DSYNC, SYNC, State};
+use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
@@ -28,8 +30,6 @@ const RWF_HIPRI: c_int = 0x1;
 /// Flags that no kernel refuses, and whose meaning for a file in the page cache is the log's to
 /// keep.
 const KNOWN_FLAGS: c_int = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
-/// The cursor is learned from writes up to this size.
-const LEARN_BYTES_MAX: usize = 64 << 10;
 
 const _: () = {
     assert!(size_of::<iovec>() == size_of::<Bytes<'_>>() && align_of::<iovec>() == align_of::<Bytes<'_>>());
@@ -98,24 +98,6 @@ impl Call<'_> {
         handle.flags & DSYNC != 0 || self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0
     }
 
-    /// Ends a call of which the log has the bytes: a synchronous write is a write and then exactly
-    /// a sync.
-    #[inline]
-    fn ended(&self, handle: Handle, bytes: usize) -> isize {
-        if !self.is_synchronous(handle) || on(Canary::SynchronousUnsynced) {
-            return bytes as isize;
-        }
-        let raw = || raw::check(self.fsync()).map(|_| ());
-        let looked = target::look_at(&handle, self.transfer.fd);
-        match looked.and_then(|()| handle.client.sync(handle.file, handle.seen_error(), raw)) {
-            Ok(()) => bytes as isize,
-            Err(errno) => {
-                self.sync_failed.set(true);
-                -(errno.0 as isize)
-            }
-        }
-    }
-
     /// `parts` are the program's buffers, as in `arguments`.
     fn run(&self, parts: Parts<'_>) -> isize {
         if self.transfer.cancel {
@@ -178,7 +160,7 @@ impl Call<'_> {
         let with_copy = |copied: Copied<'_>| match copied {
             Copied::Unreadable => Some(self.transfer.with_unreadable_parts().plain()),
             // The kernel reads it once, and no record says what it found.
-            Copied::NoRoom => Some(self.around(handle)),
+            Copied::NoRoom => self.made(handle, &[], true),
             Copied::Parts(parts) => {
                 let call = Self { transfer: self.transfer.with_parts(parts), ..*self };
                 if !transfer::are_sound(parts) {
@@ -194,28 +176,15 @@ impl Call<'_> {
         unsafe { transfer::copied(parts, length, with_copy) }
     }
 
-    /// A call of which only the kernel knows the result: how far it can read the bytes, or what it
-    /// thinks of a flag.
-    #[cold]
-    fn around(&self, handle: Handle) -> isize {
-        let around = || handle.client.around(handle.file, || raw::check(self.unsynced()));
-        let done = critical::section(|| match self.spot {
-            Spot::Cursor => handle.moving_cursor(around),
-            Spot::At(_) => around(),
-        });
-        raw::encode(done.and_then(|result| result))
-    }
-
     /// The kernel wrote to a file that no record tells of: another thread put it in the place of
     /// the number meanwhile, or made it managed. It is brought to the disk before the call is
     /// acknowledged (invariant 5).
     #[cold]
     fn settle_other(&self, result: isize) -> isize {
-        if let Target::Managed(handle) = target::of_other(self.transfer.fd) {
-            handle.forget_cursor();
-            if let Err(errno) = critical::section(|| handle.client.around(handle.file, || ())) {
-                return -(errno.0 as isize);
-            }
+        if let Target::Managed(handle) = target::of_other(self.transfer.fd)
+            && let Err(errno) = handle.settle_stray(&Descriptor(self.transfer.fd))
+        {
+            return -(errno.0 as isize);
         }
         result
     }
@@ -224,11 +193,7 @@ impl Call<'_> {
     /// then is noted. `None`: it is the log's again.
     fn left_to_kernel(&self, handle: Handle) -> Option<isize> {
         let synced = handle.flags & DSYNC != 0;
-        let pass = || handle.client.pass_by(handle.file, || self.transfer.plain());
-        let passed = critical::section(|| match self.spot {
-            Spot::Cursor => handle.moving_cursor(pass),
-            Spot::At(_) => pass(),
-        });
+        let passed = handle.pass_by(&Descriptor(self.transfer.fd), self.spot, || self.transfer.plain());
         let passed = passed.map(|result| self.synced_after(result, synced));
         match passed {
             None if handle.client.is_bypassed(handle.file) => Some(self.kernel_synced(synced)),
@@ -239,93 +204,64 @@ impl Call<'_> {
     fn managed(&self, handle: Handle, parts: &[Bytes<'_>]) -> Option<isize> {
         // A write of state Behind makes no call that would refuse the flags.
         let is_odd = self.transfer.flags & !KNOWN_FLAGS != 0 && handle.client.writes_behind();
-        if handle.flags & DIRECT != 0 && handle.client.hides_bytes(handle.file) {
-            // Fails only when the keeper is dead or the disk refuses; then the write fails, too.
-            let _ = critical::section(|| handle.client.leave_behind(handle.file, true));
-        }
-        if handle.client.is_among_others(handle.file)
-            && let Err(errno) = critical::section(|| handle.client.unlog(handle.file))
-        {
-            return Some(-(errno.0 as isize));
-        }
-        if self.is_synchronous(handle)
-            && let Err(errno) = unsynced::log_from_now(handle, self.transfer.fd)
-        {
-            return Some(-(errno.0 as isize));
-        }
-        if is_odd || !parts.iter().all(memory::is_readable) {
-            return Some(self.around(handle));
-        }
-        let outcome = critical::section(|| {
-            let follows = self.spot == Spot::Cursor && self.transfer.flags & RWF_APPEND == 0;
-            let remembered = handle.description.filter(|it| follows && it.remembers_cursor());
-            let Some(description) = remembered else {
-                if self.spot == Spot::Cursor {
-                    handle.forget_cursor();
-                }
-                return self.absorb(handle, parts, None);
-            };
-            description.locked(|| {
-                let before = description.cursor();
-                let outcome = self.absorb(handle, parts, before);
-                description.set_cursor(match (outcome, before) {
-                    (Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }), Some(before)) => {
-                        Some(before + bytes as u64)
-                    }
-                    // Larger writes may have gone around the log, without an offset to learn from.
-                    (Ok(Outcome::Absorbed { bytes, offset }), None) if bytes <= LEARN_BYTES_MAX => {
-                        Some(offset + bytes as u64)
-                    }
-                    _ => None,
-                });
-                outcome
-            })
-        });
-        match outcome {
-            Ok(Outcome::Absorbed { bytes, .. } | Outcome::Passed { bytes }) => {
-                Some(self.ended(handle, bytes))
+        self.made(handle, parts, is_odd || !parts.iter().all(memory::is_readable))
+    }
+
+    #[inline]
+    fn made(&self, handle: Handle, parts: &[Bytes<'_>], is_kernels: bool) -> Option<isize> {
+        let flags = self.transfer.flags;
+        let request = Request {
+            parts,
+            spot: self.spot,
+            appends: handle.flags & APPEND != 0 && flags & RWF_NOAPPEND == 0 || flags & RWF_APPEND != 0,
+            is_followed: flags & RWF_APPEND == 0,
+            is_synchronous: self.is_synchronous(handle),
+            is_kernels,
+        };
+        match handle.write::<Stock, _>(&Descriptor(self.transfer.fd), &request, &mut Program(self)) {
+            Ended::Done(bytes) => Some(bytes as isize),
+            Ended::Failed(errno) => Some(-(errno.0 as isize)),
+            Ended::SyncFailed(errno) => {
+                self.sync_failed.set(true);
+                Some(-(errno.0 as isize))
             }
             // Changes nothing, of whichever file.
-            Ok(Outcome::Kernel) if parts.iter().all(Bytes::is_empty) => Some(self.transfer.plain()),
-            Ok(Outcome::Kernel) => self.left_to_kernel(handle),
-            Ok(Outcome::Stale) => None,
-            Err(errno) => Some(-(errno.0 as isize)),
+            Ended::Kernel if parts.iter().all(Bytes::is_empty) => Some(self.transfer.plain()),
+            Ended::Kernel => self.left_to_kernel(handle),
+            Ended::Stale => None,
+        }
+    }
+}
+
+/// The program's own call, without the flags whose work the log does.
+struct Program<'a>(&'a Call<'a>);
+
+impl WriteCall for Program<'_> {
+    #[inline]
+    fn write(&mut self) -> Result<usize, Errno> {
+        raw::check(self.0.unsynced())
+    }
+
+    /// A positioned write leaves the cursor alone even when it appends: then the file's end tells
+    /// where it went.
+    #[inline]
+    fn landed(&self) -> Result<u64, Errno> {
+        match self.0.spot {
+            Spot::At(_) => raw::fstat(self.0.transfer.fd).map(|stat| stat.size),
+            Spot::Cursor => raw::cursor(self.0.transfer.fd),
         }
     }
 
-    fn absorb(&self, handle: Handle, parts: &[Bytes<'_>], known: Option<u64>) -> Result<Outcome, Errno> {
-        let flags = self.transfer.flags;
-        let appends = handle.flags & APPEND != 0 && flags & RWF_NOAPPEND == 0 || flags & RWF_APPEND != 0;
-        let place = match self.spot {
-            _ if appends => Place::Append,
-            Spot::Cursor => Place::Cursor { known },
-            Spot::At(offset) => Place::At(offset),
-        };
-        // A positioned write leaves the cursor alone even when it appends: then the file's end
-        // tells where it went.
-        let landed = || match self.spot {
-            Spot::At(_) => raw::fstat(self.transfer.fd).map(|stat| stat.size),
-            Spot::Cursor => raw::cursor(self.transfer.fd),
-        };
-        let raw = || raw::check(self.unsynced());
-        // The kernel does not see such a write, so it does not move the cursor either.
-        let seek = |to: u64| match self.spot {
+    /// The kernel does not see a write that is made here, so it does not move the cursor either.
+    #[inline]
+    fn set_cursor(&self, to: u64) -> Result<(), Errno> {
+        match self.0.spot {
             Spot::Cursor => {
                 // SAFETY: touches no memory. SEEK_SET = 0.
-                raw::check(unsafe { call!(libc::SYS_lseek, self.transfer.fd, to, 0) }).map(|_| ())
+                raw::check(unsafe { call!(libc::SYS_lseek, self.0.transfer.fd, to, 0) }).map(|_| ())
             }
             Spot::At(_) => Ok(()),
-        };
-        let total: usize = parts.iter().map(Bytes::len).sum();
-        let end = match place {
-            Place::At(offset) | Place::Cursor { known: Some(offset) } => offset.saturating_add(total as u64),
-            Place::Cursor { known: None } | Place::Append => 0,
-        };
-        if handle.client.makes_longer(handle.file, end) {
-            // Afterwards nobody would see any more that somebody outside had cut it.
-            target::look_at(&handle, self.transfer.fd)?;
         }
-        handle.client.write_seeking(handle.file, place, parts, raw, landed, seek)
     }
 }
 
@@ -338,7 +274,7 @@ unsafe fn write_bytes(
     cancel: bool,
 ) -> ssize_t {
     let transfer = Transfer::new((number, fd), (buffer, bytes), offset, 0, cancel);
-    let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
+    let Some(spot) = transfer::spot_of(number, offset) else { return give(transfer.kernel()) };
     // SAFETY: the program says that `bytes` bytes at `buffer` are readable.
     let bytes = unsafe { Bytes::from_raw(buffer.cast(), bytes) };
     give(with_room_but_for_syncs(|sync_failed| Call { transfer, spot, sync_failed }.run(Parts::One(bytes))))
@@ -353,7 +289,7 @@ unsafe fn write_parts(
     flags: c_int,
 ) -> ssize_t {
     let transfer = Transfer::new((number, fd), (parts.cast(), count as usize), offset, flags, true);
-    let Some(spot) = Spot::of(number, offset) else { return give(transfer.kernel()) };
+    let Some(spot) = transfer::spot_of(number, offset) else { return give(transfer.kernel()) };
     give(with_room_but_for_syncs(|sync_failed| {
         Call { transfer, spot, sync_failed }.run(Parts::Vector(parts, count))
     }))

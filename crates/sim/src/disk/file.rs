@@ -267,12 +267,15 @@ impl DiskFile for SimFile {
     }
 
     fn commits_quickly(&self) -> bool {
-        true
+        self.disk.state().rules.commits_quickly
     }
 
     fn commit(&self) -> io::Result<()> {
         stage::point(Kind::Disk);
-        self.disk.state().commit_all();
+        {
+            let mut state = self.disk.state();
+            if state.rules.commits_quickly { state.commit_all() } else { state.sync_everything() }
+        }
         stage::point(Kind::Disk);
         Ok(())
     }

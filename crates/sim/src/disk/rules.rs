@@ -13,6 +13,8 @@ pub enum Journal {
     Btrfs,
     /// What POSIX promises: names are durable with the sync of their directory only.
     Lagging,
+    /// ext4 without a journal: the same, and a commit writes out all files.
+    Bare,
 }
 
 /// Which changes beside bytes a sync makes durable.
@@ -66,6 +68,8 @@ pub struct Rules {
     pub renames_by_halves: bool,
     /// The number of an inode that is gone is the next new one's.
     pub reuses_numbers: bool,
+    /// A commit of everything writes out no files.
+    pub commits_quickly: bool,
     /// What a sync covered stays: false is a disk that lies.
     pub keeps_bytes: bool,
 }
@@ -91,6 +95,7 @@ impl Journal {
             directory_sync_of_itself: false,
             renames_by_halves: false,
             reuses_numbers: true,
+            commits_quickly: true,
             keeps_bytes: true,
         };
         match self {
@@ -115,6 +120,7 @@ impl Journal {
                 journals_sizes: false,
                 ..one_journal
             },
+            Self::Bare => Rules { commits_quickly: false, ..Self::Lagging.rules() },
         }
     }
 }

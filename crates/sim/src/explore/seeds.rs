@@ -13,6 +13,8 @@ use crate::random::Random;
 const ON_SYNC_ONE_IN: usize = 4;
 /// One in so many has a spill file.
 const SPILL_ONE_IN: usize = 3;
+/// One in so many interruptions is over before the step that is interrupted goes on.
+const WITHIN_ONE_IN: usize = 2;
 /// In one of so many the kernel loses pages by itself.
 const LOSING_ONE_IN: usize = 4;
 
@@ -89,7 +91,16 @@ pub fn seeded(seed: u64) -> History {
         lose_and_peek(&mut steps, names, &mut fourth);
     }
     let mut fifth = Random::of(&[seed, 9]);
-    let steps = let_go(steps, &mut fifth);
+    let mut steps = let_go(steps, &mut fifth);
+    // And interruptions that do not go on before the other is answered.
+    let mut sixth = Random::of(&[seed, 11]);
+    for step in &mut steps {
+        if let Amid::Other(at, thread, op) = step.amid
+            && sixth.one_in(WITHIN_ONE_IN)
+        {
+            step.amid = Amid::Within(at, thread, op);
+        }
+    }
     History { journal, pool, behind, on_sync, spill, steps }
 }
 

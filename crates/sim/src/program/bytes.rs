@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_board::FileState;
 use holdfast_cache::{Content, Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_disk::DiskFile;
 use holdfast_media::Bytes;
@@ -91,7 +90,7 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
             let is_logging =
                 client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
             around.set(row.is_exclusive() && !is_logging);
-            raw(!around.get() && row.state() != FileState::Unsynced)
+            raw(!around.get() && !row.state().is_unsynced())
         };
         let seek = |to| {
             cursor.set(to);
@@ -160,14 +159,17 @@ impl Content for Whole {
     }
 }
 
-/// Writes to a file that has lost its name. Whatever becomes of the bytes, no other file may show
-/// them.
+/// Writes to a file that has lost its name. A crash that takes the removal back may leave the
+/// bytes, but no other file may show them.
 pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
-    let Some(ghost) = parts(|parts| parts.ghost.take()) else { return };
+    let Some((index, ghost)) = parts(|parts| parts.ghost.take()) else { return };
     let data = payload(bytes);
+    let effect = Effect::Write { offset: at.into(), bytes: data.clone() };
+    let id = model(|model| model.begin(index, effect.clone()));
     let raw = || {
         stage::point(Kind::Raw);
         ghost.file.pwrite(&data, at.into());
+        model(|model| model.took_effect(index, id, Some(&effect), false, false));
         Ok(data.len())
     };
     let logged = ghost.reference.is_some_and(|reference| {
@@ -178,7 +180,8 @@ pub(super) fn haunt(thread: u8, at: u32, bytes: u32) {
     if !logged {
         let _ = raw();
     }
-    parts(|parts| parts.ghost = Some(ghost));
+    model(|model| model.returned(index, id));
+    parts(|parts| parts.ghost = Some((index, ghost)));
 }
 
 pub(super) fn resize(thread: u8, name: Name, effect: &Effect, works: bool) {

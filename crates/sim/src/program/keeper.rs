@@ -92,6 +92,22 @@ fn write_from_outside(index: FileIndex) {
     stage::point(Kind::Raw);
 }
 
+/// Whether the log stands for a file, so that the keeper would hear of who cuts it.
+pub(super) fn is_logged(index: FileIndex) -> bool {
+    let key = with_handle(index, |handle| handle.file.key());
+    client(0).find(key.0, key.1).is_some_and(|seen| seen.state.is_absorbed())
+}
+
+/// An outsider cuts a file by its path.
+pub(super) fn cut(name: Name, size: u32) {
+    let Some(index) = file_at(name) else { return };
+    let effect = Effect::Truncate(size.into());
+    let id = model(|model| model.begin(index, effect.clone()));
+    with_handle(index, |handle| handle.file.truncate(size.into()));
+    model(|model| model.took_effect(index, id, Some(&effect), false, false));
+    stage::point(Kind::Raw);
+}
+
 /// The file as the keeper knows it.
 fn managed_file(index: FileIndex) -> Option<Arc<ManagedFile<SimFile>>> {
     let key = with_handle(index, |handle| handle.file.key());

@@ -132,6 +132,10 @@ fn held_renames(plays: &mut Plays) {
 pub(super) fn two_writers(plays: &mut Plays) {
     let two = [Op::Put(A, 0, 40), Op::Put(A, 0, 40)];
     amid(plays, &two, |at| Amid::Other(at, 1, Op::Put(A, 20, 20)), &[]);
+    // Both at its end.
+    for other in [Op::Append(A, 20), Op::Put(A, 30, 40)] {
+        amid(plays, &[Op::Put(A, 0, 40), Op::Append(A, 30)], |at| Amid::Other(at, 1, other), &[]);
+    }
     // The keeper's round between log and file.
     amid(plays, &two, |at| Amid::Other(at, 1, Op::Expire), &[]);
 }
@@ -183,6 +187,44 @@ pub(super) fn unlogged_changes(plays: &mut Plays) {
         |at| Amid::KilledAmid(at, 1, Op::SyncDirectory),
         &[],
     );
+    // A commit comes between the note of a rename and the rename.
+    let renamed = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Put(C, 0, 40), Op::Rename(B, A)];
+    let rest = [Op::Sync(A), Op::Put(A, 0, 20)];
+    amid(plays, &renamed, |at| Amid::Within(at, 1, Op::Put(C, 5, 10)), &alone(&rest));
+    // What happened while no file was managed: without a journal the ledger does not count it.
+    let left = [Op::Put(A, 0, 40), Op::SyncDirectory, Op::Expire, Op::Retire(A)];
+    let uncounted = [Op::Create(B), Op::Put(C, 0, 40), Op::SyncDirectory, Op::Put(C, 0, 20)];
+    plays.push(alone(&[&left[..], &refused[..]].concat()));
+    plays.push(alone(&[&left[..], &uncounted].concat()));
+}
+
+/// Durability = sync. Thread 0 has a file registered at its first sync, thread 1 at its first
+/// write.
+pub(super) fn first_syncs(plays: &mut Plays) {
+    let by_other = |op: Op| Step::alone(1, op);
+    // The sync comes in the midst of a write that found no row, and of one that found it.
+    amid(
+        plays,
+        &[Op::Put(A, 0, 40), Op::Put(A, 10, 20)],
+        |at| Amid::Within(at, 1, Op::Sync(A)),
+        &[by_other(Op::Sync(A)), by_other(Op::Put(A, 50, 10))],
+    );
+    for at in 1..=POINTS {
+        let write = Step { thread: 1, op: Op::Put(A, 10, 20), amid: Amid::Within(at, 0, Op::Sync(A)) };
+        let rest = [Op::Sync(A), Op::Put(A, 50, 10)].map(by_other);
+        plays.push([&[by_other(Op::Put(A, 0, 40)), write], &rest[..]].concat());
+    }
+    plays.push(alone(&[Op::Put(A, 0, 40), Op::Sync(A), Op::Put(A, 10, 20), Op::Sync(A)]));
+    // Somebody outside cut it, and only the page cache knows.
+    plays.push(vec![by_other(Op::Put(A, 0, 40)), by_other(Op::Cut(A, 20)), by_other(Op::Sync(A))]);
+    // Too long to be logged as a whole: it must not be built anew from what is logged later.
+    let long = [Op::Put(A, 0, 5000), Op::Sync(A), Op::Put(A, 0, 20)];
+    plays.push([vec![by_other(Op::Put(B, 0, 40)), by_other(Op::Sync(B))], alone(&long)].concat());
+    // The kernel could not write what it held.
+    plays.push(alone(&[Op::Put(A, 0, 40), Op::Lose(A), Op::Sync(A)]));
+    // It comes back from somebody outside; who syncs it first again dies.
+    let back = [Op::Put(A, 0, 40), Op::Sync(A), Op::Outsider(A, false), Op::Put(A, 5, 10), Op::Sync(A)];
+    amid(plays, &back, Amid::Killed, &[by_other(Op::Put(A, 0, 20)), by_other(Op::Sync(A))]);
 }
 
 pub(super) fn around_the_log(plays: &mut Plays) {
@@ -229,6 +271,14 @@ pub(super) fn dead_writers(plays: &mut Plays) {
         amid(plays, &written, Amid::Killed, &next);
         amid(plays, &written, |at| Amid::KilledAmid(at, 1, Op::Put(A, 20, 40)), &[]);
     }
+    // Nobody knows where the file ends.
+    let appended = [Op::Put(A, 0, 40), Op::Append(A, 30)];
+    amid(
+        plays,
+        &appended,
+        Amid::Killed,
+        &[Step::alone(1, Op::Append(A, 20)), Step::alone(1, Op::Append(A, 10))],
+    );
     // State Behind, over the end of a page: the disk refuses to take one half of it.
     let refused = [Op::Put(A, 8192, 10), Op::Put(A, 4096, 40), Op::Refuse(A), Op::Write(A, 4086, 30)];
     amid(plays, &refused, Amid::Killed, &[Step::alone(1, Op::Read(A, 4080, 60))]);
@@ -315,6 +365,9 @@ pub(super) fn new_hands(plays: &mut Plays) {
         &[&replaced[..], &[Op::Put(b'd', 0, 30), Op::Put(b'e', 0, 30), Op::Haunt(10, 20), Op::Expire]]
             .concat(),
     ));
+    // Its last name goes while something is pending, and somebody writes to it still.
+    let pending = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Put(C, 0, 40), Op::Expire, Op::Rename(B, C)];
+    plays.push(alone(&[&pending[..], &[Op::Unlink(A), Op::Haunt(10, 20), Op::Put(C, 0, 10)]].concat()));
     for op in [Op::Unlink(A), Op::Rename(B, A)] {
         let ending = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), op];
         amid(

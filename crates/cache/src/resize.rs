@@ -2,13 +2,14 @@
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, NO_SIZE};
+use holdfast_board::NO_SIZE;
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
 use crate::client::{Client, Errno, FileRef, Outcome};
-use crate::lane::Entry;
+use crate::design::{Designs, Resize, Stock, ToResize, ToSeeIdle};
+use crate::lane::{Entry, Lane};
 
 impl<N: Nvm> Client<N> {
     /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure
@@ -22,7 +23,7 @@ impl<N: Nvm> Client<N> {
         size: u64,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Errno> {
-        self.change(file, Kind::Truncate, size, 0, raw)
+        self.resize_by::<Stock>(&Resize { file, kind: Kind::Truncate, offset: size, extent: 0 }, raw)
     }
 
     /// Absorbs a punched hole of `bytes` from `offset` on; as [`Client::truncate`].
@@ -36,17 +37,19 @@ impl<N: Nvm> Client<N> {
         bytes: u64,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Errno> {
-        self.change(file, Kind::Punch, offset, bytes, raw)
+        self.resize_by::<Stock>(&Resize { file, kind: Kind::Punch, offset, extent: bytes }, raw)
     }
 
-    fn change(
+    /// [`Client::truncate`] and [`Client::punch`], with a set of designs.
+    ///
+    /// # Errors
+    /// What `raw` reported, or `EIO` when the keeper is dead.
+    pub fn resize_by<D: Designs>(
         &self,
-        file: FileRef,
-        kind: Kind,
-        offset: u64,
-        extent: u64,
+        resize: &Resize,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<Outcome, Errno> {
+        let (file, offset) = (resize.file, resize.offset);
         // Before any lock: as a write's (invariant 10).
         self.follow_pending(file)?;
         let mut lane = match self.reserve(0) {
@@ -57,55 +60,16 @@ impl<N: Nvm> Client<N> {
             return Err(Errno::EIO);
         }
         let row = self.row(file);
-        // Databases set the size that a file has after each checkpoint. Nothing changes but times:
-        // no row lies beyond it, and a kernel that still has the file shorter adds zeros where rows
-        // have the bytes.
-        let changes_nothing = kind == Kind::Truncate
-            && row.state() == FileState::Behind
-            && row.size_hint.load(Ordering::SeqCst) == offset
-            && row.page_rows.get() > 0;
-        let drained = if changes_nothing { Ok(()) } else { self.drain_rows(file) };
+        let is_idle = D::dispatch(row.state(), ToSeeIdle(self, resize)) == Some(true);
+        let drained = if is_idle { Ok(()) } else { self.drain_rows(file) };
         let entered = drained.and_then(|()| lane.enter(file, true));
         let result = match entered {
-            Ok(Entry::Behind) if changes_nothing => {
-                let result = raw();
+            Ok(Entry::Absorbed(state)) => {
+                let resized = D::dispatch(state, ToResize { lane: &mut lane, resize, is_idle, raw });
                 lane.finish(file);
-                result.map(|()| Outcome::Absorbed { bytes: 0, offset })
-            }
-            Ok(Entry::Through | Entry::Behind) => {
-                self.forget_loaded(
-                    file,
-                    offset,
-                    if kind == Kind::Punch { extent } else { u64::MAX - offset },
-                );
-                self.board.header().resizes.add(1);
-                let (seq, result) = if on(Canary::ResizeLoggedLate) {
-                    let result = raw();
-                    (lane.append(file, kind, offset, extent, &[]), result)
-                } else {
-                    (lane.append(file, kind, offset, extent, &[]), raw())
-                };
-                match result {
-                    Err(_) => {
-                        lane.cancel(file, seq, 0);
-                        // A kernel whose disk refuses may have cut the file all the same: that is
-                        // no outsider's doing.
-                        if kind == Kind::Truncate && row.state() == FileState::Through {
-                            row.size_hint.store(NO_SIZE, Ordering::SeqCst);
-                        }
-                    }
-                    Ok(()) if kind == Kind::Truncate => {
-                        row.size_hint.store(offset, Ordering::SeqCst);
-                    }
-                    Ok(()) => {}
-                }
-                self.board.header().resizes.add(1);
-                if result.is_ok() {
-                    self.note_recorded(row);
-                }
-                lane.finish(file);
-                self.board.header().truncates_absorbed.add(1);
-                result.map(|()| Outcome::Absorbed { bytes: 0, offset })
+                // Nobody here knows where its newest bytes are.
+                let resized = resized.unwrap_or(Err(Errno::EIO));
+                resized.map(|()| Outcome::Absorbed { bytes: 0, offset })
             }
             Ok(Entry::Kernel) => Ok(Outcome::Kernel),
             Ok(Entry::Stale) => Ok(Outcome::Stale),
@@ -116,10 +80,55 @@ impl<N: Nvm> Client<N> {
             }
             Err(errno) => Err(errno),
         };
-        row.unlock_exclusive(self.id);
+        let result = result.map(|outcome| self.outcome(file, outcome));
+        self.unlock_file(file);
         if result.is_ok() && !self.keeper_alive() {
             return Err(Errno::EIO);
         }
+        result
+    }
+
+    /// Logs a resize and has the kernel make it. The caller has the file exclusively, and the page
+    /// cache has all of it.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn log_resize(
+        &self,
+        lane: &mut Lane<'_, N>,
+        resize: &Resize,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let Resize { file, kind, offset, extent } = *resize;
+        let row = self.row(file);
+        let changed = if kind == Kind::Punch { extent } else { u64::MAX - offset };
+        self.forget_loaded(file, offset, changed);
+        self.board.header().resizes.add(1);
+        let (seq, result) = if on(Canary::ResizeLoggedLate) {
+            let result = raw();
+            (lane.append(file, kind, offset, extent, &[]), result)
+        } else {
+            (lane.append(file, kind, offset, extent, &[]), raw())
+        };
+        match result {
+            Err(_) => {
+                lane.cancel(file, seq, 0);
+                // A kernel whose disk refuses may have cut the file all the same: that is no
+                // outsider's doing.
+                if kind == Kind::Truncate && row.state().keeps_up() {
+                    row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                }
+            }
+            Ok(()) if kind == Kind::Truncate => {
+                row.size_hint.store(offset, Ordering::SeqCst);
+            }
+            Ok(()) => {}
+        }
+        self.board.header().resizes.add(1);
+        if result.is_ok() {
+            self.note_recorded(row);
+        }
+        self.board.header().truncates_absorbed.add(1);
         result
     }
 
@@ -134,7 +143,7 @@ impl<N: Nvm> Client<N> {
             return Ok(Outcome::Stale);
         }
         match self.around_log(file, true, raw, |_| NO_SIZE)? {
-            Ok(result) => result.map(|()| Outcome::Absorbed { bytes: 0, offset }),
+            Ok(result) => result.map(|()| self.outcome(file, Outcome::Absorbed { bytes: 0, offset })),
             Err(raw) => raw().map(|()| Outcome::Kernel),
         }
     }
@@ -160,20 +169,23 @@ impl<N: Nvm> Client<N> {
 
     /// Gives `raw` back unused when the file is left to the kernel. `size_after` tells the file's
     /// size after the call, or [`NO_SIZE`].
-    pub(super) fn around_log<R, F: FnOnce() -> R>(
+    pub(crate) fn around_log<R, F: FnOnce() -> R>(
         &self,
         file: FileRef,
         durable: bool,
         raw: F,
         size_after: impl FnOnce(&R) -> u64,
     ) -> Result<Result<R, F>, Errno> {
-        match self.row(file).state() {
-            _ if !self.is_current(file) => return Ok(Err(raw)),
-            FileState::Through | FileState::Behind | FileState::Unsynced => {}
-            // Its records cannot be expired, and a replay would cover what the call does (invariant
-            // 5).
-            FileState::Failed => return Err(Errno::EIO),
-            _ => return Ok(Err(raw)),
+        let state = self.row(file).state();
+        if !self.is_current(file) {
+            return Ok(Err(raw));
+        }
+        // Its records cannot be expired, and a replay would cover what the call does (invariant 5).
+        if state.is_failed() {
+            return Err(Errno::EIO);
+        }
+        if !state.is_managed() {
+            return Ok(Err(raw));
         }
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
@@ -182,7 +194,7 @@ impl<N: Nvm> Client<N> {
         let left = if self.is_current(file) { self.leave_behind_locked(file, false) } else { Ok(()) };
         let result = if let Err(errno) = left {
             Err(errno)
-        } else if self.is_current(file) && row.state() == FileState::Through {
+        } else if self.is_current(file) && row.state().keeps_up() {
             // With the writers out, a file without live records has none until the call is over.
             let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
             let settles = has_records && !on(Canary::AroundUnsettled);
@@ -199,13 +211,13 @@ impl<N: Nvm> Client<N> {
                     Ok(Ok(done))
                 }
             })
-        } else if self.is_current(file) && row.state() == FileState::Unsynced {
+        } else if self.is_current(file) && row.state().is_unsynced() {
             // As durable as it is natively; whoever asks for more waits for the lock.
             Ok(Ok(raw()))
         } else {
             Ok(Err(raw))
         };
-        row.unlock_exclusive(self.id);
+        self.unlock_file(file);
         result
     }
 }

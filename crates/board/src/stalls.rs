@@ -1,0 +1,46 @@
+//! Waits that take too long: whoever waits for another client says so, and the keeper sees who
+//! stands still (`keeper/src/stalls.rs`).
+
+use crate::files::FileRow;
+use crate::header::Header;
+use crate::sync::{Ordering, now_ns, wake};
+
+/// What any client does to another one's file takes less, nearly always.
+const PATIENCE_NS: u64 = 150_000_000;
+/// How often it is said again.
+const AGAIN_NS: u64 = 50_000_000;
+
+/// One wait.
+#[derive(Default)]
+pub struct Stall {
+    begun_ns: u64,
+    said_ns: u64,
+}
+
+impl Stall {
+    /// It goes on. Rings the keeper for the file of `row` once it has taken too long. Returns how
+    /// long it has taken; 0 where threads are simulated, of which none ever stands still.
+    #[cold]
+    pub fn goes_on(&mut self, header: &Header, row: Option<&FileRow>) -> u64 {
+        let Some(now_ns) = now_ns() else { return 0 };
+        if self.begun_ns == 0 {
+            (self.begun_ns, self.said_ns) = (now_ns, now_ns.saturating_add(PATIENCE_NS - AGAIN_NS));
+        }
+        if now_ns.saturating_sub(self.said_ns) >= AGAIN_NS && now_ns > self.said_ns {
+            self.said_ns = now_ns;
+            if let Some(row) = row {
+                header.ring_stalled(row);
+            }
+        }
+        now_ns - self.begun_ns
+    }
+}
+
+impl Header {
+    /// Somebody waits for who has the file of `row`, for longer than it should take.
+    pub fn ring_stalled(&self, row: &FileRow) {
+        row.note_stalled();
+        self.stalled.word.fetch_add(1, Ordering::SeqCst);
+        wake(&self.stalled.word, u32::MAX);
+    }
+}

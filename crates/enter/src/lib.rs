@@ -1,0 +1,386 @@
+//! Static Go programs, and where they call the kernel: judged by the bytes of their files.
+//!
+//! Go's `Syscall6` makes nearly all calls of a program. Its body has been the same bytes since
+//! go1.19, and so has the instruction by which a child is started in its parent's memory. A program
+//! in which they are not where they are known to be is refused. Must never allocate or panic: the
+//! preloaded library judges, too.
+
+#![no_std]
+
+use core::fmt;
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+const PT_TLS: u32 = 7;
+const PF_X: u32 = 1;
+const ET_EXEC: u16 = 2;
+const EM_X86_64: u16 = 62;
+const HEADER_BYTES: usize = 56;
+/// The file of a program for 64 bits, least byte first.
+const MAGIC: &[u8] = b"\x7fELF\x02\x01";
+
+/// The variable that names the program which `holdfast-enter` is to be.
+pub const VARIABLE: &str = "HOLDFAST_ENTER";
+/// The name of the program that enters, beside the library.
+pub const NAME: &str = "holdfast-enter";
+/// The function of the library that it calls.
+pub const FUNCTION: &core::ffi::CStr = c"holdfast_enter";
+
+/// Bytes that are replaced at either place: a jump to any address.
+pub const JUMP_BYTES: usize = 14;
+
+/// `Syscall6`: five instructions that are replaced, and those that follow.
+const CALL: [u8; 21] = [
+    0x49, 0x89, 0xf2, 0x48, 0x89, 0xfa, 0x48, 0x89, 0xce, 0x48, 0x89, 0xdf, 0x0f, 0x05, 0x48, 0x3d, 0x01,
+    0xf0, 0xff, 0xff, 0x76,
+];
+/// `rawVforkSyscall` begins with its second argument.
+const VFORK_BEGINS: [u8; 5] = [0x48, 0x8b, 0x7c, 0x24, 0x10];
+/// The call in it, with the return address kept in r12; a short jump's distance follows.
+const VFORK: [u8; 13] = [0x41, 0x5c, 0x0f, 0x05, 0x41, 0x54, 0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76];
+/// How far into `rawVforkSyscall` the call may lie.
+const VFORK_WITHIN: usize = 96;
+/// Go's functions begin at multiples of this.
+const STEP: usize = 32;
+
+/// Owner and kind of the note with Go's build id.
+const GO_OWNER: &[u8] = b"Go\0\0";
+const GO_BUILD_ID: u32 = 4;
+
+/// Why a program cannot be entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It was not built by Go.
+    NotGo,
+    /// It has a loader, C code, or no fixed addresses.
+    NotPlain,
+    /// The calls are not where they are known to be.
+    Unknown,
+    /// The processor or the kernel lacks FSGSBASE.
+    Machine,
+    /// The system did not let it be mapped.
+    Forbidden,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotGo => "is statically linked: no library can be loaded into it. Use a dynamically linked build",
+            Self::NotPlain => {
+                "is a static Go program with C code or without fixed addresses: build it with CGO_ENABLED=0"
+            }
+            Self::Unknown => {
+                "is a Go program whose system calls are not where they are known to be: build it with go1.19 or \
+                 later, by Go's own compiler"
+            }
+            Self::Machine => {
+                "is a static Go program, which takes FSGSBASE to absorb: this processor or kernel has none (Linux \
+                 5.9, no `nofsgsbase`)"
+            }
+            Self::Forbidden => "is a static Go program, and the system does not let its code be changed",
+        })
+    }
+}
+
+/// What is known of a program that can be entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Where it begins to run.
+    pub entry: u64,
+    /// Where its table of program headers lies when it is mapped.
+    pub headers: u64,
+    /// How many there are.
+    pub headers_count: u64,
+    /// The first byte of `Syscall6`.
+    pub call: u64,
+    /// The call by which children in its memory are made, if it makes any.
+    pub vfork: Option<u64>,
+}
+
+/// A part of the file, as its program header tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    kind: u32,
+    /// `PF_R`, `PF_W`, `PF_X`.
+    pub flags: u32,
+    /// Where it lies in the file.
+    pub offset: u64,
+    /// Where it goes.
+    pub address: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Bytes in memory; what is more is zero.
+    pub memory_bytes: u64,
+}
+
+/// A file's bytes, as numbers.
+#[derive(Clone, Copy)]
+struct Elf<'a>(&'a [u8]);
+
+impl<'a> Elf<'a> {
+    /// A program for this processor.
+    fn of(file: &'a [u8]) -> Option<Self> {
+        let elf = Self(file);
+        (file.starts_with(MAGIC)
+            && elf.half(18) == EM_X86_64
+            && usize::from(elf.half(54)) == HEADER_BYTES
+            && file.get(elf.table()..elf.table().checked_add(elf.count() * HEADER_BYTES)?).is_some())
+        .then_some(elf)
+    }
+
+    fn number<const BYTES: usize>(self, at: usize) -> [u8; BYTES] {
+        self.0.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; BYTES])
+    }
+
+    fn half(self, at: usize) -> u16 {
+        u16::from_le_bytes(self.number(at))
+    }
+
+    fn word(self, at: usize) -> u32 {
+        u32::from_le_bytes(self.number(at))
+    }
+
+    fn long(self, at: usize) -> u64 {
+        u64::from_le_bytes(self.number(at))
+    }
+
+    fn table(self) -> usize {
+        usize::try_from(self.long(32)).unwrap_or(usize::MAX)
+    }
+
+    fn count(self) -> usize {
+        usize::from(self.half(56))
+    }
+
+    fn segments(self) -> impl Iterator<Item = Segment> + 'a {
+        (0..self.count()).map(move |index| {
+            let at = self.table() + index * HEADER_BYTES;
+            Segment {
+                kind: self.word(at),
+                flags: self.word(at + 4),
+                offset: self.long(at + 8),
+                address: self.long(at + 16),
+                file_bytes: self.long(at + 32),
+                memory_bytes: self.long(at + 40),
+            }
+        })
+    }
+
+    fn has(self, kind: u32) -> bool {
+        self.segments().any(|segment| segment.kind == kind)
+    }
+
+    fn bytes_of(self, segment: &Segment) -> Option<&'a [u8]> {
+        let start = usize::try_from(segment.offset).ok()?;
+        self.0.get(start..start.checked_add(usize::try_from(segment.file_bytes).ok()?)?)
+    }
+}
+
+/// What is mapped of a program, in the file's order.
+pub fn segments(file: &[u8]) -> impl Iterator<Item = Segment> + '_ {
+    Elf::of(file).into_iter().flat_map(Elf::segments).filter(|segment| segment.kind == PT_LOAD)
+}
+
+/// Where the notes of a static program lie in its file, and how many bytes they are. The file's
+/// first bytes suffice.
+pub fn notes(head: &[u8]) -> impl Iterator<Item = (u64, usize)> + '_ {
+    let elf = Elf::of(head).filter(|elf| !elf.has(PT_INTERP));
+    let notes = elf.into_iter().flat_map(Elf::segments).filter(|segment| segment.kind == PT_NOTE);
+    notes.map(|segment| (segment.offset, usize::try_from(segment.file_bytes).unwrap_or(usize::MAX)))
+}
+
+/// Whether a whole file is a static program that Go built.
+pub fn is_static_go(file: &[u8]) -> bool {
+    notes(file).any(|(offset, bytes)| {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        file.get(start..start.saturating_add(bytes)).is_some_and(is_go_note)
+    })
+}
+
+/// Whether one of these notes is Go's.
+pub fn is_go_note(mut notes: &[u8]) -> bool {
+    while let Some((head, rest)) = notes.split_at_checked(12) {
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let padded = |bytes: u32| (bytes as usize).saturating_add(3) & !3;
+        if word(8) == GO_BUILD_ID && word(0) as usize == GO_OWNER.len() && rest.starts_with(GO_OWNER) {
+            return true;
+        }
+        match rest.get(padded(word(0)).saturating_add(padded(word(4)))..) {
+            Some(next) => notes = next,
+            None => break,
+        }
+    }
+    false
+}
+
+/// Judges a whole file.
+///
+/// # Errors
+/// Why it cannot be entered.
+pub fn judge(file: &[u8]) -> Result<Program, Refusal> {
+    let elf = Elf::of(file).filter(|_| is_static_go(file)).ok_or(Refusal::NotGo)?;
+    if elf.half(16) != ET_EXEC || elf.has(PT_DYNAMIC) || elf.has(PT_TLS) {
+        return Err(Refusal::NotPlain);
+    }
+    let mut found = Sites::default();
+    for segment in segments(file).filter(|segment| segment.flags & PF_X != 0) {
+        found.look(segment.address, elf.bytes_of(&segment).ok_or(Refusal::Unknown)?);
+    }
+    let table = elf.long(32);
+    let holds_table = |segment: &Segment| {
+        table.checked_sub(segment.offset).is_some_and(|inside| inside < segment.file_bytes)
+    };
+    let mapped = segments(file).find(holds_table).ok_or(Refusal::NotPlain)?;
+    if found.calls != 1 || found.vforks > 1 {
+        return Err(Refusal::Unknown);
+    }
+    Ok(Program {
+        entry: elf.long(24),
+        headers: mapped.address + (table - mapped.offset),
+        headers_count: elf.count() as u64,
+        call: found.call,
+        vfork: (found.vforks == 1).then_some(found.vfork),
+    })
+}
+
+/// What was found in the text.
+#[derive(Default)]
+struct Sites {
+    call: u64,
+    calls: u32,
+    vfork: u64,
+    vforks: u32,
+}
+
+impl Sites {
+    /// Looks at each place where a function may begin.
+    fn look(&mut self, address: u64, text: &[u8]) {
+        let first = (address.wrapping_neg() % STEP as u64) as usize;
+        for at in (first..text.len()).step_by(STEP) {
+            let Some(function) = text.get(at..) else { return };
+            if function.starts_with(&CALL) {
+                self.call = address + at as u64;
+                self.calls += 1;
+            } else if function.starts_with(&VFORK_BEGINS)
+                && let Some(inside) = position(function, &VFORK)
+            {
+                self.vfork = address + (at + inside) as u64;
+                self.vforks += 1;
+            }
+        }
+    }
+}
+
+fn position(function: &[u8], wanted: &[u8]) -> Option<usize> {
+    // The byte after it is the distance of a jump.
+    let within = function.get(..function.len().min(VFORK_WITHIN))?;
+    let found = within.windows(wanted.len()).position(|window| window == wanted)?;
+    (found + JUMP_BYTES <= function.len()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    const ADDRESS: u64 = 0x40_0000;
+
+    /// A program with one segment, whose text begins after the headers and a note.
+    fn program(kinds: &[u32], text: &[u8]) -> Vec<u8> {
+        let mut note = Vec::new();
+        for word in [GO_OWNER.len() as u32, 4, GO_BUILD_ID] {
+            note.extend(word.to_le_bytes());
+        }
+        note.extend(GO_OWNER);
+        note.extend(*b"made");
+        let count = 2 + kinds.len();
+        let note_at = 64 + count * HEADER_BYTES;
+        let text_at = (note_at + note.len()).next_multiple_of(STEP);
+        let mut file = Vec::new();
+        file.extend(MAGIC);
+        file.resize(16, 0);
+        file.extend(ET_EXEC.to_le_bytes());
+        file.extend(EM_X86_64.to_le_bytes());
+        file.resize(24, 0);
+        file.extend((ADDRESS + text_at as u64).to_le_bytes());
+        file.extend(64u64.to_le_bytes());
+        file.resize(54, 0);
+        file.extend((HEADER_BYTES as u16).to_le_bytes());
+        file.extend((count as u16).to_le_bytes());
+        file.resize(64, 0);
+        let mut header = |kind: u32, offset: usize, bytes: usize| {
+            file.extend(kind.to_le_bytes());
+            file.extend(5u32.to_le_bytes());
+            for long in [offset as u64, ADDRESS + offset as u64, 0, bytes as u64, bytes as u64, 4096] {
+                file.extend(long.to_le_bytes());
+            }
+        };
+        header(PT_LOAD, 0, text_at + text.len());
+        header(PT_NOTE, note_at, note.len());
+        kinds.iter().for_each(|kind| header(*kind, note_at, note.len()));
+        file.extend(note);
+        file.resize(text_at, 0);
+        file.extend(text);
+        file
+    }
+
+    fn padded(parts: &[&[u8]]) -> Vec<u8> {
+        let mut text = Vec::new();
+        for part in parts {
+            text.extend(*part);
+            text.push(0x15);
+            text.resize(text.len().next_multiple_of(64), 0xcc);
+        }
+        text
+    }
+
+    fn vfork() -> Vec<u8> {
+        [&VFORK_BEGINS[..], &[0x90; 30], &VFORK].concat()
+    }
+
+    #[test]
+    fn both_places_are_found() {
+        let file = program(&[], &padded(&[&[0xcc; 100], &CALL, &vfork()]));
+        let found = judge(&file).expect("a program of Go's");
+        let text = found.entry;
+        assert_eq!((found.call, found.vfork), (text + 128, Some(text + 192 + 35)));
+        assert_eq!((found.headers, found.headers_count), (ADDRESS + 64, 2));
+        let segment = segments(&file).next().expect("one");
+        assert_eq!((segment.address, segment.file_bytes), (ADDRESS, file.len() as u64));
+        let without = judge(&program(&[], &padded(&[&CALL]))).expect("a program of Go's");
+        assert_eq!(without.vfork, None);
+    }
+
+    #[test]
+    fn calls_that_are_missing_or_there_twice_are_refused() {
+        let vfork = vfork();
+        for parts in
+            [&[&[0xcc_u8; 4][..]][..], &[&CALL, &CALL], &[&CALL, &vfork, &vfork], &[&[0x90], &CALL[1..]]]
+        {
+            assert_eq!(judge(&program(&[], &padded(parts))), Err(Refusal::Unknown));
+        }
+    }
+
+    #[test]
+    fn loaders_and_c_code_are_refused() {
+        let text = padded(&[&CALL]);
+        assert_eq!(judge(&program(&[PT_INTERP], &text)), Err(Refusal::NotGo));
+        for kind in [PT_TLS, PT_DYNAMIC] {
+            assert_eq!(judge(&program(&[kind], &text)), Err(Refusal::NotPlain));
+        }
+    }
+
+    #[test]
+    fn no_cut_of_a_file_is_taken_for_more_than_it_is() {
+        let file = program(&[], &padded(&[&CALL, &vfork()]));
+        for bytes in 0..file.len() - 64 {
+            assert!(judge(&file[..bytes]).is_err(), "{bytes}");
+        }
+        assert_eq!(judge(b"#!/bin/sh\n"), Err(Refusal::NotGo));
+    }
+}

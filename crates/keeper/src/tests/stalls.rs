@@ -1,0 +1,131 @@
+//! Files that are taken from clients that stand still: wherever they stand, what others have is
+//! kept and what they do when they go on counts for nothing in the log.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::Ordering;
+
+use holdfast_board::FileState;
+use holdfast_cache::{Ask, Outcome, Place};
+use holdfast_media::Bytes;
+
+use super::durable::{Bench, CLIENT, bench};
+use super::{contents, errno};
+
+fn stands(client: u32) -> bool {
+    client == CLIENT
+}
+
+fn in_through(name: &str) -> Bench {
+    let bench = bench(name);
+    bench.write(0, b"acknowledged");
+    bench.durable.leave_behind(&bench.managed(), true).unwrap();
+    assert_eq!(bench.state(), FileState::Through);
+    bench
+}
+
+/// Whether its slot may become another file's.
+fn may_be_reused(bench: &Bench) -> bool {
+    let count = bench.durable.superblock.layout.slot_count;
+    (0..count).any(|_| bench.durable.free_slot(|_| false).is_some_and(|(slot, _)| slot == bench.place.slot))
+}
+
+#[test]
+fn a_write_that_stands_still_is_the_kernels_when_it_goes_on() {
+    let bench = in_through("taken-write");
+    let key = bench.file.metadata().map(|meta| (meta.dev(), meta.ino())).unwrap();
+    // Here the record is durable, and the call is still to be made.
+    let raw = || {
+        assert!(bench.durable.take_from(&bench.managed(), &stands));
+        assert!(bench.durable.file(u64::from(bench.place.slot), bench.place.generation).is_none());
+        assert_eq!(contents(&bench.file), b"acknowledged");
+        assert!(bench.durable.is_stood_in(key.0, key.1), "it would be logged beside the call");
+        assert!(!may_be_reused(&bench), "another file would get what the call does");
+        // Pages of other files have the same locks.
+        assert!(bench.durable.board.page_locks().lock(60, bench.place.slot, 0, 4096));
+        bench.durable.board.page_locks().unlock(60, bench.place.slot, 0, 4096);
+        bench.file.write_at(b"late", 0).map_err(errno)
+    };
+    let parts = [Bytes::from_slice(b"late")];
+    let outcome = bench.client.write(bench.place, Place::At(0), &parts, raw, || panic!("at an offset"));
+    assert_eq!(outcome, Ok(Outcome::Passed { bytes: 4 }), "it is no more durable than natively");
+    assert!(!bench.durable.is_stood_in(key.0, key.1) && may_be_reused(&bench));
+    assert_eq!(contents(&bench.file), b"lateowledged");
+    let slots = bench.durable.slots();
+    assert_ne!(slots.generation(bench.place.slot), Some(bench.place.generation), "no record counts");
+}
+
+#[test]
+fn who_waits_for_a_page_of_who_stands_still_does_nothing_and_asks_anew() {
+    let bench = in_through("taken-page");
+    let board = &bench.durable.board;
+    let lane = &board.lanes()[63.min(board.lanes().len() - 1)];
+    let index = 63.min(board.lanes().len() - 1) as u32;
+    // Somebody stands still with the first page.
+    assert!(lane.try_take(CLIENT + 1));
+    lane.slot.store(bench.place.slot, Ordering::SeqCst);
+    lane.announce.store(1, Ordering::SeqCst);
+    lane.lock_bytes.store(4096, Ordering::SeqCst);
+    assert!(board.page_locks().lock(index, bench.place.slot, 0, 4096));
+    let outcome = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let parts = [Bytes::from_slice(b"late")];
+            let raw = || panic!("it was not its turn");
+            bench.client.write(bench.place, Place::At(0), &parts, raw, || panic!("at an offset"))
+        });
+        let announced = |client: u32| board.lanes_on(bench.place.slot).any(|(_, owner)| owner == client);
+        while !announced(CLIENT) {
+            std::thread::yield_now();
+        }
+        assert!(bench.durable.take_from(&bench.managed(), &|client| client == CLIENT + 1));
+        writer.join().unwrap()
+    });
+    assert_eq!(outcome, Ok(Outcome::Stale));
+    assert!(!may_be_reused(&bench), "the other one still stands there");
+    lane.announce.store(0, Ordering::SeqCst);
+    assert!(may_be_reused(&bench));
+    assert_eq!(contents(&bench.file), b"acknowledged");
+}
+
+#[test]
+fn a_change_of_names_that_stands_still_stays_pending_until_it_is_made() {
+    let bench = in_through("taken-name");
+    let (_other, beside) = bench.manage("beside");
+    let (board, slot) = (&bench.durable.board, bench.place.slot);
+    let device = bench.file.metadata().unwrap().dev();
+    assert!(board.lock_file(slot, CLIENT));
+    let args = [u64::from(slot), bench.place.generation, 0, 0];
+    let path = bench.directory.path().join("new");
+    bench.durable.answer(CLIENT, Ask::Naming, args, || Some(path.clone())).unwrap();
+    assert!(bench.durable.take_from(&bench.managed(), &stands));
+    assert!(bench.durable.file(u64::from(slot), bench.place.generation).is_none());
+    assert!(!may_be_reused(&bench));
+    // A commit does not cover what is still to be made.
+    let commit = [u64::from(beside.slot), beside.generation, 0, 0];
+    let is_in_order = bench.durable.answer(CLIENT + 1, Ask::Commit, commit, || None).is_ok();
+    assert!(!bench.durable.is_clean(device));
+    std::fs::rename(bench.directory.path().join("file"), &path).unwrap();
+    assert!(!board.unlock_file(slot, CLIENT), "it is told that its hold was taken");
+    assert!(may_be_reused(&bench));
+    if is_in_order {
+        bench.durable.answer(CLIENT + 1, Ask::Commit, commit, || None).unwrap();
+        assert!(bench.durable.is_clean(device));
+    }
+}
+
+#[test]
+fn nothing_is_taken_from_who_works() {
+    let bench = in_through("not-taken");
+    assert!(!bench.durable.take_from(&bench.managed(), &stands), "nobody has it");
+    assert_eq!(bench.state(), FileState::Through);
+    bench.durable.allow_behind(&bench.managed(), false);
+    if bench.state() != FileState::Behind {
+        return;
+    }
+    // In state Behind an operation goes on in page rows.
+    let lane = &bench.durable.board.lanes()[0];
+    assert!(lane.try_take(CLIENT));
+    lane.slot.store(bench.place.slot, Ordering::SeqCst);
+    lane.announce.store(1, Ordering::SeqCst);
+    assert!(!bench.durable.take_from(&bench.managed(), &stands));
+    assert_eq!(bench.state(), FileState::Behind);
+}

@@ -1,0 +1,202 @@
+//! Which of Go's calls go to the hooks, and how they are answered.
+#![allow(unsafe_code)] // The program's own calls.
+
+use core::ffi::{CStr, c_char, c_int, c_long};
+
+use holdfast_cache::Reason;
+
+use super::name;
+use super::thread::Area;
+use crate::hooks::{leave_to_kernel, syscall};
+use crate::{descriptions, raw};
+
+/// Calls with higher numbers go to the kernel.
+pub const NUMBERS: usize = 512;
+
+/// An answer to Go.
+#[repr(C)]
+pub struct Answer {
+    /// What the kernel would say.
+    result: isize,
+    /// Not 0: the call is still to be made, by Go's own thread on its own stack.
+    direct: usize,
+}
+
+/// For each number, whether a hook may have something to do with it.
+pub static HOOKED: [bool; NUMBERS] = {
+    let mut table = [false; NUMBERS];
+    let mut at = 0;
+    while at < LIST.len() {
+        table[LIST[at] as usize] = true;
+        at += 1;
+    }
+    table
+};
+
+/// All numbers that the hook of libc's `syscall` knows, but for those of signal handlers, which are
+/// Go's alone.
+const LIST: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_readv,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_fstat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_prlimit64,
+    libc::SYS_setrlimit,
+    libc::SYS_write,
+    libc::SYS_pwrite64,
+    libc::SYS_writev,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_lseek,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendmsg,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_openat2,
+    libc::SYS_mprotect,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_acct,
+    libc::SYS_swapon,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_fanotify_mark,
+    463,
+    466,
+    469,
+    libc::SYS_open,
+    libc::SYS_openat,
+    libc::SYS_creat,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ftruncate,
+    libc::SYS_truncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync,
+    libc::SYS_syncfs,
+    libc::SYS_sync_file_range,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    libc::SYS_rmdir,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_symlink,
+    libc::SYS_symlinkat,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    452,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_mknod,
+    libc::SYS_mknodat,
+    libc::SYS_sendmmsg,
+    libc::SYS_unshare,
+    libc::SYS_ioctl,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_io_setup,
+    libc::SYS_io_uring_setup,
+    libc::SYS_fork,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    // Giving up rights.
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_capset,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    libc::SYS_prctl,
+    libc::SYS_seccomp,
+    446,
+    // The program's own name.
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+];
+
+/// Makes the call of an area's thread.
+pub unsafe extern "C" fn enter(area: &Area) -> Answer {
+    let (number, mut arguments) = area.call();
+    let direct = Answer { result: 0, direct: 1 };
+    match number {
+        libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+            // Its child begins on the caller's stack, or on one of its own.
+            descriptions::share_all();
+            if number == libc::SYS_clone && arguments[0] as c_int & libc::CLONE_FILES != 0 {
+                leave_to_kernel(Reason::Uncovered);
+            }
+            return direct;
+        }
+        libc::SYS_readlink | libc::SYS_readlinkat => {
+            let at = usize::from(number == libc::SYS_readlinkat);
+            let Some(path) = own_link(arguments[at]) else { return direct };
+            let bytes = path.to_bytes();
+            let count = bytes.len().min(arguments[at + 2]);
+            // SAFETY: the program's room for the answer.
+            unsafe {
+                let room = core::ptr::with_exposed_provenance_mut(arguments[at + 1]);
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), room, count);
+            }
+            return Answer { result: count as isize, direct: 0 };
+        }
+        libc::SYS_execve => {
+            if let Some(path) = own_link(arguments[0]) {
+                arguments[0] = path.as_ptr().addr();
+            }
+        }
+        _ => {}
+    }
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the program's own call.
+    let result = unsafe { syscall(number, a, b, c, d, e, f) };
+    Answer { result: if result == -1 { -(raw::errno() as isize) } else { result as isize }, direct: 0 }
+}
+
+/// Where the program lies, if `path` is the link that should say so and does not.
+fn own_link(path: usize) -> Option<&'static CStr> {
+    let full = name::untold()?;
+    let path: *const c_char = core::ptr::with_exposed_provenance(path);
+    // SAFETY: as many bytes as the string has, if it is one.
+    let is_own = !path.is_null()
+        && crate::memory::is_range_readable(path.addr(), 1)
+        && unsafe { CStr::from_ptr(path) } == c"/proc/self/exe";
+    is_own.then_some(full)
+}

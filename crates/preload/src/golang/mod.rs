@@ -1,0 +1,230 @@
+//! Static Go programs: `holdfast-enter` is executed in the place of one, this library maps the
+//! program beside itself, has its calls come to the hooks, and begins it.
+//!
+//! The program is mapped before the keeper is met, so that all that may be refused is refused while
+//! the program can still be executed as it is. Once Go runs, it has the thread pointer and all
+//! signal handlers: the hooks run on threads' areas ([`thread`]) that Go does not know of.
+#![allow(unsafe_code)] // Maps a program and begins it.
+
+mod calls;
+mod map;
+mod name;
+mod start;
+mod thread;
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use holdfast_cache::Unseen;
+use holdfast_enter::{Program, Refusal};
+
+use crate::hooks::{Arguments, execve};
+use crate::raw::{self, call};
+use crate::{inherit, process, signals};
+
+const VARIABLE: &[u8] = b"HOLDFAST_ENTER=";
+/// Longer paths are executed as they are.
+const PATH_BYTES: usize = 4096;
+
+/// Nobody asked for a program.
+const NONE: u8 = 0;
+/// It is mapped.
+const MAPPED: u8 = 1;
+/// It cannot be entered.
+const REFUSED: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(NONE);
+static WHY: AtomicU8 = AtomicU8::new(0);
+/// The path that was asked for: in the environment that the kernel passed.
+static PATH: AtomicUsize = AtomicUsize::new(0);
+/// Where the kernel put the auxiliary vector.
+static AUXILIARY: AtomicUsize = AtomicUsize::new(0);
+static ENTRY: AtomicU64 = AtomicU64::new(0);
+static HEADERS: AtomicU64 = AtomicU64::new(0);
+static HEADERS_COUNT: AtomicU64 = AtomicU64::new(0);
+/// Go runs.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a Go program that was entered.
+#[inline]
+pub fn is_entered() -> bool {
+    ENTERED.load(Ordering::Relaxed)
+}
+
+/// Whether a program was refused that is to be executed as it is.
+pub fn is_refused() -> bool {
+    STATE.load(Ordering::Relaxed) == REFUSED
+}
+
+/// Maps the program that the environment asks for. Only the constructor calls it, before the keeper
+/// is met.
+///
+/// # Safety
+/// `environment` is null or the array that the kernel passed.
+pub unsafe fn prepare(environment: *const *const c_char) {
+    if environment.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let Some((at, _)) = (unsafe { inherit::find(environment, VARIABLE) }) else { return };
+    // SAFETY: asks the loader for an address; the kernel's string.
+    let is_agent = unsafe {
+        let name: *const c_char =
+            core::ptr::with_exposed_provenance(libc::getauxval(libc::AT_EXECFN) as usize);
+        !name.is_null() && raw::path(name).to_bytes().ends_with(holdfast_enter::NAME.as_bytes())
+    };
+    if !is_agent {
+        return;
+    }
+    // SAFETY: as above; the vector lies behind the array's null end.
+    let path = unsafe {
+        let mut end = environment;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        AUXILIARY.store(end.add(1).addr(), Ordering::Relaxed);
+        let path = (*environment.add(at)).add(VARIABLE.len());
+        PATH.store(path.expose_provenance(), Ordering::Relaxed);
+        raw::path(path)
+    };
+    let mapped = thread::look().and_then(|()| map::map(path));
+    match mapped {
+        Ok(program) => {
+            remember(&program);
+            STATE.store(MAPPED, Ordering::Relaxed);
+        }
+        Err(refusal) => {
+            WHY.store(unseen(refusal) as u8, Ordering::Relaxed);
+            STATE.store(REFUSED, Ordering::Relaxed);
+        }
+    }
+}
+
+fn remember(program: &Program) {
+    ENTRY.store(program.entry, Ordering::Relaxed);
+    HEADERS.store(program.headers, Ordering::Relaxed);
+    HEADERS_COUNT.store(program.headers_count, Ordering::Relaxed);
+}
+
+fn unseen(refusal: Refusal) -> Unseen {
+    match refusal {
+        Refusal::NotGo => Unseen::Static,
+        Refusal::NotPlain => Unseen::GoWithC,
+        Refusal::Unknown => Unseen::GoUnknown,
+        Refusal::Machine => Unseen::GoMachine,
+        Refusal::Forbidden => Unseen::GoForbidden,
+    }
+}
+
+/// Begins the program that was mapped, or executes one that was refused. `holdfast-enter` calls it.
+/// Returns a status, when nothing can be begun.
+///
+/// # Safety
+/// `arguments` is the array that the kernel passed, and nobody uses this stack any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn holdfast_enter(arguments: *const *const c_char) -> c_int {
+    const NOT_STARTED: c_int = 126;
+    let path: *const c_char = core::ptr::with_exposed_provenance(PATH.load(Ordering::Relaxed));
+    match STATE.load(Ordering::Relaxed) {
+        MAPPED => {
+            signals::stand_apart();
+            raw::forget_cancellation();
+            ENTERED.store(true, Ordering::SeqCst);
+            // SAFETY: the caller's promise; the program is mapped.
+            unsafe { start::begin(arguments, path) }
+        }
+        // SAFETY: the caller's promise.
+        REFUSED => unsafe { execute(arguments, path) },
+        _ => {}
+    }
+    raw::say(&[b"holdfast-enter: nothing to start\n"]);
+    NOT_STARTED
+}
+
+/// Executes the program as it is, which the keeper is told.
+unsafe fn execute(arguments: Arguments, path: *const c_char) {
+    if let Some(client) = process::client()
+        && let Some(why) = Unseen::from_u64(u64::from(WHY.load(Ordering::Relaxed)))
+    {
+        // SAFETY: a string of the environment.
+        client.note_unseen(why, Some((libc::AT_FDCWD, unsafe { raw::path(path) })));
+    }
+    let auxiliary = AUXILIARY.load(Ordering::Relaxed);
+    // SAFETY: the arrays are the kernel's, as the caller says; no entry is looked at again.
+    unsafe {
+        let environment = start::without_variable(arguments, auxiliary);
+        execve(path, arguments, environment);
+    }
+    // SAFETY: as above.
+    raw::say(&[b"holdfast: cannot start ", unsafe { CStr::from_ptr(path) }.to_bytes(), b"\n"]);
+}
+
+/// The program that is executed in the place of a Go program.
+pub struct Agent {
+    path: [u8; AGENT_BYTES],
+}
+
+const AGENT_BYTES: usize = 320;
+const VARIABLES_MAX: usize = 500;
+
+impl Agent {
+    /// The one beside this library.
+    pub fn beside(library: &[u8]) -> Option<Self> {
+        let directory = library.iter().rposition(|byte| *byte == b'/')? + 1;
+        let mut path = [0; AGENT_BYTES];
+        path.get_mut(..directory)?.copy_from_slice(library.get(..directory)?);
+        let name = holdfast_enter::NAME.as_bytes();
+        // The last byte stays zero.
+        path.get_mut(..AGENT_BYTES - 1)?.get_mut(directory..directory + name.len())?.copy_from_slice(name);
+        // SAFETY: the path ends with a zero. X_OK = 1.
+        let found = unsafe { call!(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), 1) };
+        (found == 0).then_some(Self { path })
+    }
+
+    /// Executes it for the program at `path`. Returns only if that fails. Has a large frame.
+    ///
+    /// # Safety
+    /// The program's own arguments, readable.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn execute(&self, path: &CStr, arguments: Arguments, environment: Arguments) -> Option<isize> {
+        let mut text = [0u8; VARIABLE.len() + PATH_BYTES];
+        text[..VARIABLE.len()].copy_from_slice(VARIABLE);
+        let place = text.get_mut(VARIABLE.len()..)?;
+        if path.to_bytes().starts_with(b"/proc/") {
+            // A link that means another file once another program runs here.
+            follow(path, place)?;
+        } else {
+            let name = path.to_bytes_with_nul();
+            place.get_mut(..name.len())?.copy_from_slice(name);
+        }
+        let mut variables = [core::ptr::null::<c_char>(); VARIABLES_MAX];
+        let mut count = 0;
+        loop {
+            // SAFETY: the null end has not been passed.
+            let entry = unsafe { *environment.add(count) };
+            // One place for the new variable and one for the end.
+            let place = variables.get_mut(count).filter(|_| count + 2 < VARIABLES_MAX)?;
+            if entry.is_null() {
+                *place = text.as_ptr().cast();
+                break;
+            }
+            *place = entry;
+            count += 1;
+        }
+        // SAFETY: the program's own call, of another program.
+        Some(unsafe { call!(libc::SYS_execve, self.path.as_ptr(), arguments, variables.as_ptr()) })
+    }
+}
+
+/// Writes where the link at `path` leads to, if that is the file that is meant.
+fn follow(path: &CStr, into: &mut [u8]) -> Option<()> {
+    // SAFETY: a string, and room for as many bytes as said, of which the last stays zero.
+    unsafe {
+        let room = into.len() - 1;
+        raw::check(call!(libc::SYS_readlink, path.as_ptr(), into.as_mut_ptr(), room)).ok()?;
+        let meant = raw::fstatat(libc::AT_FDCWD, path.as_ptr(), 0).ok()?;
+        let found = raw::fstatat(libc::AT_FDCWD, into.as_ptr().cast(), 0).ok()?;
+        ((meant.dev, meant.ino) == (found.dev, found.ino)).then_some(())
+    }
+}

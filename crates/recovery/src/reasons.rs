@@ -1,0 +1,97 @@
+//! What is said to a person about what becomes of a file.
+
+use holdfast_pool::{MARK_LOST, MARK_REMOVED};
+
+use super::file::SlotFile;
+use super::judge::Witness;
+use super::locate::Location;
+use super::plan::{Aside, Outcome};
+
+/// Why this becomes of a file, in words.
+pub(super) fn reason<F>(
+    outcome: Outcome,
+    witness: Witness,
+    location: &Location<F>,
+    file: &SlotFile,
+) -> String {
+    let stands =
+        location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
+    match outcome {
+        Outcome::Sync => "the page cache had all of it; it was synced".into(),
+        Outcome::Replay => "its records were written into it".into(),
+        Outcome::ReplayInto => {
+            "forced: its records were written into the file that stands at its path".into()
+        }
+        Outcome::Rebuild if location.empty.is_none() => {
+            "the crash took it and its directory; both were made anew (the directory with mode 0700)".into()
+        }
+        Outcome::Rebuild => "the crash took it; built anew from its records".into(),
+        Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
+        Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
+        Outcome::Gone if file.marks & MARK_REMOVED != 0 => "a process outside of Holdfast removed it".into(),
+        Outcome::Gone if location.is_removed && !file.is_void() => {
+            "it was removed, and the directory that it was in as well".into()
+        }
+        Outcome::Gone if witness == Witness::Running && !file.is_void() => {
+            "it was removed or moved out of sight since the keeper died; what the page cache has of it was synced".into()
+        }
+        Outcome::Gone => "the program removed it".into(),
+        Outcome::LeaveFile => {
+            "the program had removed it, it came back and somebody used it since: left as it is".into()
+        }
+        Outcome::Release => "nothing of it is left in the log".into(),
+        Outcome::Discard => "its records were not wanted".into(),
+        Outcome::SetAside(aside) => match aside {
+            Aside::Damaged => match file.identity {
+                Err(reason) => format!("{reason}: its file cannot be told"),
+                Ok(_) => "no path of it can be read".into(),
+            },
+            Aside::Earlier if file.marks & MARK_LOST != 0 => {
+                "an earlier recovery set it aside: a record of it in the log was damaged, or may have been".into()
+            }
+            Aside::Earlier => "an earlier recovery set it aside".into(),
+            Aside::Conflict => {
+                "a process outside of Holdfast opened it while it had records in the log".into()
+            }
+            Aside::Changed => "it was changed after the crash".into(),
+            Aside::Unclear => {
+                "the clock was set back, so that nobody can tell whether it was changed or removed after the crash; if it \
+                 was not, --force is right"
+                    .into()
+            }
+            Aside::Older => {
+                "its file system is older than it was known to be, as after the return of a snapshot; all files on it are set \
+                 aside"
+                    .into()
+            }
+            Aside::Lost => {
+                "a record of it in the log is damaged, or may be: what the log still has of it may be older than what the \
+                 file holds, or lack what came before; --export it and look, then --force writes it to the file"
+                    .into()
+            }
+            Aside::Superseded => {
+                "it was served again since, and its old records would go over what was written then: save them with --export, \
+                 and --discard them"
+                    .into()
+            }
+            Aside::Vacated => "it is not there, and the names in its directory were changed after the crash: nobody can tell whether the \
+                 crash took it or somebody removed it; if it was the crash, --force is right"
+                .into(),
+            Aside::Replaced => stands.unwrap_or_else(|| "another file stands at its path".into()),
+            Aside::Missing => match stands {
+                Some(stands) => format!("it is not at any of its paths, and {stands}"),
+                None => "it is gone, though no program removed it under Holdfast".into(),
+            },
+            Aside::Absent => match (&location.absent, &location.orphaned) {
+                (Some(reason), _) => reason.clone(),
+                (None, _) if location.same.is_some() => {
+                    "it is there, and no name of it can be seen from here".into()
+                }
+                (None, Some(_)) => {
+                    "neither it nor its directory is there: what is mounted there may be missing".into()
+                }
+                (None, None) => "no path of it can be read".into(),
+            },
+        },
+    }
+}
