@@ -201,6 +201,9 @@ canaries! {
         CutUnheard, "others", "the keeper does not hear of files that are cut by their paths";
         RemovalUnmarked, "others", "a file that somebody outside removed is built anew";
         MovesUncounted, "9 (others)", "what somebody outside did to a file's names does not make the next sync real";
+        LinkedMovesUnheard, "9 (others)", "a move of a file that got its name by link is not noticed";
+        DirectoryMovesUnheard, "9 (others)", "a move of a directory above a file is not noticed";
+        RemovedParentsAwaited, "recovery", "a file whose directory was removed is put off, as if a mount were missing";
         ModesUncounted, "9 (others)", "a mode that somebody outside set does not make the next sync real";
         AttributesUnlooked, "9 (others)", "a sync is absorbed though somebody outside set the file's mode or owner just now";
         AttributesUnheard, "9 (others)", "attributes that somebody outside set do not make the next sync real";

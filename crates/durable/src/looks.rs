@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_board::{LedgerRow, NO_SIZE, Way, ownership_print, pause};
+use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_REMOVED, MARK_VOID};
@@ -128,11 +129,18 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let is_told = self.seems_set(file, &stat) || tale.of_attributes && !row.take_touched();
         self.look_at_attributes(file, &stat, is_told && !on(Canary::AttributesUnheard));
-        let is_moved = tale.of_name && self.moved_to(file).is_some();
+        let is_moved = tale.of_name && self.seems_moved(file, &stat);
         if is_moved && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
         }
         is_moved || tale.of_content && self.hear_cut(file)
+    }
+
+    /// Whether a file that was told to have moved may have another name than its slot knows. The
+    /// path that the kernel tells of our hold is the name by which the file was found first: of a
+    /// name that `link` gave it knows nothing, nor of which of two was moved.
+    fn seems_moved(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
+        stat.links > 1 && !on(Canary::LinkedMovesUnheard) || self.is_elsewhere(file)
     }
 
     /// Waits until no client is in the midst of removing a file or changing its attributes, if it
@@ -411,17 +419,35 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// A file got another name. If nobody under Holdfast gave it that, the slot learns it, and it
-    /// counts as pending.
+    /// counts as pending. One whose name nobody can tell any more is left to the kernel.
     pub fn look_at_name(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let row = &self.board.files()[file.slot as usize];
-        if !row.state().is_absorbed() || self.moved_to(file).is_none() {
+        if !row.state().is_absorbed() || !self.is_elsewhere(file) {
             return Ok(());
         }
         if !self.hold(file)? {
             return Ok(());
         }
-        let followed = self.moved_to(file).map_or(Ok(()), |path| self.follow_name(file, &path));
+        // What the kernel calls it may be hidden by a mount, which moves nothing.
+        let is_lost = || file.held().path_now().is_none() && self.is_elsewhere(file);
+        let followed = match self.moved_to(file) {
+            Some(path) => self.follow_name(file, &path),
+            None if is_lost() => match self.find_path(file) {
+                Some(path) => self.follow_name(file, &path),
+                None => self.lose_name(file),
+            },
+            None => Ok(()),
+        };
         self.let_go(file);
         followed
+    }
+
+    /// Recovery would not find a file where its slot says, and build it there a second time.
+    fn lose_name(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
+        if file.links()? == 0 {
+            return Ok(());
+        }
+        self.note_foreign(file);
+        self.bypass_held(file, Reason::Unreachable)
     }
 }

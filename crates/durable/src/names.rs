@@ -2,7 +2,7 @@
 //! (history 16).
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -179,6 +179,18 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.push_name(file, HintKind::Name, path)
     }
 
+    /// Whether a file does not stand where its slot says, and nobody is removing it.
+    pub fn is_elsewhere(&self, file: &ManagedFile<D::File>) -> bool {
+        if on(Canary::LinkedMovesUnheard) && file.held().path_now().is_none() {
+            return false;
+        }
+        let (path, unlinking) = {
+            let meta = file.meta();
+            (meta.path.clone(), meta.unlinking.is_some())
+        };
+        !unlinking && !self.stands_at(file, &path)
+    }
+
     /// Where a file stands now, if that is not where it was last.
     pub(super) fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
         let path = file.held().path_now()?;
@@ -187,6 +199,19 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             meta.path != path && meta.unlinking.is_none()
         };
         (moved && path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
+    }
+
+    /// Where a file stands that is elsewhere than its slot says: looked up by its handle, which not
+    /// every user may. Only for who keeps its names from being changed.
+    pub(super) fn find_path(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
+        // Its directory may be elsewhere, too: any that is left above it is on its file system, or
+        // nothing is found there.
+        let known = file.meta().path.clone();
+        let beside = known.ancestors().skip(1).find_map(|above| self.disk.open(above).ok())?;
+        let identity = self.slots().identity(file.slot).ok()?;
+        let (_, path) = self.disk.find_by_identity(&beside, &identity).ok()?;
+        let path = PathBuf::from(std::ffi::OsString::from_vec(path));
+        (path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
     }
 
     pub(super) fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+mod above;
 mod ages;
 mod ahead;
 pub mod audience;

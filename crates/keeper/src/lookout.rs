@@ -29,6 +29,7 @@ use holdfast_pool::MARK_CREATED;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
+use crate::above::Above;
 use crate::keeper::Keeper;
 use holdfast_disk::OsFile;
 use holdfast_disk::locked;
@@ -73,6 +74,7 @@ struct Inner {
     by_place: HashMap<Place, Watch>,
     by_marks: HashMap<i32, Place>,
     by_content: HashMap<i32, Place>,
+    above: Above,
     /// What was heard, and is to be seen to.
     heard: HashMap<Place, ReadFlags>,
     /// The thread sleeps without a limit.
@@ -189,6 +191,48 @@ impl Lookout {
         marks.and_then(|number| inner.by_marks.insert(number, place));
         let noticed = (Instant::now(), 0);
         inner.by_place.insert(place, Watch { marks, content: None, newest_seq: 0, noticed, steps: false });
+        drop(inner);
+        self.watch_above(file);
+    }
+
+    /// Watches the directories above a file.
+    fn watch_above(&self, file: &ManagedFile<OsFile>) {
+        let path = file.meta().path.clone();
+        locked(&self.inner).above.watch(&self.marks, &path, file.dev);
+    }
+
+    /// Gives up watches of directories that are of no use any more.
+    fn sweep_above(&self, keeper: &Keeper) {
+        if !locked(&self.inner).above.is_full() {
+            return;
+        }
+        let managed = keeper.durable.managed();
+        let files = managed.iter().filter(|file| file.fenced);
+        let paths: Vec<_> = files.map(|file| (file.meta().path.clone(), file.dev)).collect();
+        locked(&self.inner).above.sweep(&self.marks, paths.into_iter());
+    }
+
+    /// Enters what is to be heard of files below a directory that was moved.
+    fn add_moved(&self, keeper: &Keeper, told: &mut HashMap<Place, (ReadFlags, Tale)>) {
+        let places: Vec<Place> = {
+            let mut inner = locked(&self.inner);
+            if !inner.above.take_moved() {
+                return;
+            }
+            let places: Vec<Place> = inner.by_place.keys().copied().collect();
+            // All of them have other directories above them, perhaps.
+            for place in &places {
+                inner.heard.entry(*place).or_insert(ReadFlags::empty()).insert(ReadFlags::MOVE_SELF);
+            }
+            places
+        };
+        ring(&self.bell);
+        for place in places {
+            let file = keeper.durable.file(u64::from(place.0), place.1);
+            if file.is_some_and(|file| keeper.durable.is_elsewhere(&file)) {
+                told.entry(place).or_default().1.of_name = true;
+            }
+        }
     }
 
     /// Watches a file's content, or looks at it in steps.
@@ -287,11 +331,12 @@ impl Lookout {
         read_all(queue, |number, events| {
             lost |= events.contains(ReadFlags::QUEUE_OVERFLOW);
             let mut inner = locked(&self.inner);
-            let numbers = numbers(&mut inner);
-            if events.contains(ReadFlags::IGNORED) {
-                numbers.remove(&number);
-            } else if let Some(place) = numbers.get(&number) {
-                told.entry(*place).or_insert(ReadFlags::empty()).insert(events);
+            let place = numbers(&mut inner).get(&number).copied();
+            match place {
+                Some(_) if events.contains(ReadFlags::IGNORED) => drop(numbers(&mut inner).remove(&number)),
+                Some(place) => told.entry(place).or_insert(ReadFlags::empty()).insert(events),
+                None if std::ptr::eq(queue, &raw const self.marks) => inner.above.tell(number, events),
+                None => {}
             }
         });
         (!lost).then_some(told)
@@ -359,6 +404,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
                 look(keeper, file, ReadFlags::MOVE_SELF);
             });
         }
+        lookout.sweep_above(keeper);
         if now >= next_step {
             step(keeper, lookout);
             next_step = now + STEP.max(now.elapsed() * STEP_SHARE);
@@ -370,6 +416,9 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
 fn see(keeper: &Keeper, lookout: &Lookout, place: Place, events: ReadFlags) {
     with_file(keeper, place, |file| {
         look(keeper, file, events);
+        if events.intersects(ReadFlags::ATTRIB | ReadFlags::MOVE_SELF) {
+            lookout.watch_above(file);
+        }
         if events.contains(ReadFlags::MODIFY) && lookout.changes_often(place) {
             lookout.watch_content(file, true);
             look(keeper, file, ReadFlags::empty());
@@ -453,6 +502,7 @@ impl Keeper {
         };
         let told = marks.into_iter().map(|(place, events)| (place, (events, tale_of(events))));
         let mut told: HashMap<Place, (ReadFlags, Tale)> = told.collect();
+        lookout.add_moved(self, &mut told);
         lookout.add_unwatched(scope, &mut told);
         let mut unseen = Vec::new();
         for ((slot, generation), (events, tale)) in told {

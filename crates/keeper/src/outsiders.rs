@@ -12,9 +12,9 @@ use holdfast_canary::{Canary, on};
 use crate::fence::Outsiders;
 use crate::keeper::Keeper;
 use crate::late::{self, Change, Late};
-use holdfast_disk::OsFile;
 use holdfast_disk::lease::Lease;
 use holdfast_disk::locked;
+use holdfast_disk::{DiskFile, OsFile};
 use holdfast_durable::{Events, ManagedFile};
 
 /// Until an open that was let in shows up in its process's table of open files.
@@ -201,7 +201,12 @@ impl Gate {
             Change::Arrived => {
                 if let Err(error) = keeper.durable.outsider_arrived(&file, false) {
                     let path = file.meta().path.display().to_string();
-                    keeper.notes.trouble(format!("{path}: an outsider opened it: {error}"));
+                    // Of a file system that is not there nobody can tell who opens what.
+                    let why = match file.held().stat() {
+                        Ok(_) => format!("an outsider opened it: {error}"),
+                        Err(gone) => format!("its file system was shut down, or is gone: {gone}"),
+                    };
+                    keeper.notes.trouble(format!("{path}: {why}"));
                 }
             }
             Change::Left => keeper.durable.outsider_left(&file),

@@ -50,11 +50,23 @@ pub(super) struct Location<F> {
     pub(super) mount: u64,
     /// Its file system says that there is no such file any more.
     pub(super) is_gone: bool,
+    /// It says the same of each directory that had a name of it, and another one stands there: they
+    /// were removed, with nothing in them, so whoever removed the file did it before the crash.
+    pub(super) is_removed: bool,
 }
 
 impl<F> Location<F> {
     fn nowhere() -> Self {
-        Self { same: None, empty: None, orphaned: None, other: None, absent: None, mount: 0, is_gone: false }
+        Self {
+            same: None,
+            empty: None,
+            orphaned: None,
+            other: None,
+            absent: None,
+            mount: 0,
+            is_gone: false,
+            is_removed: false,
+        }
     }
 
     /// The location as the decision table knows it. What is to be removed must have a name.
@@ -62,6 +74,7 @@ impl<F> Location<F> {
         match self {
             Self { same: Some(same), .. } if void && !same.is_reachable => Place::Absent,
             Self { same: Some(_), .. } => Place::Same,
+            Self { is_removed: true, .. } => Place::Orphaned,
             Self { empty: Some(_), .. } => Place::Empty,
             Self { other: Some(_), .. } => Place::Taken,
             Self { orphaned: Some(_), .. } => Place::Orphaned,
@@ -145,8 +158,39 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
                 ByHandle::Unknown => {}
             }
         }
+        // Where its directory is, or nothing stands in that one's place, other rules decide.
+        location.is_removed = location.same.is_none()
+            && location.empty.is_none()
+            && location.other.is_none()
+            && location.orphaned.is_none()
+            && location.is_gone
+            && !on(Canary::RemovedParentsAwaited)
+            && !file.hints.is_empty()
+            && file.hints.iter().all(|hint| is_parent_removed(disk, hint, identity));
     }
     location
+}
+
+/// Whether the file system says that the directory of a name is no more. One that is hidden by a
+/// mount, or was moved, is still found by its handle.
+fn is_parent_removed<D: Disk>(disk: &D, hint: &Hint, identity: &Identity) -> bool {
+    let Some(parent) = &hint.parent else { return false };
+    let Ok((beside, _)) = nearest(disk, &hint.path) else { return false };
+    if beside.file_system().ok() != Some(identity.fs_uuid) {
+        return false;
+    }
+    let (handle_type, handle) = (parent.handle_type, parent.handle.clone());
+    let wanted = Identity { fs_uuid: identity.fs_uuid, handle_type, handle, inode: 0 };
+    match disk.find_by_identity(&beside, &wanted) {
+        // The kernel does not compare all of a handle.
+        Ok((found, _)) => found.identity_on(wanted.fs_uuid).is_ok_and(|found| !found.is_same(&wanted)),
+        Err(error) => is_stale(&error),
+    }
+}
+
+/// Whether a file system says that a handle is of nothing that is still there.
+fn is_stale(error: &io::Error) -> bool {
+    [io::ErrorKind::NotFound, io::ErrorKind::StaleNetworkFileHandle].contains(&error.kind())
 }
 
 /// The path that a hint has now whose directory is elsewhere, if the kernel lets us look for it by
@@ -322,8 +366,7 @@ fn by_handle<D: Disk>(disk: &D, path: &[u8], slot: &SlotFile, identity: &Identit
     let (file, path) = match disk.find_by_identity(&mount, identity) {
         Ok(found) => found,
         Err(error) => {
-            let gone = [io::ErrorKind::NotFound, io::ErrorKind::StaleNetworkFileHandle];
-            return if gone.contains(&error.kind()) { ByHandle::Gone } else { ByHandle::Unknown };
+            return if is_stale(&error) { ByHandle::Gone } else { ByHandle::Unknown };
         }
     };
     let (Ok(found), Ok(stat)) = (file.identity_on(identity.fs_uuid), file.stat()) else {

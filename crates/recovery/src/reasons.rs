@@ -29,6 +29,9 @@ pub(super) fn reason<F>(
         Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
         Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
         Outcome::Gone if file.marks & MARK_REMOVED != 0 => "a process outside of Holdfast removed it".into(),
+        Outcome::Gone if location.is_removed && !file.is_void() => {
+            "it was removed, and the directory that it was in as well".into()
+        }
         Outcome::Gone if witness == Witness::Running && !file.is_void() => {
             "it was removed or moved out of sight since the keeper died; what the page cache has of it was synced".into()
         }

@@ -66,6 +66,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
             Witness::Cut if is_older => Witness::Older,
             // Nothing can be ahead of a file that is no more.
             Witness::Ahead if location.same.is_none() && location.is_gone => Witness::Running,
+            // Nor was it taken by the crash.
+            Witness::Cut if location.is_removed => Witness::Running,
             found => found,
         }
     }
