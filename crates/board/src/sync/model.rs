@@ -319,6 +319,10 @@ macro_rules! word {
                 self.update(|held| Some(held | n))
             }
 
+            pub fn fetch_and(&self, n: $type, _: Ordering) -> $type {
+                self.update(|held| Some(held & n))
+            }
+
             fn update(&self, change: impl Fn($type) -> Option<$type>) -> $type {
                 let result = self.0.update(|held| change(held as $type).map(|value| value as u64));
                 result.unwrap_or_else(|held| held) as $type
