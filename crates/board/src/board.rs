@@ -19,7 +19,6 @@ use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::stalls::Stall;
 use crate::stamps::Stamps;
-use crate::states::FileState;
 use crate::sync::{Ordering, pause, spin_loop};
 use crate::times::TimesRow;
 
@@ -296,7 +295,7 @@ impl Board {
                     spin_loop();
                 } else if !self.header().keeper_alive() {
                     return Out::Stopped;
-                } else if row.state() == FileState::Free {
+                } else if !row.state().is_in_use() {
                     // It was taken from who stands still there, and is nobody's.
                     return Out::All;
                 } else if row.is_wanted() || stall.goes_on(self.header(), Some(row)) > ns_max {

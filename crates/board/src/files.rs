@@ -131,7 +131,7 @@ impl FileRow {
     /// Whether the file is being taken from clients that stand still, so that nobody waits for them
     /// any more. Not in state Behind: there none of its lanes stands still.
     pub(crate) fn is_being_taken(&self) -> bool {
-        self.is_held_by(TAKER_ID) && self.state() != FileState::Behind
+        self.is_held_by(TAKER_ID) && !self.state().lags()
     }
 
     /// As [`crate::Board::wait_shared`], and nobody is told of it.
