@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use holdfast_keeper::config::KeeperConfig;
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_recovery::{OpenPool, RecoverOptions, Report, recover};
+use holdfast_recovery::{NO_POOL, OpenPool, RecoverOptions, Report, recover};
 
 use crate::keeper_process::{self, Started};
 use crate::recover::advice;
@@ -103,9 +103,11 @@ pub fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<
                 let control = Control::connect(&config.pool)?;
                 return Ok(Keeper { control, pidfd, child: Some(child) });
             }
-            // Its last keeper took it along meanwhile.
-            Started::Refused(_)
-                if config.temporary && !config.pool.exists() && started.elapsed() < BUSY_MAX => {}
+            // Its last keeper took it along meanwhile; there may be a new one by now.
+            Started::Refused(message)
+                if config.temporary
+                    && started.elapsed() < BUSY_MAX
+                    && (message.starts_with(NO_POOL) || !config.pool.exists()) => {}
             Started::Refused(message) => {
                 remove_temporary(config);
                 bail!(message)

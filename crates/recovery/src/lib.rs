@@ -41,7 +41,7 @@ mod writer;
 
 pub use format::format;
 pub use mapped::mapped_by;
-pub use open::open_file;
+pub use open::{NO_POOL, open_file};
 pub use open::{OpenPool, RecoveredPool};
 pub use run::Recovered;
 

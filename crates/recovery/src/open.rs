@@ -179,6 +179,9 @@ impl OpenPool {
     }
 }
 
+/// What the message begins with where nothing stands at the pool's path.
+pub const NO_POOL: &str = "there is no pool at";
+
 /// Opens the file or device of a pool, if it is ours.
 pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
     let shown = path.display();
@@ -190,7 +193,9 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
     let file = opened.map_err(|error| {
         PoolError::new(match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("there is no pool at {shown}: check the path, or make one with `holdfast format --pool {shown}`")
+                format!(
+                    "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {shown}`"
+                )
             }
             io::ErrorKind::PermissionDenied => {
                 format!("no permission to open pool {shown} for reading and writing: run as its owner")
