@@ -209,7 +209,8 @@ impl<N: Nvm> Client<N> {
             held.map_or_else(|| self.rename_settled(renaming, naming, raw), Ok)
         });
         let locked = locked.into_iter().flatten();
-        if matches!(done, Ok(Ok(()))) && locked.clone().any(|file| self.is_taken(file)) {
+        let is_taken = matches!(done, Ok(Ok(()))) && locked.clone().any(|file| self.is_taken(file));
+        if is_taken && !on(Canary::NotedOnce) {
             // We stood still: no slot holds it, and what was noted before may be committed.
             self.note_change(renaming.device);
         }

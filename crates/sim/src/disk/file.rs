@@ -267,7 +267,7 @@ impl DiskFile for SimFile {
     }
 
     fn commits_quickly(&self) -> bool {
-        self.disk.state().rules.commits_quickly
+        self.disk.state().rules.is_said_to
     }
 
     fn commit(&self) -> io::Result<()> {

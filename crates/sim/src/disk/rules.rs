@@ -70,6 +70,8 @@ pub struct Rules {
     pub reuses_numbers: bool,
     /// A commit of everything writes out no files.
     pub commits_quickly: bool,
+    /// It says so: then the keeper has it commit behind the syncs of clients, as btrfs.
+    pub is_said_to: bool,
     /// What a sync covered stays: false is a disk that lies.
     pub keeps_bytes: bool,
 }
@@ -96,6 +98,7 @@ impl Journal {
             renames_by_halves: false,
             reuses_numbers: true,
             commits_quickly: true,
+            is_said_to: true,
             keeps_bytes: true,
         };
         match self {
@@ -118,6 +121,7 @@ impl Journal {
                 data_sync: Covers::Nothing,
                 directory_sync: Covers::Own,
                 journals_sizes: false,
+                is_said_to: false,
                 ..one_journal
             },
             Self::Bare => Rules { commits_quickly: false, ..Self::Lagging.rules() },
