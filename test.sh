@@ -219,17 +219,25 @@ storm() {
     in_time "$1" "end to end: $2" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$2" -- --test-threads=2
 }
 
+# A namespace of the siege keeps the mounts of others alive, which the storms wait for: not beside
+# each other.
 sieges() {
     step "siege: short sequences of operations, cut and compared" 400 cargo test -p holdfast-siege --no-fail-fast --lib --bins --test siege -- --test-threads=1
     step "calibration: the simulator's disks, held to the kernels" 300 cargo test -p holdfast-siege --no-fail-fast --test calibration -- --test-threads=2
+}
+
+reruns() {
     storm 65 power_cuts
     in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
         env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
         cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
 }
 
-storms() {
+histories() {
     step "end to end: histories" 400 cargo test -p holdfast-e2e --no-fail-fast --test histories -- --test-threads=2
+}
+
+storms() {
     storm 60 cut_programs
     storm 40 forgetful
     storm 150 kills
@@ -266,6 +274,9 @@ else
     suites
     join
     lane sieges sieges
+    histories
+    join
+    lane reruns reruns
     storms
     join
 fi

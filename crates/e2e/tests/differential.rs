@@ -33,6 +33,11 @@ fn all_behind() -> bool {
     std::env::var("HOLDFAST_E2E_RUN_OPTIONS").is_ok_and(|options| options.contains("write-behind"))
 }
 
+/// Whether files are logged from their first sync on, as by default.
+fn logs_from_sync() -> bool {
+    std::env::var("HOLDFAST_E2E_RUN_OPTIONS").is_ok_and(|options| options.contains("durability=sync"))
+}
+
 /// The compiled fuzzer.
 fn program() -> &'static str {
     static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
@@ -83,8 +88,10 @@ fn agrees(mode: &str, kind: Kind, behind: bool) {
         "differential, {mode}, {state}: calls compared {}, of which absorbed {absorbed}; seed {seed}",
         calls()
     ));
-    // A third of the calls write, and most files are managed.
-    assert!(absorbed >= calls() / 6, "{absorbed} writes absorbed of {} calls", calls());
+    // A third of the calls write, and most files are managed; by default fewer, since names change
+    // all the time, and files among others are left to the kernel.
+    let absorbed_min = if logs_from_sync() { 1 } else { calls() / 6 };
+    assert!(absorbed >= absorbed_min, "{absorbed} writes absorbed of {} calls", calls());
 }
 
 #[test]
