@@ -147,7 +147,21 @@ fn enter_namespaces() -> anyhow::Error {
     unshare.args(std::env::args_os().skip(1)).exec().into()
 }
 
+/// Others' scratch file systems would stay mounted here for as long as we run, whatever they do.
+fn let_go_of_others() -> anyhow::Result<()> {
+    let scratch = std::env::temp_dir().join("holdfast-");
+    let scratch = scratch.to_str().context("temporary directory")?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo").context("mounts")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    for point in points.filter(|point| point.starts_with(scratch)) {
+        // One that lies in another may be gone with that.
+        let _ = unmount(point, UnmountFlags::DETACH);
+    }
+    Ok(())
+}
+
 fn run(args: &Args) -> anyhow::Result<bool> {
+    let_go_of_others()?;
     let home = tempfile::Builder::new().prefix("holdfast-siege-").tempdir_in("/dev/shm")?;
     mount("siege", home.path(), "tmpfs", MountFlags::empty(), None).context("tmpfs")?;
     let same = play(args, home.path());
