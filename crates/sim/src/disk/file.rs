@@ -267,14 +267,14 @@ impl DiskFile for SimFile {
     }
 
     fn commits_quickly(&self) -> bool {
-        self.disk.state().rules.is_said_to
+        self.disk.state().rules.commits_quickly
     }
 
     fn commit(&self) -> io::Result<()> {
         stage::point(Kind::Disk);
         {
             let mut state = self.disk.state();
-            if state.rules.commits_quickly { state.commit_all() } else { state.sync_everything() }
+            if state.rules.commit_writes_out { state.sync_everything() } else { state.commit_all() }
         }
         stage::point(Kind::Disk);
         Ok(())

@@ -68,10 +68,11 @@ pub struct Rules {
     pub renames_by_halves: bool,
     /// The number of an inode that is gone is the next new one's.
     pub reuses_numbers: bool,
-    /// A commit of everything writes out no files.
+    /// A commit brings the bytes of all files to the disk.
+    pub commit_writes_out: bool,
+    /// It says that commits are quick: then the keeper has it commit behind the syncs of clients,
+    /// as btrfs.
     pub commits_quickly: bool,
-    /// It says so: then the keeper has it commit behind the syncs of clients, as btrfs.
-    pub is_said_to: bool,
     /// What a sync covered stays: false is a disk that lies.
     pub keeps_bytes: bool,
 }
@@ -97,8 +98,8 @@ impl Journal {
             directory_sync_of_itself: false,
             renames_by_halves: false,
             reuses_numbers: true,
+            commit_writes_out: false,
             commits_quickly: true,
-            is_said_to: true,
             keeps_bytes: true,
         };
         match self {
@@ -121,10 +122,10 @@ impl Journal {
                 data_sync: Covers::Nothing,
                 directory_sync: Covers::Own,
                 journals_sizes: false,
-                is_said_to: false,
+                commits_quickly: false,
                 ..one_journal
             },
-            Self::Bare => Rules { commits_quickly: false, ..Self::Lagging.rules() },
+            Self::Bare => Rules { commit_writes_out: true, ..Self::Lagging.rules() },
         }
     }
 }
