@@ -1,7 +1,7 @@
 //! Which of Go's calls go to the hooks, and how they are answered.
 #![allow(unsafe_code)] // The program's own calls.
 
-use core::ffi::{CStr, c_char, c_int, c_long};
+use core::ffi::{CStr, c_int, c_long};
 
 use holdfast_cache::Reason;
 
@@ -190,13 +190,17 @@ pub unsafe extern "C" fn enter(area: &Area) -> Answer {
     Answer { result: if result == -1 { -(raw::errno() as isize) } else { result as isize }, direct: 0 }
 }
 
+/// The link that should say where the program lies, with the zero at its end.
+const OWN_LINK: &[u8] = b"/proc/self/exe\0";
+
 /// Where the program lies, if `path` is the link that should say so and does not.
 fn own_link(path: usize) -> Option<&'static CStr> {
     let full = name::untold()?;
-    let path: *const c_char = core::ptr::with_exposed_provenance(path);
-    // SAFETY: as many bytes as the string has, if it is one.
-    let is_own = !path.is_null()
-        && crate::memory::is_range_readable(path.addr(), 1)
-        && unsafe { CStr::from_ptr(path) } == c"/proc/self/exe";
+    let path: *const u8 = core::ptr::with_exposed_provenance(path);
+    if path.is_null() || !crate::memory::is_range_readable(path.addr(), OWN_LINK.len()) {
+        return None;
+    }
+    // SAFETY: the kernel could read so many bytes there; the program leaves its argument alone.
+    let is_own = unsafe { core::slice::from_raw_parts(path, OWN_LINK.len()) } == OWN_LINK;
     is_own.then_some(full)
 }
