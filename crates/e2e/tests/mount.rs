@@ -336,9 +336,10 @@ fn what_was_acknowledged_survives_a_power_cut() {
         disk.settle();
         let file = served.join("file");
         let mount = Mount::over(&pool, &["--age-max=60s"], &served);
-        let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+        // Its sync is the kernel's, and takes along what is in the page cache: it comes first.
         let mapped = served.join("mapped");
         Cmd::new("python3").args(["-c", STORE]).arg(&mapped).ok();
+        let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
         let last = acknowledged(&mut running, 300);
         disk.cut_power();
         mount.kill_all();
