@@ -19,5 +19,5 @@ pub mod wire;
 pub use ask::{Ask, Reason, Unseen};
 pub use behind::{GLANCE_BYTES_MAX, Reading};
 pub use client::{Client, Errno, FileRef, Look, Origin, Outcome, Place, Seen};
-pub use names::{Removal, Renaming, Replace};
+pub use names::{Named, Removal, Renaming, Replace};
 pub use unsynced::Content;

@@ -11,7 +11,7 @@ use holdfast_media::Nvm;
 
 use super::apply::Applier;
 use super::plan::Outcome;
-use super::run::Planned;
+use super::run::{Planned, is_yielding};
 use holdfast_disk::Disk;
 
 /// Removes and renames again what the program had, so that the names are free which others were
@@ -22,7 +22,8 @@ pub(super) fn redo(
     files: &[Planned],
 ) -> HashMap<u32, io::Error> {
     let mut failed = HashMap::new();
-    for planned in files.iter().filter(|planned| planned.outcome == Outcome::UnlinkAgain) {
+    let is_removed = |planned: &&Planned| planned.outcome == Outcome::UnlinkAgain;
+    for planned in files.iter().filter(is_removed).filter(|planned| !is_yielding(planned, files)) {
         applier.beat();
         if let Err(error) = applier.unlink_again(&planned.file) {
             failed.insert(planned.file.slot, error);

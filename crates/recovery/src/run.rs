@@ -16,7 +16,7 @@ use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
     Frames, Layout, Left, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE,
-    MARK_SUPERSEDED, Slots, Superblock, Words, bound_segment, set_segment_generation,
+    MARK_SUPERSEDED, MARK_VOID, Replaced, Slots, Superblock, Words, bound_segment, set_segment_generation,
 };
 
 use super::apply::Applier;
@@ -27,7 +27,7 @@ use super::file::SlotFile;
 use super::frames::{self, Payloads, ReadSpill};
 use super::judge::{self, Changed, Clocks, Witness};
 use super::live::{Live, last_ns, resolve};
-use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced};
+use super::locate::{Location, Others, SameFile, left_behind, locate, locate_forced, replaced_at};
 use super::loss::Loss;
 use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
 use super::redo::redo;
@@ -42,6 +42,8 @@ pub(super) struct Planned {
     pub(super) outcome: Outcome,
     /// Where a file is written or built that is not the slot's own.
     target: Vec<u8>,
+    /// Where the slot's own stands.
+    stands: Option<Vec<u8>>,
     reason: String,
     shown: String,
     /// What means it, and nothing else, on a command line.
@@ -189,15 +191,22 @@ fn plan(
             report.damaged.push(format!("slot {} ({}): {reason}", file.slot, file.shown()));
         }
     }
+    mark_replaced(&mut files);
     refuse_unclear(&files, &live, options)?;
     let newest = newest_paths(&files, &live);
     let clocks = clocks(disk, &words, &files, &live);
     let replays = options.replay;
     let mut judge = Judge { source, disk, clocks, live: &live, lost: &lost, older: HashSet::new(), replays };
+    files.iter_mut().for_each(|file| file.takes_name = judge.takes_name(file));
     let vacated = judge.vacated_paths(&files);
     judge.find_older(&files);
     let mut files: Vec<Planned> =
         files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    while let Some(index) = files.iter().position(|planned| is_left_alone(planned, &files)) {
+        let mut file = files.remove(index).file;
+        file.takers.clear();
+        files.insert(index, plan_one(&judge, file, options, &newest, &vacated));
+    }
     name(&mut files);
     Ok(Plan { live, files, counter_start, clocks, report, broken: found.broken })
 }
@@ -343,6 +352,16 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         }
     }
 
+    /// Whether the file without a slot stands at the file's new name from which a rename took it,
+    /// and nobody wrote to it after the crash: then the crash took the rename, which is made again.
+    fn takes_name(&self, file: &SlotFile) -> bool {
+        let Some((_, to)) = file.rename() else { return false };
+        let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
+        replaced_at(self.disk, to, file).is_some_and(|stat| {
+            judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns) == Changed::No
+        })
+    }
+
     /// Paths at which a file stands that the program had removed or renamed, which recovery is
     /// about to do again, first of all. So whoever was given such a name later finds it free.
     fn vacated_paths(&self, files: &[SlotFile]) -> HashSet<Vec<u8>> {
@@ -365,6 +384,51 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
         }
         vacated
     }
+}
+
+/// Finds the files whose only names renames gave to others: a slot of one of those says so, whatever
+/// its own says.
+fn mark_replaced(files: &mut [SlotFile]) {
+    if on(Canary::ReplacedForgotten) {
+        return;
+    }
+    let is_kept = |file: &&SlotFile| file.marks & (MARK_SET_ASIDE | MARK_SUPERSEDED) == 0;
+    let takers_of = |file: &SlotFile| -> Vec<u32> {
+        let takes = |taker: &&SlotFile| {
+            let by_slot = |it: &Replaced| it.slot == Some((file.slot, file.generation));
+            taker.slot != file.slot && (taker.replaced().is_some_and(by_slot) || file.is_base_of(taker))
+        };
+        let takers = files.iter().filter(is_kept).filter(takes);
+        if is_kept(&file) { takers.map(|taker| taker.slot).collect() } else { Vec::new() }
+    };
+    let found: Vec<Vec<u32>> = files.iter().map(takers_of).collect();
+    files.iter_mut().zip(found).for_each(|(file, takers)| file.takers = takers);
+}
+
+/// Whether a file keeps its name, although slots say that others take it: nobody knows that any did,
+/// and none is going to.
+fn is_left_alone(planned: &Planned, files: &[Planned]) -> bool {
+    let is_taken = |slot: &u32| {
+        let outcome = files.iter().find(|other| other.file.slot == *slot).map(|other| other.outcome);
+        !matches!(outcome, Some(Outcome::SetAside(_) | Outcome::Discard | Outcome::Release) | None)
+    };
+    let file = &planned.file;
+    !file.takers.is_empty() && file.marks & MARK_VOID == 0 && !file.takers.iter().any(is_taken)
+}
+
+/// Whether a file that was removed by a rename still stands at the name, which another one is to
+/// take from it: until that has it, or a person has decided, something stands there.
+pub(super) fn is_yielding(planned: &Planned, files: &[Planned]) -> bool {
+    planned.outcome == Outcome::UnlinkAgain && takers_to(planned, files).next().is_some()
+}
+
+/// Who is to get the name at which a replaced file stands.
+fn takers_to<'a>(planned: &'a Planned, files: &'a [Planned]) -> impl Iterator<Item = &'a Planned> {
+    let stands = planned.stands.as_deref().filter(|_| !planned.file.takers.is_empty());
+    files.iter().filter(move |other| {
+        let to = other.file.rename().map(|(_, to)| to);
+        to.is_some() && to == stands && other.file.slot != planned.file.slot && !other.file.is_void()
+    })
 }
 
 /// A path that a person named must mean one file: what the log holds of another one would go over
@@ -466,7 +530,8 @@ fn plan_one(
     };
     let reason = reason(outcome, witness, &location, &file);
     let named = file.number();
-    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown, named }
+    let (target, stands) = (target.unwrap_or_default(), location.same.map(|same| same.path));
+    Planned { file, facts, outcome, target, stands, reason, shown, named }
 }
 
 /// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so
@@ -705,7 +770,11 @@ pub(super) fn recover(
         clocks: plan.clocks,
         synced: HashSet::new(),
         before: HashMap::new(),
+        yielding: Vec::new(),
     };
+    let yields = plan.files.iter().filter(|planned| is_yielding(planned, &plan.files));
+    let known = |planned: &Planned| Some((planned.file.identity.clone().ok()?, planned.file.stamp));
+    applier.yielding = yields.filter_map(known).collect();
     let mut aside = HashSet::new();
     for planned in &plan.files {
         match planned.outcome {
@@ -742,6 +811,20 @@ pub(super) fn recover(
         }
         if !is_better {
             break;
+        }
+    }
+    for index in 0..plan.files.len() {
+        let planned = &plan.files[index];
+        if is_yielding(planned, &plan.files) {
+            let is_kept = |taker: &Planned| {
+                let error = plan.files.iter().position(|other| other.file.slot == taker.file.slot);
+                aside.contains(&taker.file.slot) || error.is_some_and(|index| errors[index].is_some())
+            };
+            errors[index] = if takers_to(planned, &plan.files).any(is_kept) {
+                Some(io::Error::other("another file was renamed over it, and could not be brought back"))
+            } else {
+                applier.unlink_again(&planned.file).err()
+            };
         }
     }
     let mut rows = Vec::new();
