@@ -354,8 +354,12 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
 
     /// Whether the file without a slot stands at the file's new name from which a rename took it,
     /// and nobody wrote to it after the crash: then the crash took the rename, which is made again.
+    /// Where only processes died, the call was not made.
     fn takes_name(&self, file: &SlotFile) -> bool {
         let Some((_, to)) = file.rename() else { return false };
+        if self.witness(file, &locate(self.disk, file, Others::NONE)) == Witness::Running {
+            return false;
+        }
         let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
         replaced_at(self.disk, to, file).is_some_and(|stat| {
             judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns) == Changed::No
@@ -392,14 +396,15 @@ fn mark_replaced(files: &mut [SlotFile]) {
     if on(Canary::ReplacedForgotten) {
         return;
     }
-    let is_kept = |file: &&SlotFile| file.marks & (MARK_SET_ASIDE | MARK_SUPERSEDED) == 0;
     let takers_of = |file: &SlotFile| -> Vec<u32> {
         let takes = |taker: &&SlotFile| {
             let by_slot = |it: &Replaced| it.slot == Some((file.slot, file.generation));
             taker.slot != file.slot && (taker.replaced().is_some_and(by_slot) || file.is_base_of(taker))
         };
-        let takers = files.iter().filter(is_kept).filter(takes);
-        if is_kept(&file) { takers.map(|taker| taker.slot).collect() } else { Vec::new() }
+        let is_of_now = |taker: &&SlotFile| taker.marks & MARK_SUPERSEDED == 0;
+        let takers = files.iter().filter(is_of_now).filter(takes);
+        let may_be_replaced = file.marks & (MARK_SET_ASIDE | MARK_SUPERSEDED) == 0;
+        takers.filter(|_| may_be_replaced).map(|taker| taker.slot).collect()
     };
     let found: Vec<Vec<u32>> = files.iter().map(takers_of).collect();
     files.iter_mut().zip(found).for_each(|(file, takers)| file.takers = takers);
@@ -792,14 +797,17 @@ pub(super) fn recover(
         }
     }
     let mut names_failed = redo(&mut applier, &plan.files);
-    let mut errors: Vec<Option<io::Error>> = plan
-        .files
-        .iter()
-        .map(|planned| match names_failed.remove(&planned.file.slot) {
+    let mut errors: Vec<Option<io::Error>> = plan.files.iter().map(|_| None).collect();
+    // What has the name of another file may be known by that one's slot alone: it comes first.
+    let mut order: Vec<usize> = (0..plan.files.len()).collect();
+    order.sort_by_key(|&index| !plan.files[index].file.takers.is_empty());
+    for index in order {
+        let planned = &plan.files[index];
+        errors[index] = match names_failed.remove(&planned.file.slot) {
             Some(error) => Some(error),
             None => planned.apply(&mut applier).err(),
-        })
-        .collect();
+        };
+    }
     // One file's truncation is another one's room: all of them together fit, whatever comes first.
     loop {
         let mut is_better = false;

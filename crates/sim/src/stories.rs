@@ -42,7 +42,7 @@ pub struct Story {
 }
 
 /// All of them.
-pub const STORIES: [Story; 19] = [
+pub const STORIES: [Story; 20] = [
     Story {
         number: 1,
         name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
@@ -186,6 +186,12 @@ pub const STORIES: [Story; 19] = [
         name: "a_read_in_state_behind_sees_every_write_and_nothing_older",
         bugs: &["ReadsUnlocked", "DrainStale", "DrainSkipped", "OldestSeqForgotten"],
         plays: plays::reads_behind,
+    },
+    Story {
+        number: 29,
+        name: "a_file_that_is_renamed_over_another_takes_its_place_or_leaves_it",
+        bugs: &["ReplacedForgotten", "ReplacedNotVoid", "TakingsIgnored", "TakenFromAnybody"],
+        plays: plays::replaced_files,
     },
 ];
 

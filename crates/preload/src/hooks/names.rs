@@ -415,10 +415,10 @@ unsafe fn link_by(
     };
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });
-    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false, back: None };
+    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false, to_taken: false, back: None };
     let result = client.renaming(renaming, |_| raw::check(kernel()).map(|_| ()));
     match result.and_then(|result| result) {
-        Ok(()) => 0,
+        Ok(_) => 0,
         Err(errno) => refuse(errno),
     }
 }

@@ -79,8 +79,8 @@ impl Model {
     /// Names are about to change.
     pub fn announce(&mut self, naming: Naming) -> u64 {
         let id = self.changed();
-        if let Naming::Rename(from, to, _, None) = &naming {
-            self.renames.push([from.clone(), to.clone()]);
+        if let Naming::Rename(from, to, _, replaced) = &naming {
+            self.renames.push(([from.clone(), to.clone()], replaced.is_some()));
         }
         self.changes.push(NameChange { naming, sure: false, id, made: None });
         id
@@ -106,11 +106,11 @@ impl Model {
         let mut tied = BTreeSet::from([name.to_vec()]);
         loop {
             let before = tied.len();
-            for [from, to] in &self.renames {
-                if tied.contains(from) && !found.contains_key(to) {
+            for ([from, to], replaces) in &self.renames {
+                if tied.contains(from) && (*replaces || !found.contains_key(to)) {
                     tied.insert(to.clone());
                 }
-                if tied.contains(to) && found.contains_key(from) {
+                if tied.contains(to) && (*replaces || found.contains_key(from)) {
                     tied.insert(from.clone());
                 }
             }
