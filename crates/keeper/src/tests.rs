@@ -34,6 +34,7 @@ mod durable;
 mod lent;
 mod loaded;
 mod looks;
+mod replaced;
 mod reused;
 mod spill;
 mod trust;

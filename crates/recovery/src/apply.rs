@@ -189,6 +189,15 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
+    /// Persists that somebody has the name that a rename gave the file: the heartbeat moves, and
+    /// would hide that. It stays under the old one; one that was built for the new one is refused
+    /// that.
+    pub(super) fn note_refused(&self, file: &SlotFile, is_built: bool) {
+        if let Some((from, to)) = file.rename() {
+            self.slots().restore_hint(file.slot, if is_built { to } else { from });
+        }
+    }
+
     /// Persists that the crash took the file. From here on names change in its directory, by us
     /// and, should we be kept from building it, by whoever makes room.
     pub(super) fn note_lost(&self, file: &SlotFile) {
@@ -246,7 +255,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // The records are still in the log: back to where we were, without the copy.
                 self.slots().set_marks(file.slot, kept_marks(file) | MARK_SET_ASIDE);
-                remove(&directory, &temporary)?;
+                remove(&directory, &temporary).and_then(|()| directory.sync())?;
                 return Err(io::Error::other("another file took its name while it was rebuilt"));
             }
             Err(error) => return Err(error),
@@ -315,7 +324,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             };
             self.yielding.iter().any(is_it)
         };
-        file.takes_name && replaced_at(self.disk, path, file).is_some() || stands().is_ok_and(is_removed)
+        file.takes_name == Some(true) && replaced_at(self.disk, path, file).is_some() || stands().is_ok_and(is_removed)
     }
 
     /// Removes a file again that the program had removed and the crash brought back.

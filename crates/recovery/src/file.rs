@@ -32,8 +32,9 @@ pub(super) struct SlotFile {
     pub(super) never_expired: bool,
     /// Slots of files that were given its only name, as they say.
     pub(super) takers: Vec<u32>,
-    /// Its newest name is to be taken from a file without a slot, which stands there as it did.
-    pub(super) takes_name: bool,
+    /// The file without a slot stands at its newest name from which that is to be taken: whether it
+    /// is as it was. `None`: it does not.
+    pub(super) takes_name: Option<bool>,
 }
 
 impl SlotFile {
@@ -67,7 +68,7 @@ impl SlotFile {
             life: slots.life(slot),
             never_expired,
             takers: Vec::new(),
-            takes_name: false,
+            takes_name: None,
         })
     }
 

@@ -354,16 +354,15 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
 
     /// Whether the file without a slot stands at the file's new name from which a rename took it,
     /// and nobody wrote to it after the crash: then the crash took the rename, which is made again.
-    /// Where only processes died, the call was not made.
-    fn takes_name(&self, file: &SlotFile) -> bool {
-        let Some((_, to)) = file.rename() else { return false };
+    /// Where only processes died, the call was not made. `None`: it does not stand there.
+    fn takes_name(&self, file: &SlotFile) -> Option<bool> {
+        let (_, to) = file.rename()?;
+        let stat = replaced_at(self.disk, to, file)?;
         if self.witness(file, &locate(self.disk, file, Others::NONE)) == Witness::Running {
-            return false;
+            return Some(false);
         }
         let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
-        replaced_at(self.disk, to, file).is_some_and(|stat| {
-            judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns) == Changed::No
-        })
+        Some(judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns) == Changed::No)
     }
 
     /// Paths at which a file stands that the program had removed or renamed, which recovery is
@@ -782,6 +781,10 @@ pub(super) fn recover(
     applier.yielding = yields.filter_map(known).collect();
     let mut aside = HashSet::new();
     for planned in &plan.files {
+        let is_moved = matches!(planned.outcome, Outcome::Replay | Outcome::Sync | Outcome::FinishRebuild);
+        if is_moved && planned.file.takes_name == Some(false) {
+            applier.note_refused(&planned.file, planned.outcome == Outcome::FinishRebuild);
+        }
         match planned.outcome {
             Outcome::SetAside(why) => {
                 if why.is_for_a_person() || on(Canary::ObstaclesDecide) {

@@ -86,11 +86,13 @@ impl Model {
         id
     }
 
-    /// The announced change was made.
+    /// The announced change was made, behind all that were made before.
     pub fn named(&mut self, id: u64) {
         let now = self.changed();
-        for change in self.changes.iter_mut().filter(|change| change.id == id) {
+        if let Some(at) = self.changes.iter().position(|change| change.id == id) {
+            let mut change = self.changes.remove(at);
             change.made = Some(now);
+            self.changes.push(change);
         }
     }
 
