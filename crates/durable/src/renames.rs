@@ -175,7 +175,8 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
             return Ok(None);
         }
         let Some(target) = self.managed_at(dev, ino) else {
-            let there = there.identity_on(self.slots().identity(file.slot).map_err(io::Error::other)?.fs_uuid)?;
+            let there =
+                there.identity_on(self.slots().identity(file.slot).map_err(io::Error::other)?.fs_uuid)?;
             let base = Base { handle_type: there.handle_type, handle: there.handle, born_ns: stat.born_ns };
             return Ok(Some(Replaced { slot: None, base: Some(base) }));
         };

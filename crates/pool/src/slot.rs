@@ -692,9 +692,7 @@ impl<N: Nvm> Slots<'_, N> {
         };
         let (path, end) = raw.path.split_at(REPLACING_PATH_BYTES_MAX);
         let (path, replaced) = match kind {
-            HintKind::Replace => {
-                (path, Some(Replaced::decode(&RawReplaced::read_from_bytes(end).ok()?)?))
-            }
+            HintKind::Replace => (path, Some(Replaced::decode(&RawReplaced::read_from_bytes(end).ok()?)?)),
             _ => (&raw.path[..], None),
         };
         let path = path.get(..usize::from(raw.path_bytes.get()))?.to_vec();

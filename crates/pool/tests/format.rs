@@ -8,9 +8,10 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    Base, FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED, Mount,
-    Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal, Slots, SpillHeader,
-    Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of, seal_segment, set_segment_generation,
+    Base, FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED,
+    Mount, Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal,
+    Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of, seal_segment,
+    set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -223,7 +224,10 @@ fn the_document_shows_the_bytes_that_are_written() {
     slots.push_replacing(0, b"/srv/b", Some(&parent), &replaced);
     assert_eq!(slots.hints(0)[0].replaced, Some(replaced));
     let bytes = memory.0.borrow();
-    assert_documented("a path hint of a rename over a file", &listing(&bytes[hint as usize..hint as usize + 1664], hint));
+    assert_documented(
+        "a path hint of a rename over a file",
+        &listing(&bytes[hint as usize..hint as usize + 1664], hint),
+    );
 }
 
 /// A small pool and the bytes of it.

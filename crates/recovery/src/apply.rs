@@ -12,8 +12,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED,
-    MARK_SET_ASIDE, MARK_VOID, Ownership, Slots, Stamp,
+    Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST,
+    MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID, Ownership, Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -324,7 +324,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             };
             self.yielding.iter().any(is_it)
         };
-        file.takes_name == Some(true) && replaced_at(self.disk, path, file).is_some() || stands().is_ok_and(is_removed)
+        file.takes_name == Some(true) && replaced_at(self.disk, path, file).is_some()
+            || stands().is_ok_and(is_removed)
     }
 
     /// Removes a file again that the program had removed and the crash brought back.

@@ -120,7 +120,11 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
             None => (found, hint.path.clone()),
         };
         let found = match found {
-            At::Other(_) if age == 0 && file.takes_name == Some(true) && replaced_at(disk, &path, file).is_some() => At::Empty,
+            At::Other(_)
+                if age == 0 && file.takes_name == Some(true) && replaced_at(disk, &path, file).is_some() =>
+            {
+                At::Empty
+            }
             found => found,
         };
         if location.mount == 0 {

@@ -415,7 +415,8 @@ unsafe fn link_by(
     };
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });
-    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false, to_taken: false, back: None };
+    let renaming =
+        Renaming { named: Some(file), target: None, device, to, to_free: false, to_taken: false, back: None };
     let result = client.renaming(renaming, |_| raw::check(kernel()).map(|_| ()));
     match result.and_then(|result| result) {
         Ok(_) => 0,

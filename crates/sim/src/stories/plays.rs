@@ -147,7 +147,9 @@ pub(super) fn replaced_files(plays: &mut Plays) {
         plays.push(alone(&[&replaced[..], &[Op::Unlink(A), Op::SyncDirectory, Op::Put(A, 0, 20)]].concat()));
         plays.push(alone(&[&replaced[..], &[Op::Rename(A, B), Op::SyncDirectory]].concat()));
         plays.push(alone(&[&replaced[..], &[Op::LetGo, Op::Put(B, 0, 20), Op::Release]].concat()));
-        plays.push(alone(&[before, &[Op::Put(B, 0, 30), Op::RenameRefused(B, A), Op::Put(A, 0, 20)]].concat()));
+        plays.push(alone(
+            &[before, &[Op::Put(B, 0, 30), Op::RenameRefused(B, A), Op::Put(A, 0, 20)]].concat(),
+        ));
         // Others in its middle: the keeper's round, a death, who takes the name or removes it.
         for other in [Op::Expire, Op::SyncDirectory, Op::Unlink(A), Op::Rename(C, A), Op::Put(A, 0, 20)] {
             amid(plays, &replaced, |at| Amid::Other(at, 1, other), &[]);
