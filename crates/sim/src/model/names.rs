@@ -86,13 +86,16 @@ impl Model {
         id
     }
 
-    /// The announced change was made, behind all that were made before.
+    /// The announced change was made, behind what was made of the same names or files meanwhile.
     pub fn named(&mut self, id: u64) {
         let now = self.changed();
         if let Some(at) = self.changes.iter().position(|change| change.id == id) {
             let mut change = self.changes.remove(at);
             change.made = Some(now);
-            self.changes.push(change);
+            let is_before =
+                |other: &NameChange| other.made.is_some() && other.naming.builds_on(&change.naming);
+            let behind = self.changes[at..].iter().rposition(is_before).map_or(at, |last| at + last + 1);
+            self.changes.insert(behind, change);
         }
     }
 

@@ -156,6 +156,13 @@ pub(super) fn replaced_files(plays: &mut Plays) {
         }
         amid(plays, &replaced, Amid::Killed, &[Step::alone(1, Op::SyncDirectory)]);
     }
+    // Somebody else takes the name by a rename that no slot can hold, before or amid this one.
+    let settled = [Op::Put(A, 0, 40), Op::Put(C, 0, 10), Op::Expire, Op::Retire(A), Op::Put(B, 0, 30)];
+    let taken = [&settled[..], &[Op::Rename(B, A)]].concat();
+    let synced = [Step::alone(1, Op::SyncDirectory)];
+    amid(plays, &taken, |at| Amid::Other(at, 1, Op::Rename(C, A)), &synced);
+    let taken = [&settled[..], &[Op::Rename(C, A)]].concat();
+    amid(plays, &taken, |at| Amid::Other(at, 1, Op::Rename(B, A)), &synced);
 }
 
 pub(super) fn two_writers(plays: &mut Plays) {
