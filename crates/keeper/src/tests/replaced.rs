@@ -63,11 +63,13 @@ fn a_slot_holds_the_rename_of_a_new_file_over_another() {
 fn a_rename_beside_a_call_that_takes_names_is_settled() {
     let house = house("takings", NEVER_MS);
     let device = house.directory.path().metadata().unwrap().dev();
+    let directory = File::open(house.directory.path()).unwrap();
     let ledger = || house.client.board().header().ledger(device).expect("it has files");
     let over = |names: [&str; 2], amid: &dyn Fn()| {
         std::fs::write(house.directory.path().join(names[1]), "old").unwrap();
         let (file, place) = house.create(names[0]);
         write_at(&house.client, place, &file, 0, b"new");
+        sync_directory(&house, &directory);
         let named = rename_over(&house, (place, None), names, amid).unwrap();
         (named, house.replayed(place))
     };
