@@ -129,6 +129,42 @@ fn held_renames(plays: &mut Plays) {
     plays.push(alone(&[&freed[..], &[Op::Rename(A, B)]].concat()));
 }
 
+/// Renames over other files, which slots hold: the crash takes them, or the files too.
+pub(super) fn replaced_files(plays: &mut Plays) {
+    let over = [Op::Put(B, 0, 30), Op::Rename(B, A)];
+    let managed = [Op::Put(A, 0, 40), Op::SyncDirectory];
+    // A file without a slot, which stays at the name on the disk.
+    let closed = [Op::Put(A, 0, 40), Op::Expire, Op::Retire(A), Op::Put(C, 0, 10), Op::SyncDirectory];
+    for before in [&managed[..], &closed[..]] {
+        let replaced = [before, &over].concat();
+        plays.push(alone(&replaced));
+        plays.push(alone(&[&replaced[..], &[Op::SyncDirectory]].concat()));
+        // Once more under the same names, and once more.
+        plays.push(alone(&[&replaced[..], &over, &[Op::SyncDirectory]].concat()));
+        plays.push(alone(&[&replaced[..], &over, &over, &[Op::Expire]].concat()));
+        plays.push(alone(&[&replaced[..], &[Op::Expire], &over, &[Op::SyncDirectory]].concat()));
+        // What else becomes of the name.
+        plays.push(alone(&[&replaced[..], &[Op::Unlink(A), Op::SyncDirectory, Op::Put(A, 0, 20)]].concat()));
+        plays.push(alone(&[&replaced[..], &[Op::Rename(A, B), Op::SyncDirectory]].concat()));
+        plays.push(alone(&[&replaced[..], &[Op::LetGo, Op::Put(B, 0, 20), Op::Release]].concat()));
+        plays.push(alone(
+            &[before, &[Op::Put(B, 0, 30), Op::RenameRefused(B, A), Op::Put(A, 0, 20)]].concat(),
+        ));
+        // Others in its middle: the keeper's round, a death, who takes the name or removes it.
+        for other in [Op::Expire, Op::SyncDirectory, Op::Unlink(A), Op::Rename(C, A), Op::Put(A, 0, 20)] {
+            amid(plays, &replaced, |at| Amid::Other(at, 1, other), &[]);
+        }
+        amid(plays, &replaced, Amid::Killed, &[Step::alone(1, Op::SyncDirectory)]);
+    }
+    // Somebody else takes the name by a rename that no slot can hold, before or amid this one.
+    let settled = [Op::Put(A, 0, 40), Op::Put(C, 0, 10), Op::Expire, Op::Retire(A), Op::Put(B, 0, 30)];
+    let taken = [&settled[..], &[Op::Rename(B, A)]].concat();
+    let synced = [Step::alone(1, Op::SyncDirectory)];
+    amid(plays, &taken, |at| Amid::Other(at, 1, Op::Rename(C, A)), &synced);
+    let taken = [&settled[..], &[Op::Rename(C, A)]].concat();
+    amid(plays, &taken, |at| Amid::Other(at, 1, Op::Rename(B, A)), &synced);
+}
+
 pub(super) fn two_writers(plays: &mut Plays) {
     let two = [Op::Put(A, 0, 40), Op::Put(A, 0, 40)];
     amid(plays, &two, |at| Amid::Other(at, 1, Op::Put(A, 20, 20)), &[]);
