@@ -33,11 +33,16 @@ pub(super) fn mark_replaced(files: &mut [SlotFile]) {
 /// Whether a file keeps its name, although slots say that others take it: nobody knows that any
 /// did, and none is going to.
 pub(super) fn is_left_alone(planned: &Planned, files: &[Planned]) -> bool {
-    let is_taken = |slot: &u32| {
-        let outcome = files.iter().find(|other| other.file.slot == *slot).map(|other| other.outcome);
-        !matches!(outcome, Some(Outcome::SetAside(_) | Outcome::Discard | Outcome::Release) | None)
-    };
     let file = &planned.file;
+    let is_taken = |slot: &u32| {
+        let taker = files.iter().find(|other| other.file.slot == *slot);
+        taker.is_some_and(|taker| {
+            let is_refused = taker.file.takes_name == Some(false) && file.is_base_of(&taker.file);
+            let is_idle =
+                matches!(taker.outcome, Outcome::SetAside(_) | Outcome::Discard | Outcome::Release);
+            !is_refused && !is_idle
+        })
+    };
     !file.takers.is_empty() && file.marks & MARK_VOID == 0 && !file.takers.iter().any(is_taken)
 }
 

@@ -158,7 +158,8 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
     pub(super) fn takes_name(&self, file: &SlotFile) -> Option<bool> {
         let (_, to) = file.rename()?;
         let stat = replaced_at(self.disk, to, file)?;
-        if self.witness(file, &locate(self.disk, file, Others::NONE)) == Witness::Running {
+        let witness = self.witness(file, &locate(self.disk, file, Others::NONE));
+        if matches!(witness, Witness::Running | Witness::Ahead) {
             return Some(false);
         }
         let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
