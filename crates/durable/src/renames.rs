@@ -230,7 +230,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             renaming.clone()
         };
-        under_way.iter().filter(|rename| !self.is_under_way(rename)).for_each(|rename| self.note_rename(rename));
+        under_way
+            .iter()
+            .filter(|rename| !self.is_under_way(rename))
+            .for_each(|rename| self.note_rename(rename));
     }
 
     /// Who makes a rename asks for a settle: so it is made, wherever others moved the file since.

@@ -38,8 +38,7 @@ pub(super) fn is_left_alone(planned: &Planned, files: &[Planned]) -> bool {
         let taker = files.iter().find(|other| other.file.slot == *slot);
         taker.is_some_and(|taker| {
             let is_refused = taker.file.takes_name == Some(false) && file.is_base_of(&taker.file);
-            let is_idle =
-                matches!(taker.outcome, Outcome::SetAside(_) | Outcome::Discard | Outcome::Release);
+            let is_idle = matches!(taker.outcome, Outcome::SetAside(_) | Outcome::Discard | Outcome::Release);
             !is_refused && !is_idle
         })
     };
@@ -53,10 +52,7 @@ pub(super) fn is_yielding(planned: &Planned, files: &[Planned]) -> bool {
 }
 
 /// Who is to get the name at which a replaced file stands.
-pub(super) fn takers_to<'a>(
-    planned: &'a Planned,
-    files: &'a [Planned],
-) -> impl Iterator<Item = &'a Planned> {
+pub(super) fn takers_to<'a>(planned: &'a Planned, files: &'a [Planned]) -> impl Iterator<Item = &'a Planned> {
     let stands = planned.stands.as_deref().filter(|_| !planned.file.takers.is_empty());
     files.iter().filter(move |other| {
         let to = other.file.rename().map(|(_, to)| to);
