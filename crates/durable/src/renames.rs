@@ -161,8 +161,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         Ok(true)
     }
 
-    /// What a slot says of the file `there` whose name another file is about to get; `None` where it
-    /// cannot. Of a file that has a slot all is known, since its client keeps others from it.
+    /// What a slot says of the file `there` whose name another file is about to get; `None` where
+    /// it cannot. Of a file that has a slot all is known, since its client keeps others from it.
     fn replaceable(
         &self,
         file: &ManagedFile<D::File>,
