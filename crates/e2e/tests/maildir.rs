@@ -18,7 +18,7 @@ fn mail(choice: u64) -> Box<dyn Workload> {
 
 fn cut(name: &str, disk: &Disk, rounds: u64) {
     let mut storm = Storm::new(disk, name);
-    while storm.goes_on(rounds * random::rounds()) {
+    while storm.goes_on(rounds * rounds()) {
         let choice = storm.random();
         storm.cut_power(&*mail(choice));
     }
@@ -29,7 +29,7 @@ fn cut(name: &str, disk: &Disk, rounds: u64) {
 fn mail_survives_kills() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::new(&disk, "kills of mail delivery");
-    while storm.goes_on(15 * random::rounds()) {
+    while storm.goes_on(15 * rounds()) {
         let choice = storm.random();
         storm.kill(&*mail(choice));
     }

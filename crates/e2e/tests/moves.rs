@@ -48,7 +48,7 @@ fn each(how: &str, from: &str, to: &str, there: &[&str], gone: &[&str]) {
 }
 
 fn each_act(how: &str, act: impl Fn(&Path), there: &[&str], gone: &[&str]) {
-    for _ in 0..random::rounds() {
+    for _ in 0..rounds() {
         for kind in [Kind::Ext4, Kind::Xfs] {
             let (disk, pool) = (Disk::new(kind), Pool::new());
             std::fs::write(disk.root.join("how"), how).expect("script");

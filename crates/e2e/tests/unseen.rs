@@ -147,7 +147,7 @@ fn each(act: Act, syncs: &[&str], check: Check) {
 
 fn each_recovered(act: Act, syncs: &[&str], statuses: &[i32], check: Check) {
     let program = ["python3".into(), "-c".into(), PROGRAM.into()];
-    for _ in 0..random::rounds() {
+    for _ in 0..rounds() {
         for setting in SETTINGS {
             once(setting, &program, (act, syncs), (statuses, check));
         }
@@ -433,7 +433,7 @@ fn each_mixed(settings: &[(Kind, Option<&[&str]>)], told: &[&str], check: Check)
         program
     });
     let program = [text(&BUILT).to_owned()];
-    for _ in 0..random::rounds() {
+    for _ in 0..rounds() {
         for setting in settings {
             once(*setting, &program, (|_| {}, told), (&[0], check));
         }
