@@ -9,7 +9,8 @@ use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::golang::{Lines, build, home, programs};
-use holdfast_e2e::{crash, need, random, report};
+use holdfast_e2e::{crash, need, report};
+use holdfast_testkit::rounds;
 use serde_json::Value;
 
 const REFUSED: i32 = 120;

@@ -7,10 +7,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use holdfast_e2e::canaries;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
-use holdfast_e2e::{canaries, random};
+use holdfast_testkit::rounds;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.

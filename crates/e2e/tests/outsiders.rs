@@ -12,7 +12,8 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{random, report};
+use holdfast_e2e::report;
+use holdfast_testkit::rounds;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")

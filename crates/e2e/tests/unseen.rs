@@ -15,7 +15,8 @@ use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{canaries, random, report};
+use holdfast_e2e::{canaries, report};
+use holdfast_testkit::rounds;
 use rustix::process::Signal;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
