@@ -178,6 +178,7 @@ canaries! {
         ParentUnchecked, "recovery", "a lost file is built in whatever directory stands at its path";
         PathBelieved, "recovery", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "recovery", "a record is as old as the clock's last tick, though the file was changed since";
+        TimesOvertaken, "recovery", "times are set with an older stamp than the record before them has";
         TimesOfRecovery, "recovery", "a replayed file is as old as its recovery";
         AttributesAreBytes, "recovery", "a file of which only attributes changed counts as changed";
         ClockBelieved, "recovery", "recovery takes no notice of a clock that was set back";
@@ -186,6 +187,7 @@ canaries! {
         DeathUnnoted, "10", "a process that dies in the midst of a change leaves nothing pending";
         OwnSyncUnmatched, "9 (ledger)", "a sync by the kernel is believed that found nothing to commit because of one of the keeper's";
         NamesUnlogged, "9 (ledger)", "on btrfs a name that changes behind a commit of the keeper's is left out of its log";
+        MovesSplit, "9 (ledger)", "on btrfs the keeper syncs a directory over what was moved into it and is not in the log";
         MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
         FixedManaged, "recovery", "files that nobody may write to in place are managed";
         AllMeant, "recovery", "a path that a person names means every file that had it";
