@@ -6,6 +6,7 @@
 //! natively, too.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use holdfast_e2e::canaries;
@@ -15,7 +16,8 @@ use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
 
 /// The rules, each by the deliberate bug that takes it out, and the test that must notice.
-const RULES: [(&str, &str); 2] = [
+const RULES: [(&str, &str); 3] = [
+    ("MovesSplit", "what_nobody_synced_is_at_one_name"),
     ("NamesUnlogged", "a_commit_of_the_keepers_takes_no_name_from_the_next_sync"),
     ("OwnSyncUnmatched", "a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync"),
 ];
@@ -206,6 +208,48 @@ time.sleep(60)
         for disk in [cut(kind, &script, None), cut_absorbed(kind, &script)] {
             let is_right = disk.root.join(stands).exists() && !disk.root.join(is_gone).exists();
             assert!(is_right, "{kind:?}: {:?}", fs::read_dir(&disk.root).expect("names").collect::<Vec<_>>());
+        }
+    }
+}
+
+/// A file that nobody ever synced is moved between directories, and the keeper has something to do
+/// in the one that it is moved to.
+const MOVED: [&str; 4] = [
+    "os.rename('b/moved', 'a/moved'); os.unlink('a/file')",
+    "os.rename('b/moved', 'a/over'); os.rename('a/file', 'a/moved')",
+    "os.rename('b/moved', 'a/moved'); os.unlink('a/file'); os.fsync(make('b/last'))",
+    "os.rename('b', 'a/moved'); os.unlink('a/file'); os.mkdir('b')",
+];
+
+#[test]
+fn what_nobody_synced_is_at_one_name() {
+    for calls in MOVED {
+        let script = format!(
+            "
+import os, sys, time
+os.chdir(sys.argv[1])
+def make(name):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
+    os.write(fd, b'x' * 100)
+    return fd
+for name in 'ab': os.mkdir(name)
+for name in ['a/over', 'b/moved']: os.close(make(name))
+with open('inode', 'w') as file: file.write(str(os.stat('b/moved').st_ino))
+os.sync()
+os.fsync(make('a/file'))
+{calls}
+print('ack', flush=True)
+time.sleep(60)
+"
+        );
+        for disk in [cut(Kind::Btrfs, &script, None), cut_absorbed(Kind::Btrfs, &script)] {
+            let inode = fs::read_to_string(disk.root.join("inode")).expect("made");
+            let is_at = |name: &&str| {
+                fs::metadata(disk.root.join(name)).is_ok_and(|found| found.ino().to_string() == inode)
+            };
+            let names: Vec<&str> =
+                ["a/moved", "a/over", "b/moved", "a/moved/moved"].into_iter().filter(is_at).collect();
+            assert_eq!(names.len(), 1, "{calls}: {names:?}");
         }
     }
 }
