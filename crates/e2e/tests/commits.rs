@@ -16,9 +16,10 @@ use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
 
 /// The rules, each by the deliberate bug that takes it out, and the test that must notice.
-const RULES: [(&str, &str); 3] = [
+const RULES: [(&str, &str); 4] = [
     ("MovesSplit", "what_nobody_synced_is_at_one_name"),
     ("NamesUnlogged", "a_commit_of_the_keepers_takes_no_name_from_the_next_sync"),
+    ("TimesOvertaken", "times_that_were_set_and_synced_stay"),
     ("OwnSyncUnmatched", "a_sync_of_the_keepers_leaves_nothing_out_of_the_next_sync"),
 ];
 
@@ -251,6 +252,38 @@ time.sleep(60)
                 ["a/moved", "a/over", "b/moved", "a/moved/moved"].into_iter().filter(is_at).collect();
             assert_eq!(names.len(), 1, "{calls}: {names:?}");
         }
+    }
+}
+
+/// A name is removed, so the next record bears a finer time than the kernel gives files; a file is
+/// written, and its times are set in the same tick of the clock. Many files: the tick may end.
+const TIMES: &str = "
+import os, sys, time
+os.chdir(sys.argv[1])
+def make(name): return os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
+files = []
+for number in range(60):
+    os.close(make('gone-%d' % number))
+    files.append(make('file-%d' % number))
+for file in files: os.fsync(file)
+for number, file in enumerate(files):
+    os.unlink('gone-%d' % number)
+    os.write(file, b'x' * 9000)
+    os.utime('file-%d' % number, (1000000000, 1000000000))
+for file in files: os.fsync(file)
+print('ack', flush=True)
+time.sleep(60)
+";
+
+#[test]
+fn times_that_were_set_and_synced_stay() {
+    for disk in [cut(Kind::Btrfs, TIMES, None), cut_absorbed(Kind::Btrfs, TIMES)] {
+        let is_lost = |number: &i32| {
+            let found = fs::metadata(disk.root.join(format!("file-{number}"))).expect("it was synced");
+            (found.mtime(), found.len()) != (1_000_000_000, 9000)
+        };
+        let lost: Vec<i32> = (0..60).filter(is_lost).collect();
+        assert!(lost.is_empty(), "lost their times: {lost:?}");
     }
 }
 
