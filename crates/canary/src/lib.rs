@@ -223,6 +223,7 @@ canaries! {
         StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";
         TakenReused, "12", "a slot goes to another file while a process that stood still may act on it by its last use";
         PoolShared, "trust", "a pool is opened that others may write to";
+        RootStaysRoot, "trust", "root recovers another user's pool as root";
         VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
         RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";
     }

@@ -58,7 +58,8 @@ pub fn wants_watch(args: &KeeperArgs) -> bool {
     matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify))
 }
 
-fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
+/// Options that contradict each other, wherever they come from.
+pub fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
     let alone = args.exclusive.is_empty();
     if args.fence == Some(Fence::None) && alone {
         bail!("--fence none manages only files below --exclusive directories, and none is given");
@@ -72,6 +73,9 @@ fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
     }
     if behind.is_none() && args.read_cache.is_some() {
         bail!("--read-cache serves files that are written behind: add --write-behind=on, or leave it out");
+    }
+    if args.spill.is_none() && args.spill_size.is_some() {
+        bail!("--spill-size is the size of a spill file: name one with --spill FILE, or leave it out");
     }
     if let (Some(min), Some(max)) = (args.batch_min, args.batch_max)
         && min > max

@@ -12,10 +12,9 @@ use holdfast_recovery::{RecoverOptions, Report};
 use serde::Serialize;
 
 use crate::args::{DrainArgs, StatusArgs};
-use crate::locate;
-use crate::report;
 use crate::sizes::{human_bytes, human_count, human_ns};
 use crate::words::{quoted, shown, shown_lines};
+use crate::{config, locate, report, user};
 
 /// What `status --json` prints.
 #[derive(Serialize)]
@@ -107,9 +106,18 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The pool that is meant.
+/// The pool that is meant, whether it exists or not.
+pub fn named_or_default(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(pool) => locate::absolute(pool),
+        None => Ok(config::default_pool()?.unwrap_or_else(locate::default_volatile_pool)),
+    }
+}
+
+/// The pool that is meant. Root looks at another user's as that user.
 pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let pool = given.map_or_else(|| Ok(locate::default_volatile_pool()), locate::absolute)?;
+    let pool = named_or_default(given)?;
+    user::become_owner(&pool)?;
     if !pool.exists() {
         bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
     }

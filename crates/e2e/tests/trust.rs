@@ -32,6 +32,7 @@ const RULES: [(&str, &str); 4] = [
     ("KeeperBelieved", "nobody_believes_a_keeper_of_another_user"),
     ("StoppedWaitedFor", "a_stopped_writer_keeps_no_outsider_from_its_file"),
     ("PoolShared", "a_pool_that_others_may_write_to_is_refused"),
+    ("RootStaysRoot", "root_sees_drains_and_recovers_a_pool_as_its_owner"),
 ];
 
 fn text(path: &Path) -> &str {

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::sizes;
 
@@ -16,6 +16,7 @@ Examples:
   holdfast recover --pool /mnt/pmem/db.pool --force /srv/app.db
   holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
   holdfast recover --pool /mnt/pmem/db.pool --force '#12'
+  holdfast recover --all                           as root, at boot: holdfast-recover.service
 
 A file is set aside, not replayed, when it was changed or replaced after the crash, when that cannot
 be told, or when its file system is older than it was known to be. `run` starts no program until you
@@ -30,8 +31,15 @@ or the user may not change it. Nothing is decided by that: the next `recover` tr
 #[derive(Args, Debug)]
 pub struct RecoverArgs {
     /// The pool
-    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
-    pub pool: PathBuf,
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL", required_unless_present = "all")]
+    pub pool: Option<PathBuf>,
+    /// Every pool that has a file in /etc/holdfast/pools.d, each as its owner, whatever --pool says;
+    /// a pool of which a mount is missing is left for later, and told of
+    #[arg(long, conflicts_with_all = ["force", "discard", "export", "json"])]
+    pub all: bool,
+    /// A pool that a keeper serves, or that is not there yet, needs nothing: say so and succeed
+    #[arg(long)]
+    pub if_needed: bool,
     /// Look and report; change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -124,6 +132,45 @@ pub struct DemoArgs {
     /// Seconds per measurement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub seconds: u64,
+}
+
+pub const CONFIG_EXAMPLES: &str = "\
+Examples:
+  holdfast config check
+  holdfast config show --pool /mnt/pmem/redis.pool
+  HOLDFAST_CONFIG_DIR=./etc holdfast config check        files that are not installed yet
+
+/etc/holdfast/holdfast.toml is about every keeper, and names the pool that is meant where none is
+named (pool = \"/mnt/pmem/db.pool\"). A file in /etc/holdfast/pools.d is about one pool:
+
+  pool = \"/mnt/pmem/redis.pool\"
+  user = \"redis\"
+  size = \"4G\"
+  mounts = [\"/mnt/pmem\", \"/var/lib/redis\"]
+  age-max = \"200ms\"
+
+The other keys are the options of `holdfast serve` without their dashes. Flags and variables come
+first, then the pool's file, then holdfast.toml. Who joins a keeper (`--join`) has it as it is.";
+
+/// Arguments of `config`.
+#[derive(Args, Debug)]
+pub struct ConfigArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What `config` does.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say what is wrong with it, file by file and line by line; exits 1 if anything is
+    Check,
+    /// Print what is asked of keepers, each line with the file that says it
+    Show {
+        /// Only of this pool
+        #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+        pool: Option<PathBuf>,
+    },
 }
 
 pub const COMPLETIONS_EXAMPLES: &str = "\
