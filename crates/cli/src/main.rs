@@ -11,6 +11,7 @@ mod export;
 mod files;
 mod format;
 mod golang;
+mod install;
 mod keeper_process;
 mod locate;
 mod metrics;
@@ -67,6 +68,8 @@ fn main() -> ExitCode {
         Command::Status(args) => (status::run(&args), 1),
         Command::Drain(args) => (status::drain(&args), 1),
         Command::Format(args) => (format::run(&args), 1),
+        Command::Install(args) => (install::install(&args), 1),
+        Command::Remove(args) => (install::remove(&args), 1),
         Command::Config(args) => (config::run(&args), 1),
         Command::Doctor(args) => (doctor::run(&args), 1),
         Command::Demo(args) => (demo::run(&args), 1),

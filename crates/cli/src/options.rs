@@ -20,7 +20,8 @@ pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
         None if args.volatile => locate::default_volatile_pool(),
         None => bail!(
             "no pool is named: give --pool PATH, a DAX device or a file on a DAX file system (`holdfast doctor` \
-             lists them), or --volatile to use memory, which survives a crash of the program but not a power cut"
+             lists them), have a file in /etc/holdfast/pools.d name it, or --volatile to use memory, which survives a \
+             crash of the program but not a power cut"
         ),
     };
     format::refuse_volatile_media(&pool, args.volatile)?;

@@ -29,7 +29,8 @@ const NO_GROUP: u32 = 65534;
 /// Starts this very command anew as `name`, so that nothing of root is left in the process; returns
 /// when that is who runs it. With `watched` root's watch is started before.
 pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
-    let uid = Uid::from_raw(numbers(name, "-u")?.first().copied().context("it has no number")?);
+    let (uid, gid) = ids(name)?;
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     if geteuid() == uid {
         return Ok(());
     }
@@ -45,7 +46,6 @@ pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
     } else {
         None
     };
-    let gid = Gid::from_raw(numbers(name, "-g")?.first().copied().context("it has no group")?);
     let groups: Vec<Gid> = numbers(name, "-G")?.into_iter().map(Gid::from_raw).collect();
     start_anew(&User { name: name.to_owned(), uid, gid, groups }, watch)
 }
@@ -69,6 +69,20 @@ pub fn become_owner(pool: &Path) -> anyhow::Result<()> {
 /// Whether anything here knows a user of that name.
 pub fn exists(name: &str) -> bool {
     numbers(name, "-u").is_ok()
+}
+
+/// The numbers of a user and of its group.
+pub fn ids(name: &str) -> anyhow::Result<(u32, u32)> {
+    let first = |which| numbers(name, which)?.first().copied().context("it has no number");
+    Ok((first("-u")?, first("-g")?))
+}
+
+/// The number of a user, or of this process'.
+pub fn number(name: Option<&str>) -> Option<u32> {
+    match name {
+        Some(name) => numbers(name, "-u").ok()?.first().copied(),
+        None => Some(geteuid().as_raw()),
+    }
 }
 
 struct User {

@@ -173,6 +173,53 @@ pub enum ConfigCommand {
     },
 }
 
+pub const INSTALL_EXAMPLES: &str = "\
+Examples:
+  holdfast install --pool /mnt/pmem/redis.pool --user redis --size 4G
+  holdfast install --pool /mnt/pmem/pg.pool --user postgres --mount /mnt/pmem --mount /srv/pg
+
+It makes the pool, gives it to the user, and writes /etc/holdfast/pools.d/NAME.toml, where NAME is that
+of the pool. Where others than root may write to the pool's directory, its keeper makes the pool.";
+
+/// Arguments of `install`.
+#[derive(Args, Debug)]
+pub struct InstallArgs {
+    /// The pool: a DAX device, or a file on a DAX file system
+    #[arg(long, value_name = "PATH")]
+    pub pool: PathBuf,
+    /// Whose services are to use it: a keeper serves one user
+    #[arg(long, value_name = "NAME")]
+    pub user: String,
+    /// Size of the pool, if it has to be made [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub size: Option<u64>,
+    /// A mount without which its files cannot be recovered (may be given several times)
+    #[arg(long, value_name = "DIR")]
+    pub mount: Vec<PathBuf>,
+    /// Accept media that survives a crash of the program but not a power cut
+    #[arg(long)]
+    pub volatile: bool,
+}
+
+pub const REMOVE_EXAMPLES: &str = "\
+Examples:
+  systemctl disable --now redis-server holdfast@redis
+  holdfast remove --pool /mnt/pmem/redis.pool
+
+Everything goes to the disk, its keeper ends, and pool and configuration file are deleted; a device
+stays. It refuses while programs use the pool, and when something cannot be brought to the disk.";
+
+/// Arguments of `remove`.
+#[derive(Args, Debug)]
+pub struct RemoveArgs {
+    /// The pool
+    #[arg(long, value_name = "PATH")]
+    pub pool: PathBuf,
+    /// Bring everything to the disk and end the keeper, but delete nothing
+    #[arg(long)]
+    pub close_only: bool,
+}
+
 pub const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   holdfast completions bash > /etc/bash_completion.d/holdfast";
@@ -188,12 +235,12 @@ pub struct CompletionsArgs {
 pub const MAN_EXAMPLES: &str = "\
 Examples:
   holdfast man | man -l -
-  holdfast man --dir /usr/local/share/man/man1";
+  holdfast man --dir /usr/local/share/man";
 
 /// Arguments of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write one page per subcommand to this directory instead of printing the main page
+    /// Write a page for each subcommand and file to man1 and man5 in this directory
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

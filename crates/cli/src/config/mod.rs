@@ -10,10 +10,10 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 
 use crate::args::KeeperArgs;
-use crate::locate;
+use crate::{locate, user};
 
 pub use command::run;
 pub use settings::{Fault, Settings};
@@ -65,7 +65,7 @@ pub fn complete(args: &KeeperArgs, joins: bool) -> anyhow::Result<KeeperArgs> {
         Some(pool) => Some(locate::absolute(pool)?),
         // A volatile one is asked for, and none by name.
         None if args.volatile => None,
-        None => configuration.default_pool().cloned(),
+        None => configuration.default_pool(args.user.as_deref())?,
     };
     configuration.refuse_faults(pool.as_deref())?;
     let mut settings = configuration.settings_of(pool.as_deref());
@@ -79,7 +79,7 @@ pub fn complete(args: &KeeperArgs, joins: bool) -> anyhow::Result<KeeperArgs> {
 /// The pool that is meant where none is named.
 pub fn default_pool() -> anyhow::Result<Option<PathBuf>> {
     let configuration = Configuration::load(&directory());
-    let pool = configuration.default_pool().cloned();
+    let pool = configuration.default_pool(None)?;
     configuration.refuse_faults(pool.as_deref())?;
     Ok(pool)
 }
@@ -139,8 +139,24 @@ impl Configuration {
         self.pools.push(Pool { file, pool, settings });
     }
 
-    fn default_pool(&self) -> Option<&PathBuf> {
-        self.general.as_ref().and_then(|(_, settings)| settings.pool.as_ref())
+    /// The pool of a user, who is this one unless another is named; else the one of everybody.
+    fn default_pool(&self, user: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
+        // Who a user is others are asked: not where nothing comes of it.
+        let me = if self.pools.is_empty() { None } else { user::number(user) };
+        let is_theirs = |known: &&Pool| {
+            let owner = known.settings.user.as_deref();
+            owner.is_some() && (owner == user || me.is_some() && user::number(owner) == me)
+        };
+        let theirs: Vec<&Pool> = self.pools.iter().filter(is_theirs).collect();
+        match theirs[..] {
+            [] => Ok(self.general.as_ref().and_then(|(_, settings)| settings.pool.clone())),
+            [one] => Ok(Some(one.pool.clone())),
+            [one, another, ..] => bail!(
+                "which pool? {} and {} are about pools of this user: name one with --pool",
+                one.file.display(),
+                another.file.display()
+            ),
+        }
     }
 
     fn settings_of(&self, pool: Option<&Path>) -> Settings {
@@ -150,7 +166,7 @@ impl Configuration {
     }
 
     /// A fault in a file that is known to be about another pool is not this one's.
-    fn refuse_faults(&self, pool: Option<&Path>) -> anyhow::Result<()> {
+    pub fn refuse_faults(&self, pool: Option<&Path>) -> anyhow::Result<()> {
         let concerns = |about: &Option<PathBuf>| about.is_none() || about.as_deref() == pool;
         match self.faults.iter().find(|(_, about)| concerns(about)) {
             Some((fault, _)) => Err(anyhow!("{fault} (`holdfast config check` looks at all files)")),

@@ -33,8 +33,9 @@ pub struct Settings {
     write_behind: Option<Behind>,
     #[serde(deserialize_with = "size_or_none")]
     read_cache: Option<u64>,
+    /// Where the log goes on when it is full.
     #[serde(deserialize_with = "absolute")]
-    spill: Option<PathBuf>,
+    pub spill: Option<PathBuf>,
     #[serde(deserialize_with = "size")]
     spill_size: Option<u64>,
     #[serde(deserialize_with = "size")]
@@ -91,8 +92,8 @@ impl Settings {
 
     /// These, and what they do not say as `base` says it.
     pub fn over(self, base: &Self) -> Self {
-        let list = |own: Vec<_>, base: &Vec<_>| if own.is_empty() { base.clone() } else { own };
-        let paths = |own: Vec<_>, base: &Vec<_>| if own.is_empty() { base.clone() } else { own };
+        let words = |own: Vec<String>, base: &Vec<String>| if own.is_empty() { base.clone() } else { own };
+        let paths = |own: Vec<PathBuf>, base: &Vec<PathBuf>| if own.is_empty() { base.clone() } else { own };
         Self {
             pool: self.pool.or_else(|| base.pool.clone()),
             user: self.user.or_else(|| base.user.clone()),
@@ -102,8 +103,8 @@ impl Settings {
             durability: self.durability.or(base.durability),
             exclusive: paths(self.exclusive, &base.exclusive),
             fence: self.fence.or(base.fence),
-            include: list(self.include, &base.include),
-            exclude: list(self.exclude, &base.exclude),
+            include: words(self.include, &base.include),
+            exclude: words(self.exclude, &base.exclude),
             write_behind: self.write_behind.or(base.write_behind),
             read_cache: self.read_cache.or(base.read_cache),
             spill: self.spill.or_else(|| base.spill.clone()),
