@@ -27,7 +27,7 @@ const SQUATTER: u32 = 61_004;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 4] = [
+const RULES: [(&str, &str); 5] = [
     ("PeerUnchecked", "a_keeper_gives_nothing_to_another_user"),
     ("KeeperBelieved", "nobody_believes_a_keeper_of_another_user"),
     ("StoppedWaitedFor", "a_stopped_writer_keeps_no_outsider_from_its_file"),
@@ -226,6 +226,58 @@ fn root_can_run_it_all_as_a_user() {
         .output()
         .expect(&[120])
         .says(&["no user no-such-user"], &[]);
+}
+
+/// Syncs a file twice, so that the second write is in the log, and stays.
+const KEEPS: &str = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+for byte in b'ab':
+    os.write(fd, bytes([byte]) * 4096)
+    os.fsync(fd)
+os.write(1, b'kept\\n')
+time.sleep(600)
+";
+
+/// What a pool says is its owner's word: root does nothing on it that the owner could not have done.
+#[test]
+fn root_sees_drains_and_recovers_a_pool_as_its_owner() {
+    need::root();
+    let (disk, pool) = (Disk::new(Kind::Ext4), OwnPool::new(VICTIM));
+    Cmd::new("chmod").args(["0777", text(&disk.root)]).ok();
+    let file = disk.root.join("file");
+    let run = || {
+        let run = pool.command(VICTIM, "run").args(["--volatile", "--durability=write", "--age-max", "1h"]);
+        let run = Running::start(&run.args(["--", "python3", "-c", KEEPS, text(&file)]));
+        run.until("kept");
+        run
+    };
+    let as_root = |subcommand: &str| Cmd::holdfast(subcommand).args(["--pool", text(&pool.path)]);
+    let first = run();
+    let status = report::parse(&as_root("status").arg("--json").ok().stdout);
+    assert!(report::flag(&status, "running"), "{status:#}");
+    assert!(as_root("files").ok().stdout.contains(text(&file)));
+    as_root("metrics").ok();
+    assert!(as_root("drain").ok().stdout.contains("on disk"));
+    drop(first);
+    let second = run();
+    let keeper = proc::keeper(&pool.path);
+    for pid in proc::descendants(second.child.id()).into_iter().chain([keeper]) {
+        proc::kill_hard(pid);
+    }
+    drop(second);
+    wait_until(SOON, "the keeper's end", || proc::keepers(&pool.path).is_empty());
+    // Root's own by now: the owner of the pool has no say in it.
+    let owned_by = |uid| std::os::unix::fs::chown(&file, Some(uid), Some(uid)).expect("root may");
+    owned_by(0);
+    let told = as_root("recover").arg("--replay").output();
+    told.expect(&[1]);
+    assert!(told.stdout.contains("put off") || told.stdout.contains("set aside"), "{}", told.told());
+    owned_by(VICTIM);
+    as_root("recover").ok();
+    // Nobody else gains by it.
+    let other = pool.command(VICTIM + 1, "status").output();
+    other.expect(&[1]).says(&[], &["no permission", "belongs to another user"]);
 }
 
 /// Stands between a keeper and whoever connects to a socket in the victim's directory, and passes
