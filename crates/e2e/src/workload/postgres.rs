@@ -20,9 +20,10 @@ use crate::{disk, need};
 const USER: &str = "postgres";
 
 /// Pages go to their files all the time, and from there to the disk at once.
-const BARE: [&str; 7] = [
+const BARE: [&str; 8] = [
     "full_page_writes=off",
-    "shared_buffers=1MB",
+    "shared_buffers=4MB",
+    "checkpoint_flush_after=1",
     "bgwriter_delay=10ms",
     "bgwriter_lru_maxpages=1000",
     "bgwriter_flush_after=1",
@@ -135,6 +136,18 @@ impl<'a> Native<'a> {
     }
 }
 
+/// One checkpoint after the other: pages go to the disk with no flush between them.
+fn checkpoints(site: &Site) -> JoinHandle<()> {
+    let mut session = client(site, "psql").args(["-XqAt", "-v", "ON_ERROR_STOP=1"]).user(USER, "").spawn();
+    std::thread::spawn(move || {
+        let mut stdin = session.stdin.take().expect("piped");
+        let mut lines = BufReader::new(session.stdout.take().expect("piped")).lines();
+        while stdin.write_all(b"CHECKPOINT; SELECT 1;\n").is_ok() && matches!(lines.next(), Some(Ok(_))) {}
+        drop(stdin);
+        drop(session.wait());
+    })
+}
+
 impl Workload for Postgres {
     fn name(&self) -> String {
         match self.fence {
@@ -185,7 +198,8 @@ impl Workload for Postgres {
         let mut inserts =
             client(site, "psql").args(["-XqAt", "-v", "ON_ERROR_STOP=1"]).user(USER, "").spawn();
         let acks = acks.clone();
-        vec![
+        let mut clients = if self.full_page_writes { Vec::new() } else { vec![checkpoints(site)] };
+        clients.extend([
             // It ends with an error once the server is dead, as it should.
             std::thread::spawn(move || drop(pgbench.output())),
             std::thread::spawn(move || {
@@ -205,7 +219,8 @@ impl Workload for Postgres {
                 drop(stdin);
                 drop(inserts.wait());
             }),
-        ]
+        ]);
+        clients
     }
 
     fn life_ms_max(&self) -> u64 {
