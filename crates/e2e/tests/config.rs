@@ -91,20 +91,32 @@ fn what_is_wrong_is_told_by_file_and_line() {
 #[test]
 fn flags_come_before_the_pools_file_and_that_before_the_general_one() {
     let (etc, pool) = (Etc::new(), Pool::new());
-    etc.write("holdfast.toml", "durability = 'write'\nage-max = '7s'\nfence = 'none'\nexclusive = ['/tmp']\n");
+    etc.write(
+        "holdfast.toml",
+        "durability = 'write'\nage-max = '7s'\nfence = 'none'\nexclusive = ['/tmp']\n",
+    );
     let own = format!("pool = '{}'\nvolatile = true\nsize = '64M'\nage-max = 300\n", pool.text());
     etc.write("pools.d/own.toml", &own);
     let run = |more: &[&str]| etc.holdfast(&["run", "--pool", pool.text()]).args(more);
     let options = options_of(run(&[]), &pool);
-    assert_eq!((&options["durability"], &options["age_ms_max"]), (&"write".into(), &300.into()), "{options:#}");
+    assert_eq!(
+        (&options["durability"], &options["age_ms_max"]),
+        (&"write".into(), &300.into()),
+        "{options:#}"
+    );
     assert_eq!(std::fs::metadata(&pool.path).expect("made").len(), 64 << 20);
     let options = options_of(run(&["--durability=sync", "--age-max", "2s"]), &pool);
-    assert_eq!((&options["durability"], &options["age_ms_max"]), (&"sync".into(), &2000.into()), "{options:#}");
+    assert_eq!(
+        (&options["durability"], &options["age_ms_max"]),
+        (&"sync".into(), &2000.into()),
+        "{options:#}"
+    );
     // Without the files it is as if there were none.
     let plain = Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]);
     assert_eq!(options_of(plain, &pool)["age_ms_max"], 1000);
     let shown = etc.output(&["config", "show", "--pool", pool.text()]);
-    let line = |key: &str| shown.ok().stdout.lines().find(|line| line.starts_with(key)).expect(key).to_owned();
+    let line =
+        |key: &str| shown.ok().stdout.lines().find(|line| line.starts_with(key)).expect(key).to_owned();
     assert!(line("age-max = 300").contains("own.toml"), "{}", shown.told());
     assert!(line("durability = \"write\"").contains("holdfast.toml"), "{}", shown.told());
 }
@@ -150,7 +162,9 @@ fn crash(pool: &Pool, file: &Path) {
     for pid in proc::descendants(supervisor).into_iter().chain([supervisor]).chain(keeper) {
         proc::kill_hard(pid);
     }
-    wait_until(std::time::Duration::from_secs(10), "the keeper's end", || proc::keepers(&pool.path).is_empty());
+    wait_until(std::time::Duration::from_secs(10), "the keeper's end", || {
+        proc::keepers(&pool.path).is_empty()
+    });
 }
 
 #[test]
@@ -165,9 +179,8 @@ fn all_pools_are_recovered_as_far_as_their_mounts_are_there() {
     etc.write("pools.d/2.toml", "pool = 'relative'\n");
     etc.write("pools.d/3.toml", &format!("pool = '{}'\nmounts = ['/proc', '{root}']\n", early.text()));
     etc.write("pools.d/4.toml", &format!("pool = '{}'\n", absent.text()));
-    let records = |pool: &Pool| {
-        report::number(&report::parse(&pool.recover(&["--dry-run"]).ok().stdout), "records")
-    };
+    let records =
+        |pool: &Pool| report::number(&report::parse(&pool.recover(&["--dry-run"]).ok().stdout), "records");
     assert!(records(&early) > 0 && records(&late) > 0);
     let output = etc.output(&["recover", "--all"]);
     let says = ["not mounted", late.text(), "1.toml", "left for later", "2.toml:1: \"relative\""];
@@ -178,7 +191,8 @@ fn all_pools_are_recovered_as_far_as_their_mounts_are_there() {
     // Its mount comes, the slip is mended, and one of them is in use: nothing is wrong.
     std::fs::remove_file(etc.dir.path().join("pools.d/2.toml")).expect("removed");
     etc.write("pools.d/1.toml", &format!("pool = '{}'\n", late.text()));
-    let again = format!("HOLDFAST_CONFIG_DIR={} {} recover --all", text(etc.dir.path()), text(&need::holdfast()));
+    let again =
+        format!("HOLDFAST_CONFIG_DIR={} {} recover --all", text(etc.dir.path()), text(&need::holdfast()));
     let output = early.run(&[]).args(["--", "sh", "-c", &again]).ok();
     assert!(output.stdout.contains("nothing is to be done"), "{}", output.told());
     assert_eq!(records(&late), 0);
@@ -215,7 +229,8 @@ fn what_is_installed_is_found_by_its_user_and_removed_without_a_trace() {
     });
     etc.output(&["remove", "--pool", text(&pool)]).ok();
     assert_eq!(serve.child.wait().expect("wait").code(), Some(0));
-    let left = |dir: &Path| std::fs::read_dir(dir).expect("readable").flatten().map(|entry| entry.path()).count();
+    let left =
+        |dir: &Path| std::fs::read_dir(dir).expect("readable").flatten().map(|entry| entry.path()).count();
     assert_eq!((left(house.path()), left(&etc.dir.path().join("pools.d"))), (0, 0));
     assert_eq!(std::fs::metadata(&file).expect("written").len(), 8192);
     etc.output(&["remove", "--pool", text(&pool)]).expect(&[1]).says(&["there is no pool"], &[]);

@@ -55,7 +55,8 @@ fn the_package_is_installed_runs_and_leaves_nothing() {
         assert!(listed.contains(name), "{name} is missing\n{listed}");
     }
     let (disk, place) = (Disk::new(Kind::Ext4), tempfile::tempdir().expect("a directory"));
-    let words = ["-m", "sh", "-c", OVER, "sh", text(place.path()), text(&disk.root), &package, text(&contrib)];
+    let words =
+        ["-m", "sh", "-c", OVER, "sh", text(place.path()), text(&disk.root), &package, text(&contrib)];
     let tried = Cmd::new("unshare").args(words).ok();
     assert!(tried.stdout.contains("nothing is left"), "{}", tried.told());
     assert!(tried.stdout.contains("% of 100 syncs absorbed"), "{}", tried.told());

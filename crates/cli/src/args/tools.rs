@@ -103,7 +103,9 @@ pub const DOCTOR_EXAMPLES: &str = "\
 Examples:
   holdfast doctor
   holdfast doctor --json
-  holdfast doctor -- redis-cli ping      inspects it, runs it once, says what would not be seen";
+  holdfast doctor -- redis-cli ping      inspects it, runs it once, says what would not be seen
+
+It ends with a verdict: ready, for trials (no NVM), or not usable, for which it exits 1.";
 
 /// Arguments of `doctor`.
 #[derive(Args, Debug)]

@@ -47,6 +47,7 @@ fn pages() -> anyhow::Result<Vec<(String, String)>> {
 
 fn page(command: &Command, name: &str) -> anyhow::Result<String> {
     let man = Man::new(command.clone()).title(name.to_uppercase()).manual("Holdfast");
+    let man = man.source(concat!("holdfast ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     let made = man
         .render_title(&mut page)
@@ -121,6 +122,11 @@ fn exit_status(name: &str) -> &'static [(&'static str, &'static str)] {
         "holdfast-recover" => &[
             ("0", "Everything that was acknowledged is in the files."),
             ("1", "Something was set aside, put off or is damaged, or the pool cannot be used."),
+            ("2", "The command line is wrong."),
+        ],
+        "holdfast-doctor" => &[
+            ("0", "Programs can be run here; the verdict says whether power cuts are survived."),
+            ("1", "They cannot, until something is mended: the verdict says what."),
             ("2", "The command line is wrong."),
         ],
         "holdfast-config" => &[
