@@ -3,7 +3,7 @@
 //! `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_E2E_ROUNDS` multiplies the time.
 
 use holdfast_e2e::cmd::{Cmd, Output};
-use holdfast_e2e::random::rounds;
+use holdfast_testkit::rounds;
 use serde_json::Value;
 
 /// Seconds for each file system.
