@@ -1,6 +1,6 @@
 //! PostgreSQL with `full_page_writes=off`: it takes for granted that a page is written as a whole.
-//! On a disk that tears pages in power cuts it is damaged natively; under Holdfast, where a write is
-//! there as a whole or not at all, every page has its checksum and every acknowledged row is there.
+//! On a disk that tears pages in power cuts it is damaged natively. Under Holdfast a write is there
+//! as a whole or not at all: every page has its checksum and every acknowledged row is there.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;

@@ -31,6 +31,14 @@ mount -t tmpfs tmpfs "$root/tmp"
 mkdir -p "$root/var/trial"
 mount --bind "$2" "$root/var/trial"
 cp "$3" "$root/holdfast.deb"
+# Others' file systems are theirs to unmount: no copy of them stays here.
+cd /
+awk '{ print $5 }' /proc/self/mountinfo | tac | while read -r point; do
+    case $point in
+    / | /proc* | /sys* | /dev* | "$1"*) ;;
+    *) umount -l "$point" 2>/dev/null || true ;;
+    esac
+done
 exec "$4/trial.sh" "$root"
 "#;
 

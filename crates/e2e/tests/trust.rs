@@ -239,7 +239,7 @@ os.write(1, b'kept\\n')
 time.sleep(600)
 ";
 
-/// What a pool says is its owner's word: root does nothing on it that the owner could not have done.
+/// What a pool says is its owner's word: root does nothing on it that the owner could not do.
 #[test]
 fn root_sees_drains_and_recovers_a_pool_as_its_owner() {
     need::root();

@@ -33,8 +33,8 @@ pub struct RecoverArgs {
     /// The pool
     #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL", required_unless_present = "all")]
     pub pool: Option<PathBuf>,
-    /// Every pool that has a file in /etc/holdfast/pools.d, each as its owner, whatever --pool says;
-    /// a pool of which a mount is missing is left for later, and told of
+    /// Every pool that has a file in /etc/holdfast/pools.d, each as its owner, whatever --pool
+    /// says; a pool of which a mount is missing is left for later, and told of
     #[arg(long, conflicts_with_all = ["force", "discard", "export", "json"])]
     pub all: bool,
     /// A pool that a keeper serves, or that is not there yet, needs nothing: say so and succeed
