@@ -242,7 +242,7 @@ pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) 
     const CUTS_MAX: usize = 20;
     let disk = Disk::forgetful(kind);
     let pool = pool_for(workload);
-    let mut random = Random::new(&workload.name());
+    let mut random = Random::named(&workload.name());
     let damaged = (0..CUTS_MAX).any(|_| {
         let mut job = Job::start(workload, &disk, &pool, Guard::Native);
         job.load(&mut random);
