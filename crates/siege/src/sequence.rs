@@ -22,7 +22,8 @@ const PAIRS: [(Who, Who); 4] = [(Who::P, Who::P), (Who::P, Who::Q), (Who::P, Who
 fn runs_on(verb: &Verb, kind: Kind) -> bool {
     let cannot_clone = matches!(kind, Kind::Ext4 | Kind::Ext4Fast);
     let cannot_shift = kind == Kind::Btrfs;
-    !(cannot_clone && verb.name == "clone" || cannot_shift && matches!(verb.name, "collapse" | "insert"))
+    !(cannot_clone && verb.name == "clone"
+        || cannot_shift && matches!(verb.name, "collapse" | "insert" | "scollapse" | "dinsert"))
 }
 
 /// What a verb may be done to. `nth` parts the names that several operations of one case make.
