@@ -239,11 +239,11 @@ fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
 /// The control of a program that takes for granted what the disk does not give: natively it is
 /// damaged by one of a few power cuts, or it was never asked for.
 pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) {
-    const CUTS_MAX: usize = 20;
+    let cuts_max = 20 * random::rounds();
     let disk = Disk::forgetful(kind);
     let pool = pool_for(workload);
     let mut random = Random::named(&workload.name());
-    let damaged = (0..CUTS_MAX).any(|_| {
+    let damaged = (0..cuts_max).any(|_| {
         let mut job = Job::start(workload, &disk, &pool, Guard::Native);
         job.load(&mut random);
         job.lose_power(&disk, &pool, &mut random);
@@ -253,7 +253,7 @@ pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) 
         println!("{} on {disk}: native, {} acknowledged: {verdict:?}", workload.name(), acks.len());
         verdict.is_err()
     });
-    assert!(damaged, "{}: {CUTS_MAX} power cuts of {disk} damaged nothing", workload.name());
+    assert!(damaged, "{}: {cuts_max} power cuts of {disk} damaged nothing", workload.name());
 }
 
 /// The program is ended by force without a power cut and without Holdfast; the checker must be

@@ -11,7 +11,9 @@ fn survives_power_cuts_on_ext4() {
     crash::survives_forgetful_disk(&Postgres::without_full_page_writes(), Kind::Ext4);
 }
 
+/// By hand: a cut has to meet a page between two flushes, and twenty of them may meet none.
 #[test]
+#[ignore = "chance: cargo test -p holdfast-e2e --test full_pages -- --ignored"]
 fn control_is_damaged_natively() {
     crash::native_is_damaged_on_forgetful_disk(&Postgres::without_full_page_writes(), Kind::Ext4);
 }
