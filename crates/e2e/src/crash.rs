@@ -239,7 +239,7 @@ fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
 /// The control of a program that takes for granted what the disk does not give: natively it is
 /// damaged by one of a few power cuts, or it was never asked for.
 pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) {
-    let cuts_max = 20 * random::rounds();
+    let cuts_max = 20 * rounds();
     let disk = Disk::forgetful(kind);
     let pool = pool_for(workload);
     let mut random = Random::named(&workload.name());
