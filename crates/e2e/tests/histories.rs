@@ -147,8 +147,8 @@ time.sleep(60)
     }
 }
 
-/// Where every write is promised to be durable, a file that was made without a name got one, a later
-/// sync of another file made that durable, and what it had been written before was gone.
+/// Where every write is promised to be durable, a file that was made without a name got one, a
+/// later sync of another file made that durable, and what it had been written before was gone.
 #[test]
 fn bytes_of_a_file_without_a_name_are_durable_once_it_has_one() {
     let script = "
