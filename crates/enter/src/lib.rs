@@ -253,6 +253,12 @@ pub fn judge(file: &[u8]) -> Result<Program, Refusal> {
     })
 }
 
+/// The code of a program's file, by its addresses.
+pub fn code(file: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let parts = segments(file).filter(|segment| segment.flags & PF_X != 0);
+    parts.filter_map(move |segment| Some((segment.address, Elf(file).bytes_of(&segment)?)))
+}
+
 /// Looks for both places in all of a program's code, by its addresses.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use holdfast_board::{PAGE_BYTES, SegmentState};
 
 use crate::keeper::Keeper;
 use crate::listing::name_of;
-use crate::status::{Status, Summary, TookCount};
+use crate::status::{Process, Status, Summary, TookCount};
 use holdfast_disk::{OsFile, locked};
 use holdfast_durable::ManagedFile;
 
@@ -32,6 +32,7 @@ impl Keeper {
             fence: self.notes.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
             bypassed: locked(&self.notes.bypassed).clone(),
             programs_unseen: locked(&self.notes.programs).clone(),
+            front_ends: locked(&self.notes.front_ends).clone(),
             recovered: self.recovered.clone(),
             ..Summary::default()
         };
@@ -89,6 +90,10 @@ impl Keeper {
             keeper_pid: std::process::id(),
             stopping: self.told_to_stop.load(Ordering::SeqCst),
             clients: locked(&self.clients).values().map(|attached| attached.pid).collect(),
+            processes: locked(&self.clients)
+                .values()
+                .map(|attached| Process { pid: attached.pid, front_end: attached.front_end.to_string() })
+                .collect(),
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
             pool_bytes: self.durable.superblock.layout.pool_bytes,

@@ -12,9 +12,9 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{FrontEnd, HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_cache::{Client, Errno, Unseen};
 use holdfast_canary::{Canary, on};
 use rustix::fd::BorrowedFd;
@@ -56,6 +56,8 @@ pub struct OwnWords {
 /// Null until this process, or one it was forked from, has been a client.
 static PAGE: AtomicPtr<OwnWords> = AtomicPtr::new(core::ptr::null_mut());
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
+/// What brings our calls to the log; forked children inherit it.
+static FRONT_END: AtomicU8 = AtomicU8::new(FrontEnd::Glibc as u8);
 static ALL_BYPASSED: AtomicBool = AtomicBool::new(false);
 
 struct Shared<T>(UnsafeCell<T>);
@@ -250,7 +252,7 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
         kind: HELLO,
         forked: u8::from(forked),
         blind: u8::from(bypasses_all()),
-        reserved: 0,
+        front_end: FRONT_END.load(Ordering::Relaxed),
         version: WIRE_VERSION.into(),
     };
     // SAFETY: the buffer is as long as said. A keeper that went away must not kill us by SIGPIPE.
@@ -502,13 +504,32 @@ fn turned_away(errno: Errno, path: &[u8; SOCKET_PATH_BYTES]) {
 /// then nothing that the program writes or reads is seen.
 fn lead_go(patched: bool) -> Option<Unseen> {
     let go = own_calls::find_go();
-    if !go.program && !go.library || on(Canary::GoTrusted) {
-        return None;
+    let why = match go {
+        own_calls::Go { program: false, library: false } => None,
+        own_calls::Go { library: false, .. } if patched && !patch::is_musl() => golang::lead().err(),
+        _ => Some(Unseen::OwnCalls),
+    };
+    why.filter(|_| !on(Canary::GoTrusted))
+}
+
+/// What brings this process's calls to the log, if `all` of them can be.
+///
+/// # Safety
+/// `environment` is null or libc's own array.
+unsafe fn front_end(environment: *mut *const c_char, all: bool) -> FrontEnd {
+    const VARIABLE: &[u8] = b"HOLDFAST_FRONT_END=";
+    let environment = environment.cast_const();
+    // SAFETY: the caller's promise.
+    let asked = (!environment.is_null()).then(|| unsafe { inherit::find(environment, VARIABLE) }).flatten();
+    match golang::led() {
+        _ if !all => FrontEnd::None,
+        Some(golang::Threads::Libc) => FrontEnd::GoWithC,
+        Some(golang::Threads::Go) => FrontEnd::GoWithLoader,
+        None if golang::is_mapped() => FrontEnd::StaticGo,
+        None if patch::is_musl() => FrontEnd::Musl,
+        None if asked.is_some_and(|(_, value)| value == b"mount") => FrontEnd::Mount,
+        None => FrontEnd::Glibc,
     }
-    if go.library || patch::is_musl() || !patched {
-        return Some(Unseen::OwnCalls);
-    }
-    golang::lead().err()
 }
 
 unsafe extern "C" fn construct() {
@@ -548,6 +569,9 @@ unsafe extern "C" fn construct() {
     }
     let patched = is_musl || patch::patch_libc();
     let not_led = lead_go(patched);
+    // SAFETY: libc's own array.
+    let front_end = unsafe { front_end(environment, patched && not_led.is_none()) };
+    FRONT_END.store(front_end as u8, Ordering::Relaxed);
     let client = match connect(&path, false) {
         Ok(client) => client,
         Err(errno) => {

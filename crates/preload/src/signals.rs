@@ -392,13 +392,53 @@ pub fn deliver_put_off(thread: &tls::Thread) {
             here(&mut (*context).uc_mcontext.gregs);
             raw::restore_signals(mask | wanted.mask | itself);
             if is_handler(wanted.handler) {
-                run(&wanted, signal, info, context);
+                on_its_stack(&wanted, || run(&wanted, signal, info, context));
             }
             mask = *seen;
         }
         raw::block_signals();
     }
     raw::restore_signals(mask);
+}
+
+/// Does what calls a handler, on the stack on which the kernel would have called it.
+fn on_its_stack(wanted: &Action, mut work: impl FnMut()) {
+    // SAFETY: null, and a structure of the kernel's shape.
+    let other = unsafe {
+        let mut other: libc::stack_t = core::mem::zeroed();
+        let told = call!(libc::SYS_sigaltstack, 0, &raw mut other);
+        (told == 0 && wanted.flags & libc::SA_ONSTACK as u64 != 0).then_some(other)
+    };
+    // One that we are on is marked so, and so is one that there is none of.
+    let other = other.filter(|other| other.ss_flags == 0 && !on(Canary::HandlersAnywhere));
+    let Some(other) = other else { return work() };
+    let top = other.ss_sp.addr().wrapping_add(other.ss_size) & !15;
+    let (function, argument) = trampoline(&mut work);
+    // SAFETY: nobody is on the program's other stack, or the kernel would have said so, and from
+    // here on it counts as used: it is told by the address. What is called keeps the registers that
+    // C functions keep.
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {function}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            function = in(reg) function,
+            in("rdi") argument,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// A function of C's, and what it takes, that do `work`.
+fn trampoline<W: FnMut()>(work: &mut W) -> (unsafe extern "C" fn(*mut c_void), *mut c_void) {
+    unsafe extern "C" fn call<W: FnMut()>(work: *mut c_void) {
+        // SAFETY: what is passed with this function.
+        unsafe { (*work.cast::<W>())() }
+    }
+    (call::<W>, core::ptr::from_mut(work).cast())
 }
 
 /// Where we are, for handlers that look at who they interrupted.

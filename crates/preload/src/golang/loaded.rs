@@ -11,6 +11,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use holdfast_cache::Unseen;
+use holdfast_canary::{Canary, on};
 use holdfast_enter::{JUMP_BYTES, Places, Refusal, places};
 
 use super::{ENTERED, Way, calls, thread, unseen, ways};
@@ -164,6 +165,7 @@ impl Program {
         // Go's own C code asks libc for these: for one to make threads, for the other to set
         // handlers, which have to come to ours.
         match (dynamic.needs, self.asks_for(&dynamic, &[c"pthread_create", c"sigaction"])) {
+            (false, _) if on(Canary::GoThreadsMistaken) => Some(Threads::Libc),
             (false, _) => Some(Threads::Go),
             (true, true) => Some(Threads::Libc),
             (true, false) => None,

@@ -59,6 +59,11 @@ pub fn is_entered() -> bool {
     ENTERED.load(Ordering::Relaxed)
 }
 
+/// Whether a program was mapped that is about to begin.
+pub fn is_mapped() -> bool {
+    STATE.load(Ordering::Relaxed) == MAPPED
+}
+
 /// Whether a program was refused that is to be executed as it is.
 pub fn is_refused() -> bool {
     STATE.load(Ordering::Relaxed) == REFUSED
