@@ -46,15 +46,8 @@ pub enum FrontEnd {
 }
 
 impl FrontEnd {
-    const ALL: [Self; 7] = [
-        Self::Glibc,
-        Self::Musl,
-        Self::GoWithC,
-        Self::GoWithLoader,
-        Self::StaticGo,
-        Self::Mount,
-        Self::None,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Glibc, Self::Musl, Self::GoWithC, Self::GoWithLoader, Self::StaticGo, Self::Mount, Self::None];
 
     /// Decodes what a client said.
     pub fn from_u8(value: u8) -> Option<Self> {

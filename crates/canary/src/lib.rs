@@ -214,6 +214,7 @@ canaries! {
         GoChildrenLost, "interposition", "static Go programs that a client starts are executed without the library";
         GoThreadsMistaken, "interposition", "threads that Go makes are taken for libc's";
         GoFaultsTrusted, "interposition", "memory of a Go program's is read that cannot be read";
+        FaultsBlocked, "history 23", "a look at memory that cannot be read ends the process where a signal was put off";
         HandlersAnywhere, "interposition", "handlers that were put off run on the stack of the thread";
         MountSyncAnswered, "9", "the server of a mount answers a sync by itself";
         MountOwnerKept, "interposition", "what is made below a mount belongs to the server";

@@ -21,11 +21,12 @@ const WRITES: u64 = 500;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 5] = [
+const RULES: [(&str, &str); 6] = [
     ("GoTrusted", "what_cannot_be_led_is_an_outsider"),
     ("GoChildrenLost", "it_is_absorbed_by_itself_and_as_a_child"),
     ("GoThreadsMistaken", "it_is_absorbed_by_itself_and_as_a_child"),
     ("GoFaultsTrusted", "a_busy_program_does_what_it_does_natively"),
+    ("FaultsBlocked", "a_busy_program_does_what_it_does_natively"),
     ("HandlersAnywhere", "a_busy_program_does_what_it_does_natively"),
 ];
 
@@ -159,7 +160,8 @@ fn each_front_end_is_told() {
     assert!(count("glibc") >= Some(1) && count("none").is_none(), "{summary:#}");
 
     let file = disk.root.join("file");
-    let mut running = Running::start(&pool.run(&[]).args(["--", text(&programs().with_c), "lines", text(&file)]));
+    let mut running =
+        Running::start(&pool.run(&[]).args(["--", text(&programs().with_c), "lines", text(&file)]));
     running.until("ack 3");
     let status = pool.status();
     running.kill_all(&pool);
@@ -167,7 +169,10 @@ fn each_front_end_is_told() {
 
     for (program, kind) in [kinds[1], kinds[2]] {
         let told = Cmd::holdfast("doctor").arg("--").arg(program).arg("say").ok().stdout;
-        assert!(told.contains(&format!("1 {kind}")) && told.contains("no way around libc was found"), "{told}");
+        assert!(
+            told.contains(&format!("1 {kind}")) && told.contains("no way around libc was found"),
+            "{told}"
+        );
     }
     let told = Cmd::holdfast("doctor").arg("--").arg(unknown(kinds[2].0)).arg("say").ok().stdout;
     assert!(told.contains("1 none") && told.contains("where no hook can be led to"), "{told}");

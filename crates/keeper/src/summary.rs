@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::{PAGE_BYTES, SegmentState};
 
-use crate::keeper::Keeper;
+use crate::keeper::{Attached, Keeper};
 use crate::listing::name_of;
 use crate::status::{Process, Status, Summary, TookCount};
 use holdfast_disk::{OsFile, locked};
@@ -86,14 +86,14 @@ impl Keeper {
         let sealed = count(|state| state == SegmentState::Sealed);
         let plan = self.durable.board.plan();
         let took = &self.durable.board.header().syncs_took;
+        let process =
+            |attached: &Attached| Process { pid: attached.pid, front_end: attached.front_end.to_string() };
+        let processes: Vec<Process> = locked(&self.clients).values().map(process).collect();
         Status {
             keeper_pid: std::process::id(),
             stopping: self.told_to_stop.load(Ordering::SeqCst),
-            clients: locked(&self.clients).values().map(|attached| attached.pid).collect(),
-            processes: locked(&self.clients)
-                .values()
-                .map(|attached| Process { pid: attached.pid, front_end: attached.front_end.to_string() })
-                .collect(),
+            clients: processes.iter().map(|process| process.pid).collect(),
+            processes,
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
             pool_bytes: self.durable.superblock.layout.pool_bytes,

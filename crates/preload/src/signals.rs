@@ -188,6 +188,12 @@ fn never_default(signal: c_int) -> bool {
     is_fault(signal) || signal == libc::SIGXFSZ
 }
 
+/// Signals of faults, as bits of a mask.
+const FAULTS: u64 = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
+/// What is blocked until the end of a section in which a signal was put off: all that can be, but
+/// for faults. One that comes of a look at the program's memory while it is blocked ends the process.
+const PUT_OFF: u64 = !(FAULTS | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+
 fn deliver_address() -> usize {
     deliver as *const () as usize
 }
@@ -359,9 +365,13 @@ unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
             }
             let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
             // Of several frames on top of each other the lowest comes last: its mask is the one
-            // from before.
-            thread.mask_before.set(*mask);
-            *mask = u64::MAX;
+            // from before. A fault's signal that somebody sends may come after one was put off.
+            if thread.put_off.get() == 0 || *mask | FAULTS != PUT_OFF | FAULTS {
+                thread.mask_before.set(*mask);
+            }
+            // One that is sent would come again and again.
+            let sent = if is_fault(signal) { 1 << (signal - 1) } else { 0 };
+            *mask = if on(Canary::FaultsBlocked) { u64::MAX } else { PUT_OFF | sent };
         }
         thread.put_off.set(1);
     });
@@ -370,8 +380,8 @@ unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
 /// At a section's end: what was put off is delivered.
 #[cold]
 pub fn deliver_put_off(thread: &tls::Thread) {
-    thread.put_off.set(0);
     let mut mask = thread.mask_before.get();
+    thread.put_off.set(0);
     let count = thread.queued_count.replace(0);
     // Handlers may enter sections of their own and put signals off again: what waits is taken out
     // first.

@@ -78,7 +78,8 @@ pub fn build(source: &Path, program: &Path, options: &[&str], with_c: bool) {
 /// All forms, built once.
 pub fn programs() -> &'static Built {
     static BUILT: LazyLock<Built> = LazyLock::new(|| {
-        let [plain, stripped, pie, with_c] = ["plain", "stripped", "pie", "with-c"].map(|name| home().join(name));
+        let [plain, stripped, pie, with_c] =
+            ["plain", "stripped", "pie", "with-c"].map(|name| home().join(name));
         build(&source(), &plain, &[], false);
         build(&source(), &stripped, &["-ldflags=-s -w"], false);
         build(&source(), &pie, &["-buildmode=pie"], false);

@@ -210,8 +210,7 @@ impl Program {
                     let index = ((*first.add(at)).r_info >> 32) as usize;
                     let symbols: *const libc::Elf64_Sym =
                         core::ptr::with_exposed_provenance(dynamic.symbols as usize);
-                    let strings: *const c_char =
-                        core::ptr::with_exposed_provenance(dynamic.strings as usize);
+                    let strings: *const c_char = core::ptr::with_exposed_provenance(dynamic.strings as usize);
                     let symbol = &*symbols.add(index);
                     index != 0
                         && symbol.st_shndx == 0
