@@ -17,7 +17,7 @@ use serde_json::Value;
 const REFUSED: i32 = 120;
 /// No capability of root's.
 const NOBODY: &str = "nobody";
-const WRITES: u64 = 500;
+const WRITES: u64 = 200;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
@@ -45,7 +45,7 @@ fn stressed(dir: &Path, calls: u64, program: &Path, start: impl FnOnce(&[&str]) 
 #[test]
 fn a_busy_program_does_what_it_does_natively() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let calls = 8_000 * random::rounds();
+    let calls = 4_000 * random::rounds();
     let natively = |line: &[&str]| Cmd::new(line[0]).args(&line[1..]).output();
     let natively = stressed(&disk.root.join("native"), calls, &programs().plain, natively);
     for (program, kind) in programs().kinds() {
@@ -104,7 +104,7 @@ fn another_users_program_knows_itself() {
     disk::give_to(dir.path(), NOBODY);
     let pool = Pool::of_user(NOBODY, "");
     let under = dir.path().join("under");
-    let calls = "3200";
+    let calls = "1600";
     pool.as_user(Cmd::new("mkdir").arg(&under)).ok();
     for program in [&programs().plain, &programs().with_c] {
         let run = pool.run(&[]).args(["--", text(program), "stress", text(&under), calls]).output();
@@ -117,7 +117,7 @@ fn kills_lose_nothing() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::with_defaults(&disk, "kills of a Go program");
     let mut kinds = programs().kinds().into_iter().cycle();
-    while storm.goes_on(9 * random::rounds()) {
+    while storm.goes_on(6 * random::rounds()) {
         storm.kill(&Lines(kinds.next().expect("without end").0));
     }
     storm.tell("kills of a Go program");
