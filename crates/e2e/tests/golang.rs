@@ -11,7 +11,8 @@ use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::golang::{Lines, build, home, programs, source_with_c, unknown};
-use holdfast_e2e::{canaries, crash, need, random, report};
+use holdfast_e2e::{canaries, crash, need, report};
+use holdfast_testkit::rounds;
 use serde_json::Value;
 
 const REFUSED: i32 = 120;
@@ -45,7 +46,7 @@ fn stressed(dir: &Path, calls: u64, program: &Path, start: impl FnOnce(&[&str]) 
 #[test]
 fn a_busy_program_does_what_it_does_natively() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let calls = 4_000 * random::rounds();
+    let calls = 4_000 * rounds();
     let natively = |line: &[&str]| Cmd::new(line[0]).args(&line[1..]).output();
     let natively = stressed(&disk.root.join("native"), calls, &programs().plain, natively);
     for (program, kind) in programs().kinds() {
@@ -117,7 +118,7 @@ fn kills_lose_nothing() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::with_defaults(&disk, "kills of a Go program");
     let mut kinds = programs().kinds().into_iter().cycle();
-    while storm.goes_on(6 * random::rounds()) {
+    while storm.goes_on(6 * rounds()) {
         storm.kill(&Lines(kinds.next().expect("without end").0));
     }
     storm.tell("kills of a Go program");
