@@ -442,8 +442,8 @@ fn each_mixed(settings: &[(Kind, Option<&[&str]>)], told: &[&str], check: Check)
     }
 }
 
-/// A Go program that uses C, dynamically linked and preloaded, in which the calls are not where they
-/// are known to be; and the same without its symbols and its build id.
+/// A Go program that uses C, dynamically linked and preloaded, in which the calls are not where
+/// they are known to be; and the same without its symbols and its build id.
 fn go() -> &'static [PathBuf; 2] {
     static BUILT: LazyLock<[PathBuf; 2]> = LazyLock::new(|| {
         [("go", ""), ("go-stripped", "-ldflags=-s -w -buildid=")].map(|(name, flags)| {

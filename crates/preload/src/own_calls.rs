@@ -1,6 +1,6 @@
 //! Whether the program, or a library that it was started with, is one of Go's, whose runtime calls
-//! the kernel by itself even where it is linked with libc: no hook sees what it does to files, unless
-//! its calls are led there ([`crate::golang`]).
+//! the kernel by itself even where it is linked with libc: no hook sees what it does to files,
+//! unless its calls are led there ([`crate::golang`]).
 //!
 //! Told by the note that Go's linker leaves, which no other tool chain writes, or by the mark at
 //! the head of what it says of its build. It only reads what the loader has mapped.

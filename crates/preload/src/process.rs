@@ -449,8 +449,8 @@ fn say_out_of_reach(shown: &[u8]) {
     ]);
 }
 
-/// Says why the keeper did not take this process, which goes on as an outsider; or ends it, where it
-/// must not be started.
+/// Says why the keeper did not take this process, which goes on as an outsider; or ends it, where
+/// it must not be started.
 #[cold]
 fn turned_away(errno: Errno, path: &[u8; SOCKET_PATH_BYTES]) {
     let shown = path.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -191,7 +191,8 @@ fn never_default(signal: c_int) -> bool {
 /// Signals of faults, as bits of a mask.
 const FAULTS: u64 = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
 /// What is blocked until the end of a section in which a signal was put off: all that can be, but
-/// for faults. One that comes of a look at the program's memory while it is blocked ends the process.
+/// for faults. One that comes of a look at the program's memory while it is blocked ends the
+/// process.
 const PUT_OFF: u64 = !(FAULTS | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
 fn deliver_address() -> usize {

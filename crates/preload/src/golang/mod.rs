@@ -1,6 +1,6 @@
 //! Go programs. Into those that have a loader this library is preloaded, and leads their calls to
-//! the hooks ([`loaded`]). In the place of a static one `holdfast-enter` is executed, and this library
-//! maps the program beside itself, has its calls come to the hooks, and begins it.
+//! the hooks ([`loaded`]). In the place of a static one `holdfast-enter` is executed, and this
+//! library maps the program beside itself, has its calls come to the hooks, and begins it.
 //!
 //! The program is mapped before the keeper is met, so that all that may be refused is refused while
 //! the program can still be executed as it is. Once Go runs, it has the thread pointer and all

@@ -2,8 +2,8 @@
 //! room, for the thread's area, and come back as `Syscall6` and `rawVforkSyscall` would.
 //!
 //! There is one way for threads that Go made, which get our thread pointer for as long as a hook
-//! runs, and one for threads that libc made, which have it already. Nothing here may use a stack for
-//! more than the few words that Go's functions may use without asking.
+//! runs, and one for threads that libc made, which have it already. Nothing here may use a stack
+//! for more than the few words that Go's functions may use without asking.
 #![allow(unsafe_code)] // Instructions.
 
 use core::arch::global_asm;
@@ -28,9 +28,10 @@ unsafe extern "C" {
     fn holdfast_go_libc_vfork();
 }
 
-// What differs: how a thread knows itself (`owner`, in r12), how it finds its area (`area`, in r11),
-// how it keeps that (`keep`, may use rax), and what it does when it comes to the area (`come`, may
-// use r10, and r12 behind the owner) and leaves it (`leave`, r11 is the area, may use r12).
+// What differs: how a thread knows itself (`owner`, in r12), how it finds its area (`area`, in
+// r11), how it keeps that (`keep`, may use rax), and what it does when it comes to the area
+// (`come`, may use r10, and r12 behind the owner) and leaves it (`leave`, r11 is the area, may use
+// r12).
 //
 // Go calls with the number in rax and arguments in rbx, rcx, rdi, rsi, r8, r9; it gets results in
 // rax and rbx and the error in rcx, and keeps nothing but rsp, rbp, r14 and xmm15 = 0.
