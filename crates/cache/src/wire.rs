@@ -25,6 +25,50 @@ pub const FILES: u8 = b'F';
 /// keeper waits for that program's hello, whatever becomes of the supervisor.
 pub const EXPECT: u8 = b'E';
 
+/// What brings the calls of a process to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrontEnd {
+    /// Functions of glibc lead to hooks.
+    Glibc = 0,
+    /// Functions of musl that the program calls lead to hooks.
+    Musl = 1,
+    /// Those of glibc do, and the calls of Go's code.
+    GoWithC = 2,
+    /// Calls of Go's code do, in a program with a loader and without C code.
+    GoWithLoader = 3,
+    /// Calls of Go's code do, in a static program.
+    StaticGo = 4,
+    /// It serves a mount.
+    Mount = 5,
+    /// Nothing does, or not everything: its files are the kernel's.
+    None = 6,
+}
+
+impl FrontEnd {
+    const ALL: [Self; 7] =
+        [Self::Glibc, Self::Musl, Self::GoWithC, Self::GoWithLoader, Self::StaticGo, Self::Mount, Self::None];
+
+    /// Decodes what a client said.
+    pub fn from_u8(value: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|front_end| *front_end as u8 == value)
+    }
+}
+
+impl core::fmt::Display for FrontEnd {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+            Self::GoWithC => "Go with C code",
+            Self::GoWithLoader => "Go with a loader",
+            Self::StaticGo => "static Go",
+            Self::Mount => "mount",
+            Self::None => "none",
+        })
+    }
+}
+
 /// What a client says first. The keeper learns its pid from the kernel.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
@@ -35,8 +79,8 @@ pub struct Hello {
     pub forked: u8,
     /// 1 when this process opens and writes files where its hooks do not see it.
     pub blind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// A [`FrontEnd`].
+    pub front_end: u8,
     /// [`WIRE_VERSION`].
     pub version: U32,
 }

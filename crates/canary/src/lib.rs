@@ -210,7 +210,15 @@ canaries! {
         OthersUnasked, "9 (others)", "a sync with nothing new in its file does not ask for what others did";
         OutsidersUncounted, "9 (others)", "a sync is absorbed over what somebody outside does to a file that was let go to them";
         OpensUnasked, "others", "every open of a client's counts as the library's";
-        GoTrusted, "others", "a Go program counts as one whose calls are seen";
+        GoTrusted, "others", "a Go program whose calls cannot be led to hooks counts as one whose calls are seen";
+        GoChildrenLost, "interposition", "static Go programs that a client starts are executed without the library";
+        GoThreadsMistaken, "interposition", "threads that Go makes are taken for libc's";
+        GoFaultsTrusted, "interposition", "memory of a Go program's is read that cannot be read";
+        FaultsBlocked, "history 23", "a look at memory that cannot be read ends the process where a signal was put off";
+        HandlersAnywhere, "interposition", "handlers that were put off run on the stack of the thread";
+        MountSyncAnswered, "9", "the server of a mount answers a sync by itself";
+        MountOwnerKept, "interposition", "what is made below a mount belongs to the server";
+        MountPrivilegesKept, "interposition", "writes below a mount leave setuid and setgid bits";
         GivenBackTwice, "12", "a round gives a slot back that another round has given back, and that has another file by now";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
         AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";

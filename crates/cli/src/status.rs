@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_keeper::status::Status;
+use holdfast_keeper::status::{Process, Status};
 use holdfast_recovery::{RecoverOptions, Report};
 use serde::Serialize;
 
@@ -151,7 +151,8 @@ fn in_words(answer: &Answer) -> String {
         };
         return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
     };
-    let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
+    let in_words = |process: &Process| format!("{} ({})", process.pid, process.front_end);
+    let clients: Vec<String> = status.processes.iter().map(in_words).collect();
     let what = match (status.stopping, status.options.service) {
         (true, _) => "stops when its clients have ended",
         (false, true) => "runs as a service",
@@ -162,7 +163,7 @@ fn in_words(answer: &Answer) -> String {
         ("media", status.media.clone()),
         ("durability", report::durability_in_words(status.summary.volatile).to_string()),
         ("flush path", status.flush_path.clone()),
-        ("clients", if clients.is_empty() { "none".to_string() } else { clients.join(" ") }),
+        ("clients", if clients.is_empty() { "none".to_string() } else { clients.join(", ") }),
         ("pool", human_bytes(status.pool_bytes)),
         ("board", human_bytes(status.board_bytes)),
         (

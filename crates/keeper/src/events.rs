@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::Unseen;
-use holdfast_cache::wire::{DRAIN, EXPECT, FILES, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{DRAIN, EXPECT, FILES, FrontEnd, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -419,10 +419,11 @@ impl EventLoop {
         if !on(Canary::DeathUnwatched) && !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
-        locked(&self.keeper.clients).insert(
-            client,
-            Attached { pid, program: program_of(pid), blind: hello.blind != 0 || past, past, pidfd },
-        );
+        let front_end = FrontEnd::from_u8(hello.front_end).unwrap_or(FrontEnd::None);
+        *locked(&self.keeper.notes.front_ends).entry(front_end.to_string()).or_default() += 1;
+        let blind = hello.blind != 0 || past;
+        locked(&self.keeper.clients)
+            .insert(client, Attached { pid, front_end, program: program_of(pid), blind, past, pidfd });
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,
