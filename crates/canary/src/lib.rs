@@ -219,6 +219,8 @@ canaries! {
         DescriptorUnchecked, "trust", "a client gets a file managed that it cannot write to";
         LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
+        SumsUnread, "trust", "bytes of the log go to files whatever became of them there";
+        LateAnswersTaken, "trust", "the late answer of a keeper that stood still is taken for that to the next question";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
         StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";
         TakenReused, "12", "a slot goes to another file while a process that stood still may act on it by its last use";
