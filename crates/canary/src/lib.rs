@@ -219,6 +219,7 @@ canaries! {
         DescriptorUnchecked, "trust", "a client gets a file managed that it cannot write to";
         LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
+        OthersHavePool, "trust", "a pool is served from that somebody else has open";
         SumsUnread, "trust", "bytes of the log go to files whatever became of them there";
         LateAnswersTaken, "trust", "the late answer of a keeper that stood still is taken for that to the next question";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
