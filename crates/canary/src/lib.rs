@@ -198,6 +198,7 @@ canaries! {
         LinksFollowed, "history 27", "recovery follows symbolic links";
         IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
         SizeUnlooked, "9 (others)", "a sync is absorbed though somebody outside cut the file by its path";
+        RemovalHeardAsCut, "others", "a file that a client removes while the keeper listens counts as one that an outsider cut";
         CutUnheard, "others", "the keeper does not hear of files that are cut by their paths";
         RemovalUnmarked, "others", "a file that somebody outside removed is built anew";
         MovesUncounted, "9 (others)", "what somebody outside did to a file's names does not make the next sync real";
