@@ -135,7 +135,7 @@ fn looks_beside_one_another_and_a_drain_find_no_cut() {
     let cut = drained("cut-looks");
     let rounds: u64 = 300;
     std::thread::scope(|scope| {
-        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let done = Arc::new(AtomicBool::new(false));
         for _ in 0..2 {
             let (cut, done) = (&cut, done.clone());
             scope.spawn(move || {
