@@ -9,7 +9,8 @@ use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::golang::{Lines, build, home, programs};
-use holdfast_e2e::{crash, need, random, report};
+use holdfast_e2e::{crash, need, report};
+use holdfast_testkit::rounds;
 use serde_json::Value;
 
 const REFUSED: i32 = 120;
@@ -33,7 +34,7 @@ fn stressed(dir: &Path, calls: u64, start: impl FnOnce(&[&str]) -> Output) -> St
 #[test]
 fn a_busy_program_does_what_it_does_natively() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let calls = 8_000 * random::rounds();
+    let calls = 8_000 * rounds();
     let natively =
         stressed(&disk.root.join("native"), calls, |line| Cmd::new(line[0]).args(&line[1..]).output());
     let under = stressed(&disk.root.join("under"), calls, |line| {
@@ -91,7 +92,7 @@ fn another_users_program_knows_itself() {
 fn kills_lose_nothing() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::with_defaults(&disk, "kills of a Go program");
-    while storm.goes_on(6 * random::rounds()) {
+    while storm.goes_on(6 * rounds()) {
         storm.kill(&Lines);
     }
     storm.tell("kills of a Go program");

@@ -279,7 +279,7 @@ fn a_directory_of_btrfs_looks_as_it_does_natively() {
 fn random_calls_leave_what_they_leave_in_memory() {
     let (disk, pool) = (disk(Kind::Ext4), Pool::new());
     let served = directory(&disk, "served");
-    let seed = holdfast_e2e::random::Random::new("mount").next_u64() % 1_000_000;
+    let seed = holdfast_testkit::Random::named("mount").draw() % 1_000_000;
     let play = |file: PathBuf, seed: u64| {
         let script = here("tests/mount_fsx.py");
         Cmd::new("python3").arg(script).arg(file).args([seed.to_string(), "400".into()]).limit(4 * SOON).ok();

@@ -15,7 +15,8 @@ use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{canaries, random, report};
+use holdfast_e2e::{canaries, report};
+use holdfast_testkit::rounds;
 use rustix::process::Signal;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
@@ -147,7 +148,7 @@ fn each(act: Act, syncs: &[&str], check: Check) {
 
 fn each_recovered(act: Act, syncs: &[&str], statuses: &[i32], check: Check) {
     let program = ["python3".into(), "-c".into(), PROGRAM.into()];
-    for _ in 0..random::rounds() {
+    for _ in 0..rounds() {
         for setting in SETTINGS {
             once(setting, &program, (act, syncs), (statuses, check));
         }
@@ -433,7 +434,7 @@ fn each_mixed(settings: &[(Kind, Option<&[&str]>)], told: &[&str], check: Check)
         program
     });
     let program = [text(&BUILT).to_owned()];
-    for _ in 0..random::rounds() {
+    for _ in 0..rounds() {
         for setting in settings {
             once(*setting, &program, (|_| {}, told), (&[0], check));
         }

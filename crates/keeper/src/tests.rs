@@ -26,6 +26,7 @@ use crate::audience::{Audience, Level, Stage};
 use crate::config::{FenceChoice, KeeperConfig};
 use holdfast_disk::locked;
 use holdfast_recovery::PoolError;
+use holdfast_testkit::ScratchPool;
 
 mod behind;
 mod cut;
@@ -43,14 +44,8 @@ mod unsynced;
 struct House {
     client: Client,
     socket: PathBuf,
-    pool: PathBuf,
+    pool: ScratchPool,
     directory: tempfile::TempDir,
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pool);
-    }
 }
 
 fn house(name: &str, age_ms_max: u64) -> House {
@@ -67,11 +62,10 @@ fn house_looked_at(
     configure: impl FnOnce(&mut KeeperConfig),
     before: impl FnOnce(&Path),
 ) -> House {
-    let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
-    let _ = std::fs::remove_file(&pool);
+    let pool = ScratchPool::new(name);
     holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let mut config = KeeperConfig::new(pool.clone());
+    let mut config = KeeperConfig::new(pool.to_path_buf());
     config.volatile = true;
     config.durability = crate::config::Durability::Write;
     config.exclusive = vec![directory.path().canonicalize().unwrap()];

@@ -196,14 +196,16 @@ pub fn link(nodes: &Nodes, node: &Node, parent: &Node, name: &OsStr) -> Result<(
 
 /// The writes of others than root take setuid and setgid bits away, as natively: the kernel leaves
 /// that to us.
-pub fn drop_privileges(fd: impl AsFd) -> Result<()> {
+///
+/// Whether there were any.
+pub fn drop_privileges(fd: impl AsFd) -> Result<bool> {
     let stat = fstat(&fd)?;
     let group = if stat.st_mode & 0o0010 == 0 { 0 } else { 0o2000 };
     let taken = stat.st_mode & (0o4000 | group);
     if taken == 0 || !is(&stat, SFlag::S_IFREG) {
-        return Ok(());
+        return Ok(false);
     }
-    set_mode(fd, Mode::from_bits_truncate(stat.st_mode & 0o7777 & !taken))
+    set_mode(fd, Mode::from_bits_truncate(stat.st_mode & 0o7777 & !taken)).map(|()| true)
 }
 
 /// `chown` of a node.

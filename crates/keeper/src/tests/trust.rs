@@ -13,12 +13,12 @@ use holdfast_board::{Content, FileState, Source};
 use holdfast_cache::{Errno, Origin, Place, Reason};
 use holdfast_media::{Bytes, Nvm};
 
-use super::behind::Random;
 use super::durable::{Bench, bench, bench_that_tells};
 use super::{NEVER_MS, contents, errno, house, house_with};
 use crate::config::FenceChoice;
 use holdfast_disk::OsFile;
 use holdfast_durable::{Events, ManagedFile, Writers};
+use holdfast_testkit::Random;
 
 /// Who died.
 const DEAD: u32 = 9;
@@ -120,7 +120,7 @@ fn a_dead_lane_may_hold_any_numbers() {
     let told = Arc::new(Told::default());
     let bench = bench_that_tells("trust-numbers", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
     let board = &bench.durable.board;
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let numbers = [0, 1, 2, 4095, 4096, 1 << 20, 1 << 31, u64::from(u32::MAX), 1 << 52, 1 << 63, u64::MAX];
     for round in 0..2000u64 {
         let (offset, bytes) = (round % 7 * 4096, [round as u8; 3000]);
@@ -130,8 +130,9 @@ fn a_dead_lane_may_hold_any_numbers() {
         if round == 1000 {
             bench.leave_behind();
         }
-        let mut number =
-            || numbers[random.below(numbers.len() as u64) as usize].wrapping_add(random.below(3));
+        let mut number = || {
+            numbers[random.number_below(numbers.len() as u64) as usize].wrapping_add(random.number_below(3))
+        };
         let lane = &board.lanes()[round as usize % board.lanes().len()];
         lane.slot.store(number() as u32, Ordering::SeqCst);
         lane.announce.store(number(), Ordering::SeqCst);

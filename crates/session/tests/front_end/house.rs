@@ -10,6 +10,7 @@ use holdfast_cache::Client;
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_keeper::audience::{Audience, Level, Stage};
 use holdfast_keeper::config::{FenceChoice, KeeperConfig};
+use holdfast_testkit::ScratchPool;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -23,24 +24,22 @@ const READY: &str = "the keeper listens at ";
 pub struct House {
     keeper: Child,
     socket: PathBuf,
-    pool: PathBuf,
+    pool: ScratchPool,
     directory: tempfile::TempDir,
 }
 
 impl Drop for House {
     fn drop(&mut self) {
         self.kill_keeper();
-        let _ = std::fs::remove_file(&self.pool);
     }
 }
 
 impl House {
     pub fn new(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> Self {
-        let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
-        let _ = std::fs::remove_file(&pool);
+        let pool = ScratchPool::new(name);
         holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut config = KeeperConfig::new(pool.clone());
+        let mut config = KeeperConfig::new(pool.to_path_buf());
         config.volatile = true;
         config.exclusive = vec![directory.path().canonicalize().unwrap()];
         config.fence = FenceChoice::None;
