@@ -51,26 +51,19 @@ impl LiveRecords {
     }
 
     /// Takes what a segment holds; false, and nothing is taken, when some of it may be missing.
-    fn look(
-        &mut self,
-        nvm: &impl Nvm,
-        superblock: &Superblock,
-        segment: u32,
-        buffer: &mut Vec<u8>,
-    ) -> bool {
+    fn look(&mut self, nvm: &impl Nvm, superblock: &Superblock, segment: u32, buffer: &mut Vec<u8>) -> bool {
         let layout = &superblock.layout;
         let Some(generation) = segment_generation(nvm, layout, segment) else { return true };
         buffer.resize(layout.segment_bytes as usize, 0);
         nvm.read(layout.segment_offset(segment), buffer);
         let (place, expired_seq) = (self.place, self.expired_seq);
-        let is_ours = |header: &Header| {
-            (header.slot, header.slot_generation) == place && header.seq > expired_seq
-        };
+        let is_ours =
+            |header: &Header| (header.slot, header.slot_generation) == place && header.seq > expired_seq;
         let (found, cancels, mut is_whole) = (self.found.len(), self.cancels.len(), true);
         let visit = |record: Record<'_>| self.visit(&record);
         survey(buffer, &superblock.uuid, (segment, generation), None, visit, |gap| {
-            is_whole &= headers_in_gap(buffer, generation, gap)
-                .is_some_and(|headers| !headers.iter().any(is_ours));
+            is_whole &=
+                headers_in_gap(buffer, generation, gap).is_some_and(|headers| !headers.iter().any(is_ours));
         });
         if !is_whole && !on(Canary::SumsUnread) {
             self.found.truncate(found);

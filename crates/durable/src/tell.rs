@@ -48,7 +48,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
-            let told = self.drain_piece((target, file), &[page], u64::MAX, &mut buffer, &mut Summed::default());
+            let told =
+                self.drain_piece((target, file), &[page], u64::MAX, &mut buffer, &mut Summed::default());
             if locked {
                 self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, PAGE_BYTES);
             }

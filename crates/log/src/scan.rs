@@ -232,13 +232,7 @@ fn walk(
 
 /// Whether the record at byte `at` of the segment that starts at `start` has the sum `crc`. Its
 /// payload lies within the segment.
-pub(crate) fn has_sum(
-    nvm: &impl Nvm,
-    (start, at): (u64, u32),
-    header: &Header,
-    crc: u32,
-    seed: u32,
-) -> bool {
+pub(crate) fn has_sum(nvm: &impl Nvm, (start, at): (u64, u32), header: &Header, crc: u32, seed: u32) -> bool {
     let from = start + u64::from(at) + RECORD_HEADER_BYTES;
     let payload_crc = sum(nvm, from, header.payload_bytes.into(), seed);
     finish_crc(payload_crc, &header.encode(crc), at) == crc

@@ -237,11 +237,7 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
 
 /// Opens a pool with the lock that its owner holds, or names who holds it. Who waits has the pool
 /// open for moments only: its owner sees whether anybody else has it.
-pub(super) fn open_locked(
-    path: &Path,
-    mode: OpenMode,
-    operation: FlockOperation,
-) -> Result<File, PoolError> {
+pub(super) fn open_locked(path: &Path, mode: OpenMode, operation: FlockOperation) -> Result<File, PoolError> {
     let shown = path.display();
     let begun = Instant::now();
     loop {
