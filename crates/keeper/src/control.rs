@@ -1,6 +1,6 @@
 //! Talking to a running keeper from another process: status and drain. A connection that is held
-//! keeps the keeper from ending by itself. Must never believe who is another user, nor take the late
-//! answer to a question that was given up for that to the next one.
+//! keeps the keeper from ending by itself. Must never believe who is another user, nor take the
+//! late answer to a question that was given up for that to the next one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

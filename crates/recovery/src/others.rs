@@ -3,8 +3,8 @@
 //! use, and by what stands in it the keeper writes to files.
 //!
 //! The kernel tells: it grants a write lease on the only description of a file. So nobody is
-//! overlooked, whoever they are and wherever they keep it. Must never hold the lease for longer than
-//! it takes to ask.
+//! overlooked, whoever they are and wherever they keep it. Must never hold the lease for longer
+//! than it takes to ask.
 
 use std::fs;
 use std::os::fd::AsFd;

@@ -201,8 +201,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A client removed a file while the keeper heard what others had done to it: it counted as cut, and
-/// a crash that took the removal back left the file to a person.
+/// A client removed a file while the keeper heard what others had done to it: it counted as cut,
+/// and a crash that took the removal back left the file to a person.
 #[test]
 fn who_removes_a_file_cuts_none() {
     let bench = bench("cut-removed");
