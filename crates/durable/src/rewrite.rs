@@ -33,8 +33,8 @@ pub struct LiveRecords {
 }
 
 impl LiveRecords {
-    /// Those that the segments hold, of `(slot, generation)`. [`io::ErrorKind::InvalidData`]: one of
-    /// them is damaged, or may be.
+    /// Those that the segments hold, of `(slot, generation)`. [`io::ErrorKind::InvalidData`]: one
+    /// of them is damaged, or may be.
     pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: (u32, u64)) -> io::Result<Self> {
         let layout = &superblock.layout;
         let expired_seq = Slots { nvm, layout }.expired_seq(place.0).unwrap_or(0);
