@@ -147,6 +147,38 @@ time.sleep(60)
     }
 }
 
+/// Where every write is promised to be durable, a file that was made without a name got one, a
+/// later sync of another file made that durable, and what it had been written before was gone.
+#[test]
+fn bytes_of_a_file_without_a_name_are_durable_once_it_has_one() {
+    let script = "
+import os, sys, time
+root = os.path.dirname(sys.argv[1])
+fd = os.open(root, os.O_TMPFILE | os.O_RDWR)
+os.write(fd, b'n' * 5000)
+root_fd = os.open('/', os.O_RDONLY)
+os.link('/proc/self/fd/%d' % fd, sys.argv[1], src_dir_fd=root_fd, follow_symlinks=True)
+os.write(fd, b'l' * 10)
+other = os.open(root + '/other', os.O_RDWR | os.O_CREAT)
+os.write(other, b'o')
+os.fsync(other)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let file = disk.root.join("file");
+        let mut run = Running::python(&pool, &["--durability=write", LATE], script, &file);
+        run.until("ready");
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.restore_power();
+        pool.recover(&[]).ok();
+        let found = std::fs::read(&file).expect("the file, by its name");
+        assert!(found == [vec![b'n'; 5000], vec![b'l'; 10]].concat(), "{kind:?}: {} bytes", found.len());
+    }
+}
+
 /// Two rounds at once gave back the slots of removed files, the second one those that new files had
 /// by then: what these had synced was lost. It takes more open files than slots.
 #[test]

@@ -86,7 +86,7 @@ pub enum Durability {
     /// As natively: a write is durable once the program has synced the file, and after a file's
     /// first sync when it returns. Files that are never synced cost next to nothing
     Sync,
-    /// Every write of every file is durable when it returns
+    /// Every write of every file that is managed is durable when it returns
     Write,
 }
 
