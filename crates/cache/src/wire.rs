@@ -17,9 +17,15 @@ pub const STATUS: u8 = b'S';
 /// First byte of a request to drain (answered in JSON when done).
 pub const DRAIN: u8 = b'D';
 
-/// First byte of a request for the files that have a slot, from the slot on whose number follows
-/// (`u32`, little-endian; answered in JSON, in parts).
+/// First byte of a request for the files that have a slot, from the slot on whose number is the
+/// argument (answered in JSON, in parts).
 pub const FILES: u8 = b'F';
+
+/// Bytes of a request that is answered: its first byte, its number among those of its connection
+/// and its argument (`u32` both, little-endian).
+pub const REQUEST_BYTES: usize = 9;
+/// An answer begins with the number of its request.
+pub const ANSWER_NUMBER_BYTES: usize = 4;
 
 /// First byte of a supervisor's notice that it is about to start a program (not answered): the
 /// keeper waits for that program's hello, whatever becomes of the supervisor.

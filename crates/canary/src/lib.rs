@@ -198,6 +198,7 @@ canaries! {
         LinksFollowed, "history 27", "recovery follows symbolic links";
         IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
         SizeUnlooked, "9 (others)", "a sync is absorbed though somebody outside cut the file by its path";
+        RemovalHeardAsCut, "others", "a file that a client removes while the keeper listens counts as one that an outsider cut";
         CutUnheard, "others", "the keeper does not hear of files that are cut by their paths";
         RemovalUnmarked, "others", "a file that somebody outside removed is built anew";
         MovesUncounted, "9 (others)", "what somebody outside did to a file's names does not make the next sync real";
@@ -227,6 +228,9 @@ canaries! {
         DescriptorUnchecked, "trust", "a client gets a file managed that it cannot write to";
         LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
+        OthersHavePool, "trust", "a pool is served from that somebody else has open";
+        SumsUnread, "trust", "bytes of the log go to files whatever became of them there";
+        LateAnswersTaken, "trust", "the late answer of a keeper that stood still is taken for that to the next question";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
         StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";
         TakenReused, "12", "a slot goes to another file while a process that stood still may act on it by its last use";

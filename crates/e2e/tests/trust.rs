@@ -27,7 +27,8 @@ const SQUATTER: u32 = 61_004;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 5] = [
+const RULES: [(&str, &str); 6] = [
+    ("OthersHavePool", "a_pool_that_somebody_else_has_open_is_refused"),
     ("PeerUnchecked", "a_keeper_gives_nothing_to_another_user"),
     ("KeeperBelieved", "nobody_believes_a_keeper_of_another_user"),
     ("StoppedWaitedFor", "a_stopped_writer_keeps_no_outsider_from_its_file"),
@@ -396,6 +397,41 @@ fn a_pool_that_others_may_write_to_is_refused() {
         pool.recover(&[]).expect(&[1]).says(&["others may write"], &[]);
         pool.command("status").output().expect(&[1]).says(&["others may write"], &[]);
     }
+}
+
+/// Opens a pool and keeps it; with a second argument, as a message that nobody has read.
+const KEEPS: &str = "
+import os, socket, sys
+kept = [os.open(sys.argv[1], os.O_RDWR)]
+if len(sys.argv) > 2:
+    ends = socket.socketpair()
+    socket.send_fds(ends[0], [b'x'], kept)
+    os.close(kept[0])
+print('has it', flush=True)
+sys.stdin.read()
+";
+
+/// Who kept a descriptor of a pool wrote to it while it was in use by the next keeper, and that one
+/// wrote to files by what it found there.
+#[test]
+fn a_pool_that_somebody_else_has_open_is_refused() {
+    std::thread::scope(|scope| {
+        for hidden in [false, true] {
+            scope.spawn(move || {
+                let pool = Pool::formatted();
+                let mut keeps = vec!["-c", KEEPS, pool.text()];
+                keeps.extend(hidden.then_some("hidden"));
+                let keeps = Running::start(&Cmd::new("python3").args(keeps));
+                keeps.until("has it");
+                let start = || pool.run(&[]).args(["--", "true"]).limit(Duration::from_secs(60)).output();
+                let pid = keeps.child.id().to_string();
+                let who = if hidden { "cannot be named" } else { &pid };
+                start().expect(&[120]).says(&["is open", who], &[]);
+                drop(keeps);
+                start().ok();
+            });
+        }
+    });
 }
 
 /// Takes what a client gets and tries to make it smaller and larger.

@@ -168,6 +168,7 @@ impl House {
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
         holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+            .unwrap()
             .apply(&mut || Ok(holdfast_disk::OsFile::from(handle.take().unwrap())))
             .unwrap();
         let mut bytes = Vec::new();
