@@ -239,8 +239,8 @@ impl LedgerRow {
     }
 
     /// The name of something is changed that was perhaps not synced since the last commit: before
-    /// the call and once more behind it. A sync of the directory where it is then has it stand there
-    /// and leaves it where it was, until there is a commit.
+    /// the call and once more behind it. A sync of the directory where it is then has it stand
+    /// there and leaves it where it was, until there is a commit.
     pub fn note_move(&self) {
         self.moves.noted.fetch_add(1, Ordering::SeqCst);
     }

@@ -248,8 +248,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Syncs an open directory because something of ours is to be durable in it. On btrfs that
     /// would have what was moved into it stand there, and leave it where it was before, too: while
-    /// there may be such a thing, all is committed, with the bytes of files, so that none of them is
-    /// found cut off that was written again since.
+    /// there may be such a thing, all is committed, with the bytes of files, so that none of them
+    /// is found cut off that was written again since.
     pub(super) fn sync_open_directory(&self, open: &D::File) -> io::Result<()> {
         let device = open.stat()?.dev;
         let ledger = self.ledger(device).filter(|ledger| ledger.commits() == Commits::ByFile);

@@ -30,7 +30,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let noted = self.board.files()[file.slot as usize].noted();
         let is_held = is_held && self.secure_names(directory, true, &stat, noted)? == Order::Kept;
         if !is_held && !self.commits_in_order(file.dev) {
-            // But for its name, perhaps. Before anything of it is logged, as its own sync does that.
+            // But for its name, perhaps. Before anything of it is logged; its own sync does that.
             if !self.syncs_names(file.dev) {
                 self.secure_names(directory, false, &stat, None)?;
             } else if self.is_recent(&stat) || moved {
