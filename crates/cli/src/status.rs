@@ -124,6 +124,17 @@ pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(pool)
 }
 
+/// The keeper of a pool, if one runs, for whoever does not look at the pool itself. That nobody may
+/// see whether there is one is an error.
+pub fn keeper(pool: &Path) -> anyhow::Result<Option<Control>> {
+    match Control::connect(pool) {
+        Ok(control) => Ok(Some(control)),
+        Err(ControlError::NoKeeper(_)) => Ok(None),
+        Err(ControlError::Pool(_)) if !pool.exists() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The keeper of a pool, if one runs.
 pub fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
     match Control::connect(pool) {

@@ -173,6 +173,14 @@ fn a_keeper_gives_nothing_to_another_user() {
         let output = pool.run(&["--join-as-is"]).arg("--").args(program).output();
         must_get(output.ok(), if start == ["env"] { 2 } else { 0 });
     }
+    // Nor is he told that there is none.
+    for command in ["status", "files", "metrics", "drain"] {
+        let asked = as_user(VICTIM, text(&need::holdfast())).args([command, "--pool"]).arg(&pool.path);
+        let told = asked.output();
+        assert!(told.code() != 0, "{}", told.told());
+        told.says(&["permission"], &[]);
+        assert!(!told.stderr.contains("no keeper runs"), "{}", told.told());
+    }
 }
 
 /// A program of a run that becomes another user works, natively, and is told of with what to do.

@@ -27,7 +27,7 @@ pub fn run(args: &MetricsArgs) -> anyhow::Result<u8> {
 
 /// The text of a moment.
 fn now(pool: &Path, format: Format) -> anyhow::Result<String> {
-    let status = match status::connect(pool)? {
+    let status = match status::keeper(pool)? {
         Some(mut control) => Some(control.status()?),
         None => None,
     };
