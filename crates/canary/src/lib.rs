@@ -178,7 +178,6 @@ canaries! {
         ParentUnchecked, "recovery", "a lost file is built in whatever directory stands at its path";
         PathBelieved, "recovery", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "recovery", "a record is as old as the clock's last tick, though the file was changed since";
-        TimesOvertaken, "recovery", "times are set with an older stamp than the record before them has";
         TimesOfRecovery, "recovery", "a replayed file is as old as its recovery";
         AttributesAreBytes, "recovery", "a file of which only attributes changed counts as changed";
         ClockBelieved, "recovery", "recovery takes no notice of a clock that was set back";

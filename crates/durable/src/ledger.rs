@@ -237,13 +237,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         committed
     }
 
-    /// Whether a file's sync has all names that the file has by then be durable, of its own: btrfs,
-    /// and all that make changes durable in order.
+    /// Whether a file's sync has all names that the file has by then be durable, of its own: btrfs.
     pub(super) fn syncs_names(&self, device: u64) -> bool {
-        self.ledger(device).is_some_and(|ledger| {
-            ledger.commits() == Commits::InOrder
-                || ledger.commits() == Commits::ByFile && ledger.commits_quickly()
-        })
+        self.ledger(device)
+            .is_some_and(|ledger| ledger.commits() == Commits::ByFile && ledger.commits_quickly())
     }
 
     /// Syncs an open directory because something of ours is to be durable in it. On btrfs that

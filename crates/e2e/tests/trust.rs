@@ -408,7 +408,7 @@ fn a_pool_that_others_may_write_to_is_refused() {
 }
 
 /// Opens a pool and keeps it; with a second argument, as a message that nobody has read.
-const KEEPS: &str = "
+const HAS_IT_OPEN: &str = "
 import os, socket, sys
 kept = [os.open(sys.argv[1], os.O_RDWR)]
 if len(sys.argv) > 2:
@@ -427,7 +427,7 @@ fn a_pool_that_somebody_else_has_open_is_refused() {
         for hidden in [false, true] {
             scope.spawn(move || {
                 let pool = Pool::formatted();
-                let mut keeps = vec!["-c", KEEPS, pool.text()];
+                let mut keeps = vec!["-c", HAS_IT_OPEN, pool.text()];
                 keeps.extend(hidden.then_some("hidden"));
                 let keeps = Running::start(&Cmd::new("python3").args(keeps));
                 keeps.until("has it");

@@ -77,7 +77,6 @@ const BUGS: &[(&str, &str, &str)] = &[
     ("SynchronousUnsynced", "ext4", "scopy a/old"),
     ("SynchronousUnsynced", "xfs", "ssplice a/live"),
     ("OwnPendingIgnored", "btrfs", "fchmod a/live; punch a/live"),
-    ("TimesOvertaken", "btrfs", "unlink a/old; append a/made; utimens a/made; fsync a/made"),
     ("RecoverNoTruncate", "ext4", "shrink a/live; fsync a/live"),
     ("RecoverNoPunch", "ext4", "punch a/live; fsync a/live"),
     ("RenameForgotten", "ext4", "rename a/made a/moved; fsync a"),

@@ -324,7 +324,7 @@ pub unsafe extern "C-unwind" fn fchownat(
 /// # Safety
 /// `path` is null or the program's, as for any call of the kernel's.
 unsafe fn follow_records(dirfd: c_int, path: Name, flags: c_int) {
-    let Some(client) = process::client().filter(|_| !on(Canary::TimesOvertaken)) else { return };
+    let Some(client) = process::client() else { return };
     let Some(ahead_ns) = client.record_ahead_ns() else { return };
     // A kernel that gives files finer times where somebody looked does so from here on.
     let stat = if path.is_null() {
