@@ -12,6 +12,7 @@
 
 mod direct;
 mod glance;
+mod left;
 mod loaded;
 mod publish;
 mod read;
@@ -19,6 +20,7 @@ mod times;
 mod write;
 
 pub use glance::GLANCE_BYTES_MAX;
+pub use left::left_at;
 pub use publish::{Payload, fetch, finish};
 pub use read::{Buffers, Reading};
 pub use times::Look;
