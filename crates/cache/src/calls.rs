@@ -1,8 +1,6 @@
 //! What a front end does for one call of a program: the kernel's own calls on the file, which the
 //! cache makes where it needs them and never by itself.
 
-use holdfast_board::Times;
-
 use crate::client::Errno;
 
 /// A call that writes.
@@ -19,11 +17,6 @@ pub trait WriteCall {
     /// # Errors
     /// What the kernel says.
     fn landed(&self) -> Result<u64, Errno>;
-
-    /// The times that the kernel says the file has, where the front end can ask.
-    fn times(&self) -> Option<Times> {
-        None
-    }
 
     /// Whether the cursor can be set. Where it cannot, only writes at an offset can do without the
     /// program's own call.

@@ -22,7 +22,7 @@ pub mod wire;
 mod write;
 
 pub use ask::{Ask, Reason, Unseen};
-pub use behind::{GLANCE_BYTES_MAX, Reading, left_at};
+pub use behind::{GLANCE_BYTES_MAX, Reading};
 pub use calls::{ReadCall, WriteCall};
 pub use client::{Client, Errno, FileRef, Look, Origin, Outcome, Place, Seen};
 pub use design::{Design, Designs, Read, Resize, Stock, Task, Write, Written};

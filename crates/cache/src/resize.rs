@@ -63,7 +63,6 @@ impl<N: Nvm> Client<N> {
         let is_idle = D::dispatch(row.state(), ToSeeIdle(self, resize)) == Some(true);
         let drained = if is_idle { Ok(()) } else { self.drain_rows(file) };
         let entered = drained.and_then(|()| lane.enter(file, true));
-        self.forget_left(file);
         let result = match entered {
             Ok(Entry::Absorbed(state)) => {
                 let resized = D::dispatch(state, ToResize { lane: &mut lane, resize, is_idle, raw });

@@ -224,9 +224,7 @@ impl<N: Nvm> Client<N> {
         }
         let result = self.drain_rows(file).and_then(|()| match lane.enter(file, true)? {
             Entry::Absorbed(_) => {
-                self.forget_left(file);
                 let written = Through::write(&mut lane, write, call);
-                self.note_left(file, || call.times());
                 lane.finish(file);
                 if let Ok(Written::Misplaced { .. }) = written {
                     // Invariant 5, as in state Through.

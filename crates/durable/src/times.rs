@@ -9,11 +9,10 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{Changes, Times};
-use holdfast_cache::left_at;
+use holdfast_board::{Changes, FileTime, Times};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::Left;
+use holdfast_pool::{Left, LeftAt};
 
 use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, locked};
 use holdfast_disk::{Disk, DiskFile};
@@ -116,5 +115,17 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             row.unlock_exclusive(KEEPER_ID);
         }
         set
+    }
+}
+
+/// How the keeper left a file of which the kernel says these times.
+fn left_at(kernel: Times) -> Left {
+    let us = |time: FileTime| {
+        time.parts()
+            .and_then(|(seconds, ns)| Some(u64::try_from(seconds).ok()? * 1_000_000 + ns as u64 / 1000))
+    };
+    match (us(kernel.changed), us(kernel.modified)) {
+        (Some(changed_us), Some(modified_us)) => Left::At(LeftAt { changed_us, modified_us }),
+        _ => Left::Unknown,
     }
 }

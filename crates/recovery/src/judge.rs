@@ -31,7 +31,7 @@ pub(super) struct Clocks {
 const CALL_NS_MAX: i64 = 20_000_000;
 
 /// By how much the clock that stamps files lags, in microseconds.
-pub(super) const TICK_US_MAX: u64 = 10_000;
+const TICK_US_MAX: u64 = 10_000;
 
 /// How long after the keeper said that it writes to a file the kernel may stamp it, in
 /// microseconds: it does so before it copies a byte.

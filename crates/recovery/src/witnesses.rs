@@ -5,17 +5,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Kind, TICK_NS};
+use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{Left, MARK_AHEAD, MARK_CONFLICT, MARK_SET_ASIDE, Words};
 
 use super::compare::{is_applied, is_begun};
 use super::directory::parent;
 use super::file::SlotFile;
-use super::judge::{self, Changed, Clocks, TICK_US_MAX, Witness};
+use super::judge::{self, Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
 use super::locate::{Location, Others, SameFile, left_behind, locate};
-use super::scan::Entry;
 use super::source::Source;
 use holdfast_disk::{Access, Disk, DiskFile};
 
@@ -128,8 +127,7 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
             let called = records.iter().filter(|entry| {
                 entry.is_called && Clocks::is_of_call(entry.unix_time_ns, same.stat.changed_ns)
             });
-            let mut called =
-                called.filter(|entry| witness == Witness::Ahead && may_be_untold(file.left, entry));
+            let mut called = called.filter(|_| witness == Witness::Ahead);
             let is_called = called
                 .try_fold(false, |is, entry| Ok::<_, io::Error>(is || is_begun(&payloads, entry, &open)?))?;
             Ok(is_called || is_applied(&payloads, records, &open)?)
@@ -175,16 +173,5 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
             }
         }
         vacated
-    }
-}
-
-/// Whether a program's own call may have been made after it was last said how the file was left. A
-/// call that has the file for itself says so when it is over, which all but writes have.
-fn may_be_untold(left: Left, call: &Entry) -> bool {
-    match left {
-        Left::At(known) | Left::InHandSince(_, Some(known)) => {
-            call.kind == Kind::Write && call.unix_time_ns / 1000 + TICK_US_MAX >= known.changed_us
-        }
-        _ => true,
     }
 }

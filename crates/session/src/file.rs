@@ -4,7 +4,7 @@
 use core::ffi::CStr;
 use core::marker::PhantomData;
 
-use holdfast_board::{Epoch, Times};
+use holdfast_board::Epoch;
 use holdfast_cache::{
     Client, Designs, Errno, Origin, Outcome, Place, Read, ReadCall, Reading, Removal, Resize, Stock,
     WriteCall,
@@ -46,10 +46,6 @@ impl<B: Calls> WriteCall for Plain<'_, B> {
 
     fn landed(&self) -> Result<u64, Errno> {
         self.backing.stat().map(|stat| stat.size)
-    }
-
-    fn times(&self) -> Option<Times> {
-        self.backing.stat().ok().map(|stat| stat.times)
     }
 
     /// There is none that a program could ask for.
@@ -261,9 +257,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
             Err,
             |handle| {
                 let resize = Resize { file: handle.file, kind, offset, extent };
-                let times = || Some(self.backing.stat().ok()?.times);
-                let made = || raw().inspect(|()| self.client.note_left(handle.file, times));
-                match self.backing.section(|| self.client.resize_by::<D>(&resize, made)) {
+                match self.backing.section(|| self.client.resize_by::<D>(&resize, &raw)) {
                     Ok(Outcome::Absorbed { .. }) => Some(Ok(())),
                     Ok(Outcome::Passed { .. }) => Some(pending(Ok(()))),
                     Ok(Outcome::Kernel) => Some(pending(natively(handle.flags & DSYNC != 0))),

@@ -12,7 +12,6 @@
 
 mod direct;
 mod glance;
-mod left;
 mod loaded;
 mod publish;
 mod read;
@@ -20,7 +19,6 @@ mod times;
 mod write;
 
 pub use glance::GLANCE_BYTES_MAX;
-pub use left::left_at;
 pub use publish::{Payload, fetch, finish};
 pub use read::{Buffers, Reading};
 pub use times::Look;

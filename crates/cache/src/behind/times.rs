@@ -100,7 +100,6 @@ impl<N: Nvm> Client<N> {
             let before = row.changes();
             if let Some(kernel) = kernel() {
                 times.settle(file.generation, kernel, before);
-                self.note_left(file, || Some(kernel));
             }
         }
         self.unlock_file(file);

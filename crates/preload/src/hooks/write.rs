@@ -7,7 +7,6 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_long, c_void};
 
-use holdfast_board::Times;
 use holdfast_cache::{Errno, Stock, WriteCall};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Bytes;
@@ -251,10 +250,6 @@ impl WriteCall for Program<'_> {
             Spot::At(_) => raw::fstat(self.0.transfer.fd).map(|stat| stat.size),
             Spot::Cursor => raw::cursor(self.0.transfer.fd),
         }
-    }
-
-    fn times(&self) -> Option<Times> {
-        raw::fstat(self.0.transfer.fd).ok().map(|stat| stat.times)
     }
 
     /// The kernel does not see a write that is made here, so it does not move the cursor either.
