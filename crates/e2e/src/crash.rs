@@ -236,6 +236,26 @@ fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
     }
 }
 
+/// The control of a program that takes for granted what the disk does not give: natively it is
+/// damaged by one of a few power cuts, or it was never asked for.
+pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) {
+    let cuts_max = 20 * rounds();
+    let disk = Disk::forgetful(kind);
+    let pool = pool_for(workload);
+    let mut random = Random::named(&workload.name());
+    let damaged = (0..cuts_max).any(|_| {
+        let mut job = Job::start(workload, &disk, &pool, Guard::Native);
+        job.load(&mut random);
+        job.lose_power(&disk, &pool, &mut random);
+        let acks = job.end();
+        disk.restore_power();
+        let verdict = workload.check(&job.site, promised(workload, &acks));
+        println!("{} on {disk}: native, {} acknowledged: {verdict:?}", workload.name(), acks.len());
+        verdict.is_err()
+    });
+    assert!(damaged, "{}: {cuts_max} power cuts of {disk} damaged nothing", workload.name());
+}
+
 /// The program is ended by force without a power cut and without Holdfast; the checker must be
 /// content, or it proves nothing.
 pub fn checker_accepts_native_kill(workload: &dyn Workload) {

@@ -109,7 +109,7 @@ fn attach(socket: &Path) -> Client {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .unwrap();
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
-    let hello = Hello { kind: HELLO, forked: 0, blind: 0, reserved: 0, version: WIRE_VERSION.into() };
+    let hello = Hello { kind: HELLO, forked: 0, blind: 0, front_end: 0, version: WIRE_VERSION.into() };
     rustix::net::send(&connection, hello.as_bytes(), SendFlags::empty()).unwrap();
     let mut answer = [0u8; size_of::<Welcome>()];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -168,6 +168,7 @@ impl House {
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
         holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+            .unwrap()
             .apply(&mut || Ok(holdfast_disk::OsFile::from(handle.take().unwrap())))
             .unwrap();
         let mut bytes = Vec::new();

@@ -241,7 +241,7 @@ impl Bench {
         let at = (self.place.slot, self.place.generation);
         let live =
             holdfast_durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
-        live.apply(&mut || open()).unwrap();
+        live.unwrap().apply(&mut || open()).unwrap();
         contents(&scratch)
     }
 

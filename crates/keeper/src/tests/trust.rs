@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::{Content, FileState, Source};
 use holdfast_cache::{Errno, Origin, Place, Reason};
-use holdfast_media::Bytes;
+use holdfast_media::{Bytes, Nvm};
 
 use super::durable::{Bench, bench, bench_that_tells};
 use super::{NEVER_MS, contents, errno, house, house_with};
@@ -173,6 +173,35 @@ fn a_page_row_may_point_anywhere() {
             "{told:?}",
             told = told.0
         );
+    }
+}
+
+/// A stray store into the log became a wrong file, and nobody heard of it.
+#[test]
+fn what_was_stored_into_the_log_reaches_no_file() {
+    const WRITTEN: u64 = 3 * 4096 + 100;
+    // Into the record's header, and each page of what it holds.
+    for at in [-64, -40, -1, 0, 4096, 9000, WRITTEN as i64 - 1] {
+        let told = Arc::new(Told::default());
+        let bench = bench_that_tells("trust-sums", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+        bench.write(0, &[1; 5 * 4096]);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        bench.write(4096, &[2; WRITTEN as usize]);
+        bench.write(4096, &[3; 4096]);
+        let pages = bench.durable.board.pages();
+        let Source::Log(second) = pages.find(bench.place.slot, 2).unwrap().content.source else { panic!() };
+        let hit = (second as i64 - 4096 + at) as u64;
+        let (nvm, word) = (&bench.durable.nvm, hit / 8 * 8);
+        nvm.store_u64(word, nvm.load_u64(word) ^ 0x10 << (hit % 8 * 8));
+        assert!(bench.durable.settle(&bench.managed(), Writers::MayBeIn).is_err(), "{at}");
+        let is_told = told.0.lock().unwrap().iter().any(|told| told.contains("not what was written"));
+        assert!(is_told, "{at}: {:?}", told.0);
+        assert!(contents(&bench.file)[2 * 4096..].iter().all(|byte| *byte == 1), "{at}");
+        // What is written over it is well.
+        bench.write(4096, &[4; WRITTEN as usize]);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        let expected = [&[1; 4096][..], &[4; WRITTEN as usize], &[1; 4096 - 100]].concat();
+        assert!(contents(&bench.file) == expected, "{at}");
     }
 }
 

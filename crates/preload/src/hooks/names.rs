@@ -459,7 +459,7 @@ unsafe fn link_found(
         // SAFETY: the program's path.
         let linked = unsafe { raw::fstatat(old_dirfd, old, stat_flags) };
         if let (0, Ok(stat)) = (result, linked) {
-            target::note_named(&stat);
+            target::note_named(client, &stat);
         }
         return result;
     };

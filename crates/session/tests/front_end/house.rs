@@ -108,7 +108,7 @@ fn attach(socket: &Path) -> Client {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .unwrap();
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
-    let hello = Hello { kind: HELLO, forked: 0, blind: 0, reserved: 0, version: WIRE_VERSION.into() };
+    let hello = Hello { kind: HELLO, forked: 0, blind: 0, front_end: 0, version: WIRE_VERSION.into() };
     rustix::net::send(&connection, hello.as_bytes(), SendFlags::empty()).unwrap();
     let mut answer = [0u8; size_of::<Welcome>()];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
