@@ -23,7 +23,7 @@ mod recovered;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 42] = [
+const RULES: [(&str, &str); 43] = [
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_after_the_keepers_death"),
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_to_those_who_are_forked_later"),
     ("RecoveryPutOff", "h12_recovery_follows_the_keepers_death_at_once"),
