@@ -84,7 +84,7 @@ pub fn counters(summary: &Summary) -> String {
         ("cancelled writes", human_count(summary.cancels)),
         ("settled first", human_count(summary.settles)),
         ("fence", summary.fence.clone()),
-        ("processes by front end", if front_ends.is_empty() { "none".to_string() } else { front_ends }),
+        ("front ends", if front_ends.is_empty() { "none".to_string() } else { front_ends }),
         ("files", if files.is_empty() { "none".to_string() } else { files }),
         (
             "all on disk",
