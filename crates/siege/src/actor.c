@@ -140,16 +140,16 @@ static int allocate_through(const char *path, int flag, int mode, off_t at, off_
     return result;
 }
 
-// The file's first page copied over its second one, through such a description.
+// The beginning of the file copied behind its end, through such a description.
 static int copy_through(const char *path, int flag, char how) {
     struct file *from = file_of(path);
     if (!from) return -1;
     int fd = open(path, O_RDWR | O_CLOEXEC | flag), pipes[2] = {-1, -1};
     if (fd < 0) return -1;
-    off_t begin = 0, at = PAGE;
+    off_t begin = 0, at = 10 * PAGE;
     ssize_t copied = -1;
     if (how == 'c') copied = copy_file_range(from->fd, &begin, fd, &at, 1000, 0);
-    if (how == 's' && lseek(fd, PAGE, SEEK_SET) == PAGE) copied = sendfile(fd, from->fd, &begin, 1000);
+    if (how == 's' && lseek(fd, at, SEEK_SET) == at) copied = sendfile(fd, from->fd, &begin, 1000);
     if (how == 'p' && !pipe2(pipes, O_CLOEXEC) && write(pipes[1], bytes(), 1000) == 1000)
         copied = splice(pipes[0], NULL, fd, &at, 1000, 0);
     int error = errno;
