@@ -102,32 +102,10 @@ pub struct LedgerRow {
     in_vain: AtomicU32,
     /// Syncs that were absorbed, anywhere, before the last commit.
     absorbed: AtomicU64,
-    /// Names of what is not in btrfs' log that were changed.
-    moves: Tally,
-    /// Changes of names that the next sync of anybody's is to make durable by a commit.
-    owed: Tally,
     /// What the journal's count was behind the keeper's last sync there, + 1; 0: whatever such a
     /// sync took with it, somebody else's has been behind it.
     own_sync: AtomicU64,
 }
-
-/// What was noted, and how much of that was committed.
-#[repr(C)]
-#[derive(Default)]
-struct Tally {
-    noted: AtomicU64,
-    committed: AtomicU64,
-}
-
-impl Tally {
-    fn is_open(&self) -> bool {
-        self.noted.load(Ordering::SeqCst) != self.committed.load(Ordering::SeqCst)
-    }
-}
-
-/// What a commit is going to cover of the moves and of what is owed.
-#[derive(Clone, Copy, Debug)]
-pub struct Covered([u64; 2]);
 
 /// A journal of which nobody knows how often it was written.
 const UNCOUNTED: u64 = u64::MAX - 1;
@@ -236,41 +214,6 @@ impl LedgerRow {
     /// commit: what the ledger begins with is pending until then.
     pub fn is_to_begin(&self) -> bool {
         !self.is_in_use() && self.may_commit_at(monotonic_ns())
-    }
-
-    /// The name of something is changed that was perhaps not synced since the last commit: before
-    /// the call and once more behind it. A sync of the directory where it is then has it stand
-    /// there and leaves it where it was, until there is a commit.
-    pub fn note_move(&self) {
-        self.moves.noted.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Whether there are such names.
-    pub fn has_moves(&self) -> bool {
-        self.moves.is_open()
-    }
-
-    /// The next sync of anybody's is to be followed by a commit.
-    pub fn owe_commit(&self) {
-        self.owed.noted.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Whether it is.
-    #[inline]
-    pub fn owes_commit(&self) -> bool {
-        self.owed.is_open()
-    }
-
-    /// A commit of either kind is about to begin.
-    pub fn covers(&self) -> Covered {
-        Covered([&self.moves, &self.owed].map(|tally| tally.noted.load(Ordering::SeqCst)))
-    }
-
-    /// It has succeeded.
-    pub fn note_covered(&self, covered: Covered) {
-        for (tally, count) in [&self.moves, &self.owed].into_iter().zip(covered.0) {
-            tally.committed.fetch_max(count, Ordering::SeqCst);
-        }
     }
 
     fn may_commit_at(&self, now_ns: u64) -> bool {
@@ -437,22 +380,6 @@ mod tests {
         row.hold(before);
         row.end(true);
         assert!(!row.is_clean() && row.is_clean_but(Some(during)) && !row.is_clean_but(Some(before)));
-    }
-
-    #[test]
-    fn what_moves_during_a_commit_is_not_covered() {
-        let row = LedgerRow::default();
-        assert!(!row.has_moves() && !row.owes_commit());
-        row.note_move();
-        row.owe_commit();
-        let covered = row.covers();
-        row.note_move();
-        row.note_covered(covered);
-        assert!(row.has_moves() && !row.owes_commit());
-        row.note_covered(row.covers());
-        // One that began earlier ends last.
-        row.note_covered(covered);
-        assert!(!row.has_moves());
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub use frames::Frames;
 pub use habits::{Habits, kind_of};
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
-pub use ledger::{Commits, Covered, Epoch, Epochs, LedgerRow, monotonic_ns};
+pub use ledger::{Commits, Epoch, Epochs, LedgerRow, monotonic_ns};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use openers::{Openers, Opening};

@@ -73,13 +73,6 @@ impl TreeLog {
         self.now[word].fetch_or(bit, Ordering::SeqCst);
     }
 
-    /// Whether a change of its names goes into the log, by the kernel or by who makes it, or so it
-    /// seems: the bits stand for other files as well.
-    pub fn follows(&self, dev: u64, ino: u64) -> bool {
-        let place = place(dev, ino);
-        has(&self.now, place) || has(&self.before, place)
-    }
-
     /// The keeper is about to have a file system commit.
     pub fn begin_commit(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);

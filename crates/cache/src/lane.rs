@@ -25,9 +25,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The kernel's coarse clock ticks every 10 ms at the latest; no more than this does it lag.
 const COARSE_NS_MAX: u64 = 20_000_000;
-/// How often it is looked at by who waits for its tick, and how often at most.
-const CLOCK_PAUSE: Duration = Duration::from_micros(250);
-const CLOCK_LOOKS: u32 = 200;
 
 /// May the operation go on?
 pub(crate) enum Entry {
@@ -454,31 +451,6 @@ impl<N: Nvm> Client<N> {
             changed_ns
         } else {
             now_ns
-        }
-    }
-
-    /// What records are made with now, if the clock that stamps files has not come there yet.
-    #[inline]
-    pub fn record_ahead_ns(&self) -> Option<u64> {
-        let record_ns = self.record_ns();
-        (record_ns > clock_ns(ClockId::RealtimeCoarse)).then_some(record_ns)
-    }
-
-    /// Before a program sets the times of a file, of which a record may be as young as `ahead_ns`
-    /// ([`Client::record_ahead_ns`]): waits until the kernel would stamp the file no older, a tick
-    /// at most. Recovery keeps times that were set behind the last record, and knows that by the
-    /// file's time of change alone.
-    pub fn await_clock(&self, file: FileRef, ahead_ns: u64) {
-        let row = self.row(file);
-        let is_live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if !is_live {
-            return;
-        }
-        for _ in 0..CLOCK_LOOKS {
-            if clock_ns(ClockId::RealtimeCoarse) >= ahead_ns {
-                return;
-            }
-            holdfast_board::pause(CLOCK_PAUSE);
         }
     }
 

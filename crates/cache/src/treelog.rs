@@ -68,33 +68,6 @@ impl<N: Nvm> Client<N> {
         self.board.header().changing.note_relogs(self.id, thread);
     }
 
-    /// The name of something is about to change, or was: unless it is in the log, no directory may
-    /// be synced of our own accord until there is a commit ([`LedgerRow::note_move`]).
-    pub fn note_move(&self, moved: Inode) {
-        let Inode { device, ino } = moved;
-        if self.may_log_syncs(device)
-            && !self.tree_log().follows(device, ino)
-            && let Some(ledger) = self.board.header().ledger(device)
-        {
-            ledger.note_move();
-        }
-    }
-
-    /// In the place of a sync of a directory, where that would split what was moved into it: the
-    /// next sync of anybody's, with which natively the change of the names would be durable, is
-    /// followed by a commit. False where a sync of the directory will do.
-    pub fn owes_names(&self, device: u64) -> bool {
-        let ledger = self.board.header().ledger(device);
-        let splits = |ledger: &&LedgerRow| ledger.has_moves() && !on(Canary::MovesSplit);
-        ledger.filter(splits).map(LedgerRow::owe_commit).is_some()
-    }
-
-    /// Whether a sync there is to be followed by a commit.
-    #[inline]
-    pub fn owes_commit(&self, device: u64) -> bool {
-        self.board.header().ledger(device).is_some_and(LedgerRow::owes_commit)
-    }
-
     /// Now, unless a commit is under way.
     pub fn log_moment(&self) -> Option<Moment> {
         self.tree_log().moment()
@@ -141,16 +114,11 @@ impl<N: Nvm> Client<N> {
         false
     }
 
-    /// Has a file system commit by a call of the program's own process, which is negative if it
-    /// fails.
-    pub fn having_committed(&self, device: u64, commit: impl FnOnce() -> isize) -> isize {
-        let covered = self.board.header().ledger(device).map(|ledger| (ledger, ledger.covers()));
+    /// Has a file system commit by a call of the program's own process.
+    pub fn having_committed<R>(&self, commit: impl FnOnce() -> R) -> R {
         self.tree_log().begin_commit();
         let committed = commit();
         self.tree_log().end_commit();
-        if let Some((ledger, covered)) = covered.filter(|_| committed >= 0) {
-            ledger.note_covered(covered);
-        }
         committed
     }
 }

@@ -204,14 +204,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(true);
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        let covered = ledger.covers();
         let begun = Instant::now();
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
         self.note_own_sync(device, directory);
         ledger.end(committed.is_ok());
-        if committed.is_ok() {
-            ledger.note_covered(covered);
-        }
         if !self.board.header().taken.is_empty() {
             // Somebody who stood still is still to make its change, and nobody else notes it.
             ledger.note();
@@ -235,33 +231,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let committed = commit();
         log.end_commit();
         committed
-    }
-
-    /// Whether a file's sync has all names that the file has by then be durable, of its own: btrfs.
-    pub(super) fn syncs_names(&self, device: u64) -> bool {
-        self.ledger(device)
-            .is_some_and(|ledger| ledger.commits() == Commits::ByFile && ledger.commits_quickly())
-    }
-
-    /// Syncs an open directory because something of ours is to be durable in it. On btrfs that
-    /// would have what was moved into it stand there, and leave it where it was before, too: while
-    /// there may be such a thing, all is committed, with the bytes of files, so that none of them
-    /// is found cut off that was written again since.
-    pub(super) fn sync_open_directory(&self, open: &D::File) -> io::Result<()> {
-        let device = open.stat()?.dev;
-        let ledger = self.ledger(device).filter(|ledger| ledger.commits() == Commits::ByFile);
-        let splits = ledger.is_some_and(|ledger| ledger.commits_quickly() && ledger.has_moves());
-        if splits && !on(Canary::MovesSplit) {
-            let covered = ledger.map(LedgerRow::covers);
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            self.having_committed(device, || open.sync_all())?;
-            ledger.zip(covered).into_iter().for_each(|(ledger, covered)| ledger.note_covered(covered));
-            return Ok(());
-        }
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        open.sync()?;
-        self.note_own_sync(device, open);
-        Ok(())
     }
 
     /// Syncs the file or directory with an inode number that stands at a path: a name of it was

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use holdfast_board::{Epoch, LedgerRow};
 use holdfast_cache::Reason;
@@ -273,9 +274,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     ) -> io::Result<Order> {
         if created {
             let order = self.follow_pending(directory, stat.dev, noted)?;
-            if order == Order::Kept || !self.syncs_names(stat.dev) {
-                self.secure_directory(directory)?;
-            }
+            self.secure_directory(directory)?;
             return Ok(order);
         }
         if self.is_recent(stat) {
@@ -287,7 +286,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether the file system may not have committed by itself what was made then.
-    pub(super) fn is_recent(&self, stat: &Stat) -> bool {
+    fn is_recent(&self, stat: &Stat) -> bool {
         let now = self.disk.now_unix_s() as i64;
         stat.born_ns.is_none_or(|born| now.saturating_sub(born / SECOND_NS) < DIRECTORY_COMMITTED_S)
     }
@@ -308,7 +307,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         };
         let stat = open.stat()?;
         if !is_known(&stat) {
-            self.sync_open_directory(&open)?;
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            open.sync()?;
+            self.note_own_sync(stat.dev, &open);
             locked(&self.directories).insert((stat.dev, stat.ino));
         }
         Ok(())
@@ -317,11 +318,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Syncs directories, so that creations, renames and removals in them are durable.
     pub fn sync_directories<'a>(&self, directories: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<()> {
         for directory in directories {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
             // A directory that is gone holds no names; that it is gone is held by the one that it
             // was in.
             for above in directory.ancestors() {
                 match self.disk.open(above) {
-                    Ok(open) => self.sync_open_directory(&open)?,
+                    Ok(open) => {
+                        open.sync()?;
+                        self.note_own_sync(open.stat()?.dev, &open);
+                    }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(error),
                 }

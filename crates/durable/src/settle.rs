@@ -84,7 +84,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                     let meta = file.meta();
                     (meta.directories.clone(), meta.names_unsynced)
                 };
-                if names != 1 || !self.syncs_its_name(file)? && !self.syncs_names(file.dev) {
+                if names != 1 || !self.syncs_its_name(file)? {
                     self.sync_directories(&directories)?;
                 }
             }

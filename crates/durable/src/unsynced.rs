@@ -7,7 +7,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
 use super::ledger::Order;
-use super::{Durable, ManagedFile, Pace, Upkeeps, Writers};
+use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
@@ -30,12 +30,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let noted = self.board.files()[file.slot as usize].noted();
         let is_held = is_held && self.secure_names(directory, true, &stat, noted)? == Order::Kept;
         if !is_held && !self.commits_in_order(file.dev) {
-            // But for its name, perhaps. Before anything of it is logged; its own sync does that.
-            if !self.syncs_names(file.dev) {
-                self.secure_names(directory, false, &stat, None)?;
-            } else if self.is_recent(&stat) || moved {
-                self.sync_file(file, Writers::KeptOut, u64::MAX, Pace::Full)?;
-            }
+            // But for its name, perhaps.
+            self.secure_names(directory, false, &stat, None)?;
         }
         self.secure_awaited(&path)?;
         Ok(is_held)

@@ -71,9 +71,8 @@ unsafe fn log_again(client: &Client, names: Names<'_>) {
             // SAFETY: the path is a C string.
             let Ok(stat) = (unsafe { raw::fstatat(dirfd, above.as_ptr(), 0) }) else { return };
             let directory = Inode { device: stat.dev, ino: stat.ino };
-            let is_missed = is_gone && !client.is_logged_again(moment, directory)
-                || client.misses_names(moment, directory);
-            if is_missed && !client.owes_names(directory.device) {
+            if is_gone && !client.is_logged_again(moment, directory) || client.misses_names(moment, directory)
+            {
                 client.log_again(moment, directory, (dirfd, above));
             }
         });
@@ -107,19 +106,10 @@ pub fn synced(fd: c_int, sync: impl FnOnce() -> isize) -> isize {
     if let Err(errno) = client.follow_sync(device) {
         return -(errno.0 as isize);
     }
-    match committed_behind(client, fd, device) {
-        failed if failed < 0 => failed,
-        _ => result,
+    if !client.await_relogs(device) {
+        // Somebody is stopped in the midst of a change.
+        // SAFETY: touches no memory.
+        return client.having_committed(|| raw::synced(fd, unsafe { call!(libc::SYS_syncfs, fd) }));
     }
-}
-
-/// Behind a sync of what is behind `fd`: what others, or the program itself, changed of names there
-/// and could not have logged is committed. Negative if that fails.
-pub fn committed_behind(client: &Client, fd: c_int, device: u64) -> isize {
-    // Else somebody is stopped in the midst of a change.
-    if client.await_relogs(device) && !client.owes_commit(device) {
-        return 0;
-    }
-    // SAFETY: touches no memory.
-    client.having_committed(device, || raw::synced(fd, unsafe { call!(libc::SYS_syncfs, fd) }))
+    result
 }

@@ -323,15 +323,8 @@ unsafe fn rename_by(
     // SAFETY: the program's paths.
     let rename =
         || unsafe { rename_found(client, (old_dirfd, old), (new_dirfd, new), flags, (moved, target)) };
-    let note_moves = || files.iter().flatten().for_each(|file| client.note_move(*file));
-    note_moves();
     // SAFETY: the kernel has read the paths, if something was found at the old one.
-    let result = unsafe { relog::logged(client, Names { files, changed, kept }, rename) };
-    if result == 0 {
-        // A commit in between may have missed it.
-        note_moves();
-    }
-    result
+    unsafe { relog::logged(client, Names { files, changed, kept }, rename) }
 }
 
 /// Renames what was found at the two names.

@@ -71,10 +71,7 @@ fn sync_once(fd: c_int, number: i64) -> isize {
         {
             client.note_sync(directory);
             let result = critical::section(|| client.sync_directory(fd, directory.device, kernel));
-            match raw::encode(result.map(|()| 0)) {
-                failed if failed < 0 => failed,
-                _ => relog::committed_behind(client, fd, directory.device),
-            }
+            raw::encode(result.map(|()| 0))
         }
         Target::Kernel | Target::KernelSynced => {
             let begun = process::client().map(|client| (client, client.note_kernels_sync()));
