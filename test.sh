@@ -92,7 +92,7 @@ look_again() {
     local limit=$1 names=() again=() round passed
     shift
     # A schedule that breaks a model does not come again by chance: it counts.
-    case " $* " in *" holdfast-model "*) return 1 ;; esac
+    case " $* " in *" -p holdfast-model "*) return 1 ;; esac
     mapfile -t names < <(broken)
     [ ${#names[@]} -ge 1 ] && [ ${#names[@]} -le 3 ] || return 1
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
