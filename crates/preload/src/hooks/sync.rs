@@ -92,7 +92,7 @@ fn sync_once(fd: c_int, number: i64) -> isize {
 
 /// Behind a change that is no write, through a description that the program opened with `O_SYNC` or
 /// `O_DSYNC`: where the kernel knows of that it makes such changes durable before it returns, so
-/// what comes behind it is the program's sync.
+/// what comes behind it is the program's sync (invariant 9).
 pub fn synced_as_opened(fd: c_int, result: isize) -> isize {
     let is_synchronous = matches!(fds::look(fd), Row::Described(row) if row.flags() & DSYNC != 0);
     if result < 0 || !is_synchronous || on(Canary::SynchronousUnsynced) {

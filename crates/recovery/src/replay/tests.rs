@@ -17,7 +17,6 @@ const POOL_BYTES: u64 = 16 << 20;
 /// Segments with random bytes; a record's payload may be any of them.
 const SEGMENTS: u64 = 3;
 
-/// SplitMix64.
 /// A record as the program meant it.
 #[derive(Clone)]
 enum Effect {
