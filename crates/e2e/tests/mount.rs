@@ -205,6 +205,26 @@ fn acknowledged(program: &mut Running, count: u64) -> u64 {
     rest.map_or(count, |line| line["ack ".len()..].parse().expect("a number"))
 }
 
+/// The kernel went on to believe the mode that it knew: whoever wrote to another's setuid program
+/// had it run what was written with the other's rights.
+#[test]
+fn a_write_of_another_user_takes_rights_away_at_once() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    let program = served.join("program");
+    std::fs::copy("/usr/bin/true", &program).expect("a program");
+    Cmd::new("chown").arg("61001:61001").arg(&program).ok();
+    Cmd::new("chmod").arg("6777").arg(&program).ok();
+    Cmd::new("chmod").arg("0755").arg(&served).ok();
+    let mount = Mount::over(&pool, &[], &served);
+    let writer = ["--reuid=61002", "--regid=61002", "--clear-groups", "dd", "if=/usr/bin/id", "bs=1M"];
+    let to = format!("of={}", text(&program));
+    Cmd::new("setpriv").args(writer).args(["conv=notrunc", &to]).ok();
+    let mode = Cmd::new("stat").args(["-c", "%a"]).arg(&program).ok().stdout;
+    drop(mount.unmount());
+    assert_eq!(mode.trim(), "777");
+}
+
 #[test]
 fn programs_that_no_library_gets_into_are_absorbed() {
     let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
