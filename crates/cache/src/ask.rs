@@ -238,7 +238,7 @@ pub enum Unseen {
     OutOfReach = 5,
     /// It has set up io_uring or libaio.
     AsyncIo = 6,
-    /// It makes system calls of its own, as all Go programs do.
+    /// It makes system calls of its own that cannot be led to hooks.
     OwnCalls = 7,
     /// It runs as another user than the keeper.
     OtherUser = 8,
@@ -260,11 +260,11 @@ pub enum Unseen {
     RootWithout = 16,
     /// A static Go program with C code, or without fixed addresses.
     GoWithC = 17,
-    /// A static Go program whose calls were not found.
+    /// A Go program whose calls were not found.
     GoUnknown = 18,
-    /// A static Go program on a machine without FSGSBASE.
+    /// A Go program without C code on a machine without FSGSBASE.
     GoMachine = 19,
-    /// A static Go program that could not be mapped.
+    /// A Go program that could not be mapped, or changed.
     GoForbidden = 20,
 }
 
@@ -306,7 +306,7 @@ impl fmt::Display for Unseen {
             Self::Privileged => "it runs with more privilege, and the loader ignores the library",
             Self::Static => "it is statically linked",
             Self::AsyncIo => "it uses io_uring or libaio",
-            Self::OwnCalls => "it makes system calls of its own, as Go programs do",
+            Self::OwnCalls => "it makes system calls of its own, as Go's libraries do",
             Self::OtherUser => {
                 "it runs as another user than its keeper, which serves one (start it with `holdfast run --user NAME`)"
             }
@@ -330,8 +330,8 @@ impl fmt::Display for Unseen {
             Self::GoUnknown => {
                 "it is a Go program whose system calls are not where they are known to be (build it with go1.19 or later)"
             }
-            Self::GoMachine => "it is a static Go program, and this processor or kernel has no FSGSBASE",
-            Self::GoForbidden => "it is a static Go program, and the system did not let its code be changed",
+            Self::GoMachine => "it is a Go program without C code, and this processor or kernel has no FSGSBASE",
+            Self::GoForbidden => "it is a Go program, and the system did not let its code be changed",
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

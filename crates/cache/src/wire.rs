@@ -17,13 +17,63 @@ pub const STATUS: u8 = b'S';
 /// First byte of a request to drain (answered in JSON when done).
 pub const DRAIN: u8 = b'D';
 
-/// First byte of a request for the files that have a slot, from the slot on whose number follows
-/// (`u32`, little-endian; answered in JSON, in parts).
+/// First byte of a request for the files that have a slot, from the slot on whose number is the
+/// argument (answered in JSON, in parts).
 pub const FILES: u8 = b'F';
+
+/// Bytes of a request that is answered: its first byte, its number among those of its connection
+/// and its argument (`u32` both, little-endian).
+pub const REQUEST_BYTES: usize = 9;
+/// An answer begins with the number of its request.
+pub const ANSWER_NUMBER_BYTES: usize = 4;
 
 /// First byte of a supervisor's notice that it is about to start a program (not answered): the
 /// keeper waits for that program's hello, whatever becomes of the supervisor.
 pub const EXPECT: u8 = b'E';
+
+/// What brings the calls of a process to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrontEnd {
+    /// Functions of glibc lead to hooks.
+    Glibc = 0,
+    /// Functions of musl that the program calls lead to hooks.
+    Musl = 1,
+    /// Those of glibc do, and the calls of Go's code.
+    GoWithC = 2,
+    /// Calls of Go's code do, in a program with a loader and without C code.
+    GoWithLoader = 3,
+    /// Calls of Go's code do, in a static program.
+    StaticGo = 4,
+    /// It serves a mount.
+    Mount = 5,
+    /// Nothing does, or not everything: its files are the kernel's.
+    None = 6,
+}
+
+impl FrontEnd {
+    const ALL: [Self; 7] =
+        [Self::Glibc, Self::Musl, Self::GoWithC, Self::GoWithLoader, Self::StaticGo, Self::Mount, Self::None];
+
+    /// Decodes what a client said.
+    pub fn from_u8(value: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|front_end| *front_end as u8 == value)
+    }
+}
+
+impl core::fmt::Display for FrontEnd {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+            Self::GoWithC => "Go with C code",
+            Self::GoWithLoader => "Go with a loader",
+            Self::StaticGo => "static Go",
+            Self::Mount => "mount",
+            Self::None => "none",
+        })
+    }
+}
 
 /// What a client says first. The keeper learns its pid from the kernel.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
@@ -35,8 +85,8 @@ pub struct Hello {
     pub forked: u8,
     /// 1 when this process opens and writes files where its hooks do not see it.
     pub blind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// A [`FrontEnd`].
+    pub front_end: u8,
     /// [`WIRE_VERSION`].
     pub version: U32,
 }

@@ -183,6 +183,7 @@ canaries! {
         PathBelieved, "recovery", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "recovery", "a record is as old as the clock's last tick, though the file was changed since";
         TimesOfRecovery, "recovery", "a replayed file is as old as its recovery";
+        PutBackBelieved, "recovery", "a file whose time of modification was put back counts as unchanged";
         AttributesAreBytes, "recovery", "a file of which only attributes changed counts as changed";
         ClockBelieved, "recovery", "recovery takes no notice of a clock that was set back";
         SupersededForgotten, "recovery", "old records are replayed over a later life of their file";
@@ -202,6 +203,7 @@ canaries! {
         LinksFollowed, "history 27", "recovery follows symbolic links";
         IdentityUnchecked, "history 27", "recovery takes whatever stands at a name for the slot's file";
         SizeUnlooked, "9 (others)", "a sync is absorbed though somebody outside cut the file by its path";
+        RemovalHeardAsCut, "others", "a file that a client removes while the keeper listens counts as one that an outsider cut";
         CutUnheard, "others", "the keeper does not hear of files that are cut by their paths";
         RemovalUnmarked, "others", "a file that somebody outside removed is built anew";
         MovesUncounted, "9 (others)", "what somebody outside did to a file's names does not make the next sync real";
@@ -214,7 +216,15 @@ canaries! {
         OthersUnasked, "9 (others)", "a sync with nothing new in its file does not ask for what others did";
         OutsidersUncounted, "9 (others)", "a sync is absorbed over what somebody outside does to a file that was let go to them";
         OpensUnasked, "others", "every open of a client's counts as the library's";
-        GoTrusted, "others", "a Go program counts as one whose calls are seen";
+        GoTrusted, "others", "a Go program whose calls cannot be led to hooks counts as one whose calls are seen";
+        GoChildrenLost, "interposition", "static Go programs that a client starts are executed without the library";
+        GoThreadsMistaken, "interposition", "threads that Go makes are taken for libc's";
+        GoFaultsTrusted, "interposition", "memory of a Go program's is read that cannot be read";
+        FaultsBlocked, "history 23", "a look at memory that cannot be read ends the process where a signal was put off";
+        HandlersAnywhere, "interposition", "handlers that were put off run on the stack of the thread";
+        MountSyncAnswered, "9", "the server of a mount answers a sync by itself";
+        MountOwnerKept, "interposition", "what is made below a mount belongs to the server";
+        MountPrivilegesKept, "interposition", "writes below a mount leave setuid and setgid bits";
         GivenBackTwice, "12", "a round gives a slot back that another round has given back, and that has another file by now";
         DrainCommandIdle, "history 28", "the drain command answers without bringing anything to the files";
         AgeIgnored, "history 28", "bytes stay in the log for as long as there is room";
@@ -223,10 +233,14 @@ canaries! {
         DescriptorUnchecked, "trust", "a client gets a file managed that it cannot write to";
         LaneBelieved, "trust", "a dead client's record is written to whatever file its lane names";
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
+        OthersHavePool, "trust", "a pool is served from that somebody else has open";
+        SumsUnread, "trust", "bytes of the log go to files whatever became of them there";
+        LateAnswersTaken, "trust", "the late answer of a keeper that stood still is taken for that to the next question";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
         StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";
         TakenReused, "12", "a slot goes to another file while a process that stood still may act on it by its last use";
         PoolShared, "trust", "a pool is opened that others may write to";
+        RootStaysRoot, "trust", "root recovers another user's pool as root";
         VectorInPlace, "1", "the program's vector is read again for each purpose, instead of once";
         RoomUnchecked, "1", "the same, and a record may be longer than the segments that were reserved for it";
     }

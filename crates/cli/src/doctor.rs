@@ -47,14 +47,46 @@ impl Finding {
         Self { subject: subject.to_string(), level: Level::Limited, found, advice }
     }
 
+    fn is_missing_nvm(&self) -> bool {
+        self.level == Level::Missing && self.subject == nvm::SUBJECT
+    }
+
     fn missing(subject: &str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { level: Level::Missing, ..Self::limited(subject, found, advice) }
     }
 }
 
+/// What comes of all findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// What is acknowledged here survives a power cut.
+    Ready,
+    /// It survives kills alone: there is no NVM.
+    Trials,
+    /// No program can be served until something is mended.
+    Unusable,
+}
+
+impl Verdict {
+    fn of(machine: &[Finding]) -> Self {
+        match stopping(machine).next() {
+            Some(_) => Self::Unusable,
+            None if machine.iter().any(Finding::is_missing_nvm) => Self::Trials,
+            None => Self::Ready,
+        }
+    }
+}
+
+/// What is missing that nothing can do without.
+fn stopping(machine: &[Finding]) -> impl Iterator<Item = &Finding> {
+    machine.iter().filter(|finding| finding.level == Level::Missing && !finding.is_missing_nvm())
+}
+
 /// What `doctor --json` prints.
 #[derive(Serialize)]
 struct Answer {
+    verdict: Verdict,
     machine: Vec<Finding>,
     program: Option<inspect::Inspection>,
 }
@@ -68,9 +100,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<u8> {
         true => None,
         false => Some(inspect::inspect(&args.program)?),
     };
-    let answer = Answer { machine, program };
+    let answer = Answer { verdict: Verdict::of(&machine), machine, program };
     report::print(if args.json { report::json(&answer)? } else { in_words(&answer) })?;
-    Ok(0)
+    Ok(u8::from(answer.verdict == Verdict::Unusable))
 }
 
 fn in_words(answer: &Answer) -> String {
@@ -90,6 +122,22 @@ fn in_words(answer: &Answer) -> String {
     if let Some(program) = &answer.program {
         let _ = write!(text, "\n{}", program.in_words());
     }
+    let verdict = match answer.verdict {
+        Verdict::Ready => {
+            "ready: what is acknowledged in a pool on this NVM survives kills and power cuts".to_owned()
+        }
+        Verdict::Trials => {
+            "for trials: without NVM a pool needs --volatile, and what is acknowledged survives \
+                            kills, not a power cut"
+                .to_owned()
+        }
+        Verdict::Unusable => {
+            let subjects: Vec<&str> =
+                stopping(&answer.machine).map(|finding| finding.subject.as_str()).collect();
+            format!("not usable until this is mended: {}", subjects.join(", "))
+        }
+    };
+    let _ = writeln!(text, "\nVerdict: {verdict}");
     text
 }
 
@@ -101,6 +149,19 @@ fn read(path: impl AsRef<std::path::Path>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_verdict_is_as_bad_as_what_nothing_can_do_without() {
+        let good = || Finding::good("x", "y");
+        let nvm = || Finding::missing(nvm::SUBJECT, "none", "buy some");
+        let pidfd = || Finding::missing("pidfd", "refused", "allow it");
+        assert_eq!(Verdict::of(&[good(), Finding::limited("l", "f", "a")]), Verdict::Ready);
+        assert_eq!(Verdict::of(&[good(), nvm()]), Verdict::Trials);
+        assert_eq!(Verdict::of(&[nvm(), pidfd()]), Verdict::Unusable);
+        let machine = vec![nvm(), pidfd()];
+        let told = in_words(&Answer { verdict: Verdict::of(&machine), machine, program: None });
+        assert!(told.ends_with("Verdict: not usable until this is mended: pidfd\n"), "{told}");
+    }
 
     #[test]
     fn whatever_is_not_good_comes_with_a_remedy() {

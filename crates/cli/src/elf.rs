@@ -77,7 +77,8 @@ pub struct SideDoors {
     pub imports: BTreeSet<String>,
     /// System calls that its own `syscall` instructions make and that change files.
     pub system_calls: BTreeSet<&'static str>,
-    /// Built by the Go tool chain, whose runtime calls the kernel by itself.
+    /// Built by the Go tool chain, whose runtime calls the kernel by itself, where that cannot be
+    /// led to hooks.
     pub go: bool,
 }
 
@@ -101,15 +102,19 @@ pub fn side_doors(path: &Path) -> anyhow::Result<SideDoors> {
             doors.imports.insert(name.into_owned());
         }
     }
+    let is_go = file.sections().any(|section| section.name() == Ok(".note.go.buildid"));
     for section in file.sections() {
-        if section.name() == Ok(".note.go.buildid") {
-            doors.go = true;
-        }
         if section.kind() == SectionKind::Text
             && let Ok(code) = section.data()
         {
             doors.system_calls.extend(system_calls_in(code));
         }
+    }
+    if is_go {
+        // Of the calls that its runtime makes for itself none changes a program's files.
+        doors.system_calls.clear();
+        let is_program = matches!(kind(path), Ok(Kind::Dynamic(_)));
+        doors.go = !is_program || holdfast_enter::places(holdfast_enter::code(&bytes)).is_err();
     }
     Ok(doors)
 }

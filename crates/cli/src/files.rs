@@ -43,7 +43,7 @@ struct Answer {
 /// The `files` subcommand.
 pub fn run(args: &FilesArgs) -> anyhow::Result<u8> {
     let pool = status::pool_of(args.pool.as_deref())?;
-    let Some(mut control) = status::connect(&pool)? else {
+    let Some(mut control) = status::keeper(&pool)? else {
         bail!(
             "no keeper runs for pool {}: `holdfast status --pool {}` says what it holds",
             pool.display(),

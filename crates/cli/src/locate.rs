@@ -1,13 +1,50 @@
 //! Where things are: the default pool, this executable, absolute paths, file systems. It creates
 //! nothing.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::Context;
 
+/// Where volatile pools lie that nobody has named.
+const MEMORY: &str = "/dev/shm";
+
 /// The pool used when none is named: one volatile pool per user.
 pub fn default_volatile_pool() -> PathBuf {
-    PathBuf::from(format!("/dev/shm/holdfast-{}.pool", rustix::process::geteuid().as_raw()))
+    static POOL: OnceLock<PathBuf> = OnceLock::new();
+    POOL.get_or_init(|| volatile_pool_in(Path::new(MEMORY), rustix::process::geteuid().as_raw())).clone()
+}
+
+/// A user's pool in a directory where everybody may make files: who takes its name first must stop
+/// nobody. Then it has a name that nobody could know, by which it is found again.
+fn volatile_pool_in(directory: &Path, uid: u32) -> PathBuf {
+    let is_ours = |path: &Path| path.symlink_metadata().is_ok_and(|meta| meta.is_file() && meta.uid() == uid);
+    let plain = directory.join(format!("holdfast-{uid}.pool"));
+    if is_ours(&plain) {
+        return plain;
+    }
+    let stem = format!("holdfast-{uid}-");
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_named = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_prefix(&stem).and_then(|rest| rest.strip_suffix(".pool")).is_some_and(is_hexadecimal)
+    };
+    if let Some(other) = entries.filter(is_named).filter(|path| is_ours(path)).min() {
+        return other;
+    }
+    if plain.symlink_metadata().is_err() {
+        return plain;
+    }
+    let mut bytes = [0u8; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => directory.join(format!("{stem}{:016x}.pool", u64::from_le_bytes(bytes))),
+        _ => plain,
+    }
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// This executable.
@@ -101,5 +138,30 @@ mod tests {
     #[test]
     fn a_device_is_not_where_its_node_is() {
         assert_eq!(file_system(Path::new("/dev/null")).expect("known"), FileSystem::Other);
+    }
+
+    /// Whoever is first in a directory of everybody's must not keep a user from a pool.
+    #[test]
+    fn a_name_that_somebody_took_stops_nobody() {
+        let home = tempfile::tempdir().expect("directory");
+        let (dir, uid) = (home.path(), rustix::process::geteuid().as_raw());
+        let plain = dir.join(format!("holdfast-{uid}.pool"));
+        assert_eq!(volatile_pool_in(dir, uid), plain);
+        std::os::unix::fs::symlink("elsewhere", &plain).expect("link");
+        let other = volatile_pool_in(dir, uid);
+        assert!(other != plain && other.starts_with(dir));
+        std::fs::write(&other, "").expect("pool");
+        // Found again, and by nobody else; also once the name is free.
+        assert_eq!(volatile_pool_in(dir, uid), other);
+        assert_ne!(volatile_pool_in(dir, uid + 1), other);
+        std::fs::remove_file(&plain).expect("removed");
+        assert_eq!(volatile_pool_in(dir, uid), other);
+        std::fs::write(&plain, "").expect("pool");
+        assert_eq!(volatile_pool_in(dir, uid), plain);
+        // A directory, and a file of another user.
+        std::fs::remove_file(&plain).expect("removed");
+        std::fs::remove_file(&other).expect("removed");
+        std::fs::create_dir(&plain).expect("directory");
+        assert_ne!(volatile_pool_in(dir, uid), plain);
     }
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod attach;
+mod config;
 mod demo;
 mod doctor;
 mod elf;
@@ -10,6 +11,7 @@ mod export;
 mod files;
 mod format;
 mod golang;
+mod install;
 mod keeper_process;
 mod locate;
 mod metrics;
@@ -56,9 +58,9 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let (result, code_on_error) = match arguments.command {
-        Command::Run(args) => (run::run(&args), EXIT_REFUSED),
+        Command::Run(args) => (run::run(*args), EXIT_REFUSED),
         Command::Mount(args) => (mount::run(*args), EXIT_NOT_MOUNTED),
-        Command::Serve(args) => (serve::run(&args), 1),
+        Command::Serve(args) => (serve::run(*args), 1),
         Command::Top(args) => (top::run(&args), 1),
         Command::Files(args) => (files::run(&args), 1),
         Command::Metrics(args) => (metrics::run(&args), 1),
@@ -66,6 +68,9 @@ fn main() -> ExitCode {
         Command::Status(args) => (status::run(&args), 1),
         Command::Drain(args) => (status::drain(&args), 1),
         Command::Format(args) => (format::run(&args), 1),
+        Command::Install(args) => (install::install(&args), 1),
+        Command::Remove(args) => (install::remove(&args), 1),
+        Command::Config(args) => (config::run(&args), 1),
         Command::Doctor(args) => (doctor::run(&args), 1),
         Command::Demo(args) => (demo::run(&args), 1),
         Command::Completions(args) => (export::completions(&args), 1),

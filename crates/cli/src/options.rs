@@ -20,7 +20,8 @@ pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
         None if args.volatile => locate::default_volatile_pool(),
         None => bail!(
             "no pool is named: give --pool PATH, a DAX device or a file on a DAX file system (`holdfast doctor` \
-             lists them), or --volatile to use memory, which survives a crash of the program but not a power cut"
+             lists them), have a file in /etc/holdfast/pools.d name it, or --volatile to use memory, which survives a \
+             crash of the program but not a power cut"
         ),
     };
     format::refuse_volatile_media(&pool, args.volatile)?;
@@ -58,7 +59,8 @@ pub fn wants_watch(args: &KeeperArgs) -> bool {
     matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify))
 }
 
-fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
+/// Options that contradict each other, wherever they come from.
+pub fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
     let alone = args.exclusive.is_empty();
     if args.fence == Some(Fence::None) && alone {
         bail!("--fence none manages only files below --exclusive directories, and none is given");
@@ -72,6 +74,9 @@ fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
     }
     if behind.is_none() && args.read_cache.is_some() {
         bail!("--read-cache serves files that are written behind: add --write-behind=on, or leave it out");
+    }
+    if args.spill.is_none() && args.spill_size.is_some() {
+        bail!("--spill-size is the size of a spill file: name one with --spill FILE, or leave it out");
     }
     if let (Some(min), Some(max)) = (args.batch_min, args.batch_max)
         && min > max

@@ -1,18 +1,22 @@
 //! The `recover` subcommand. What is done to each file is decided by the keeper's recovery; this
 //! only passes the user's decisions on and shows the outcome.
 
+mod all;
+
 use std::path::{Path, PathBuf};
 
 use holdfast_recovery::{RecoverOptions, Report};
 
 use crate::args::RecoverArgs;
-use crate::locate;
 use crate::progress::Progress;
-use crate::report;
 use crate::words::{quoted, shown};
+use crate::{locate, report, user};
 
 /// The `recover` subcommand.
 pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
+    let Some(pool) = args.pool.as_ref().filter(|_| !args.all) else { return all::run(args) };
+    let pool = locate::absolute(pool)?;
+    user::become_owner(&pool)?;
     let options = RecoverOptions {
         dry_run: args.dry_run,
         force: absolute(&args.force)?,
@@ -20,13 +24,22 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         replay: args.replay,
         export: args.export.as_deref().map(locate::absolute).transpose()?,
     };
-    let pool = locate::absolute(&args.pool)?;
+    if args.if_needed && !pool.exists() {
+        report::print(format!("there is no pool {} yet\n", pool.display()))?;
+        return Ok(0);
+    }
     let mut progress = Progress::new();
     let recovered = holdfast_recovery::recover(&pool, &options, &mut |stage, done, total| {
         progress.update(stage, done, total)
     });
     progress.finish();
-    let outcome = recovered?;
+    let outcome = match recovered {
+        Err(error) if error.busy && args.if_needed => {
+            report::print(format!("nothing is to be done: {error}\n"))?;
+            return Ok(0);
+        }
+        outcome => outcome?,
+    };
     if args.json {
         report::print(report::json(&outcome)?)?;
     } else {

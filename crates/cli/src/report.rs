@@ -67,6 +67,8 @@ pub fn summary(summary: &Summary) -> String {
 pub fn counters(summary: &Summary) -> String {
     let files = summary.files.iter().map(|(state, count)| format!("{count} {state}"));
     let files = files.collect::<Vec<_>>().join(", ");
+    let front_ends = summary.front_ends.iter().map(|(front_end, count)| format!("{count} {front_end}"));
+    let front_ends = front_ends.collect::<Vec<_>>().join(", ");
     let mut text = table(&[
         (
             "writes absorbed",
@@ -82,6 +84,7 @@ pub fn counters(summary: &Summary) -> String {
         ("cancelled writes", human_count(summary.cancels)),
         ("settled first", human_count(summary.settles)),
         ("fence", summary.fence.clone()),
+        ("front ends", if front_ends.is_empty() { "none".to_string() } else { front_ends }),
         ("files", if files.is_empty() { "none".to_string() } else { files }),
         (
             "all on disk",

@@ -24,7 +24,7 @@ use crate::program::{self, Refused};
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{EXIT_KEEPER, elf, golang, options, preload, report, user, verdict};
+use crate::{EXIT_KEEPER, config, elf, golang, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
@@ -32,7 +32,8 @@ const KEEPER_END_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The `run` subcommand.
-pub fn run(args: &RunArgs) -> anyhow::Result<u8> {
+pub fn run(args: RunArgs) -> anyhow::Result<u8> {
+    let args = &RunArgs { keeper: config::complete(&args.keeper, args.join)?, ..args };
     if let Some(user) = &args.keeper.user {
         // Who joins has the fence of the keeper that is there.
         user::become_user(user, !args.join && options::wants_watch(&args.keeper))?;

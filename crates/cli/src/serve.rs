@@ -22,7 +22,7 @@ use crate::notify::{self, Notify};
 use crate::report;
 use crate::sizes::{human_bytes, human_count};
 use crate::words::{shown, shown_lines};
-use crate::{format, options, user};
+use crate::{config, format, options, user};
 
 /// How often the line for people is told anew.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -34,7 +34,8 @@ const MORE_TIME: Duration = Duration::from_secs(90);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The `serve` subcommand.
-pub fn run(args: &ServeArgs) -> anyhow::Result<u8> {
+pub fn run(args: ServeArgs) -> anyhow::Result<u8> {
+    let args = ServeArgs { keeper: config::complete(&args.keeper, false)?, ..args };
     if let Some(user) = &args.keeper.user {
         user::become_user(user, options::wants_watch(&args.keeper))?;
     }

@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use anyhow::bail;
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_keeper::status::Status;
+use holdfast_keeper::status::{Process, Status};
 use holdfast_recovery::{RecoverOptions, Report};
 use serde::Serialize;
 
 use crate::args::{DrainArgs, StatusArgs};
-use crate::locate;
-use crate::report;
 use crate::sizes::{human_bytes, human_count, human_ns};
 use crate::words::{quoted, shown, shown_lines};
+use crate::{config, locate, report, user};
 
 /// What `status --json` prints.
 #[derive(Serialize)]
@@ -107,13 +106,33 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The pool that is meant.
+/// The pool that is meant, whether it exists or not.
+pub fn named_or_default(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(pool) => locate::absolute(pool),
+        None => Ok(config::default_pool()?.unwrap_or_else(locate::default_volatile_pool)),
+    }
+}
+
+/// The pool that is meant. Root looks at another user's as that user.
 pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let pool = given.map_or_else(|| Ok(locate::default_volatile_pool()), locate::absolute)?;
+    let pool = named_or_default(given)?;
+    user::become_owner(&pool)?;
     if !pool.exists() {
         bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
     }
     Ok(pool)
+}
+
+/// The keeper of a pool, if one runs, for whoever does not look at the pool itself. That nobody may
+/// see whether there is one is an error.
+pub fn keeper(pool: &Path) -> anyhow::Result<Option<Control>> {
+    match Control::connect(pool) {
+        Ok(control) => Ok(Some(control)),
+        Err(ControlError::NoKeeper(_)) => Ok(None),
+        Err(ControlError::Pool(_)) if !pool.exists() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The keeper of a pool, if one runs.
@@ -143,7 +162,8 @@ fn in_words(answer: &Answer) -> String {
         };
         return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
     };
-    let clients: Vec<String> = status.clients.iter().map(u32::to_string).collect();
+    let in_words = |process: &Process| format!("{} ({})", process.pid, process.front_end);
+    let clients: Vec<String> = status.processes.iter().map(in_words).collect();
     let what = match (status.stopping, status.options.service) {
         (true, _) => "stops when its clients have ended",
         (false, true) => "runs as a service",
@@ -154,7 +174,7 @@ fn in_words(answer: &Answer) -> String {
         ("media", status.media.clone()),
         ("durability", report::durability_in_words(status.summary.volatile).to_string()),
         ("flush path", status.flush_path.clone()),
-        ("clients", if clients.is_empty() { "none".to_string() } else { clients.join(" ") }),
+        ("clients", if clients.is_empty() { "none".to_string() } else { clients.join(", ") }),
         ("pool", human_bytes(status.pool_bytes)),
         ("board", human_bytes(status.board_bytes)),
         (

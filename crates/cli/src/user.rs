@@ -4,10 +4,13 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use holdfast_canary::{Canary, on};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -20,18 +23,20 @@ const WATCH: &str = "holdfast-watch";
 /// It says no more than the name of a socket.
 const NAME_BYTES_MAX: u64 = 128;
 
+/// Of whom nobody knows a group: the group that owns nothing.
+const NO_GROUP: u32 = 65534;
+
 /// Starts this very command anew as `name`, so that nothing of root is left in the process; returns
 /// when that is who runs it. With `watched` root's watch is started before.
 pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
-    let uid = Uid::from_raw(numbers(name, "-u")?.first().copied().context("it has no number")?);
+    let (uid, gid) = ids(name)?;
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     if geteuid() == uid {
         return Ok(());
     }
     if !geteuid().is_root() {
         bail!("only root can become user {name}: leave --user out, or run as root");
     }
-    let gid = Gid::from_raw(numbers(name, "-g")?.first().copied().context("it has no group")?);
-    let groups: Vec<Gid> = numbers(name, "-G")?.into_iter().map(Gid::from_raw).collect();
     let watch = if watched {
         start_watch(uid)
             .inspect_err(|error| {
@@ -41,12 +46,60 @@ pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
     } else {
         None
     };
+    let groups: Vec<Gid> = numbers(name, "-G")?.into_iter().map(Gid::from_raw).collect();
+    start_anew(&User { name: name.to_owned(), uid, gid, groups }, watch)
+}
+
+/// Has root look at, drain or recover another user's pool as that user: what a pool says is that
+/// user's word, and nothing is done on it that the user could not have done. Returns when there is
+/// nobody to become. A pool that cannot be seen is told of by whoever opens it.
+pub fn become_owner(pool: &Path) -> anyhow::Result<()> {
+    let Ok(meta) = std::fs::metadata(pool) else { return Ok(()) };
+    let uid = Uid::from_raw(meta.uid());
+    if !geteuid().is_root() || uid.is_root() || on(Canary::RootStaysRoot) {
+        return Ok(());
+    }
+    let name = meta.uid().to_string();
+    // The pool's group says nothing: root may have given it.
+    let gid = numbers(&name, "-g").ok().and_then(|numbers| numbers.first().copied()).unwrap_or(NO_GROUP);
+    let groups = numbers(&name, "-G").unwrap_or_default().into_iter().map(Gid::from_raw).collect();
+    start_anew(&User { name, uid, gid: Gid::from_raw(gid), groups }, None)
+}
+
+/// Whether anything here knows a user of that name.
+pub fn exists(name: &str) -> bool {
+    numbers(name, "-u").is_ok()
+}
+
+/// The numbers of a user and of its group.
+pub fn ids(name: &str) -> anyhow::Result<(u32, u32)> {
+    let first = |which| numbers(name, which)?.first().copied().context("it has no number");
+    Ok((first("-u")?, first("-g")?))
+}
+
+/// The number of a user, or of this process'.
+pub fn number(name: Option<&str>) -> Option<u32> {
+    match name {
+        Some(name) => numbers(name, "-u").ok()?.first().copied(),
+        None => Some(geteuid().as_raw()),
+    }
+}
+
+struct User {
+    name: String,
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+fn start_anew(user: &User, watch: Option<String>) -> anyhow::Result<()> {
+    let name = &user.name;
     // These change one thread alone, and there is no other.
     let threads = std::fs::read_dir("/proc/self/task").context("cannot see its own threads")?.count();
     ensure!(threads == 1, "cannot become user {name} with {threads} threads");
-    set_thread_groups(&groups)
-        .and_then(|()| set_thread_res_gid(gid, gid, gid))
-        .and_then(|()| set_thread_res_uid(uid, uid, uid))
+    set_thread_groups(&user.groups)
+        .and_then(|()| set_thread_res_gid(user.gid, user.gid, user.gid))
+        .and_then(|()| set_thread_res_uid(user.uid, user.uid, user.uid))
         .with_context(|| format!("cannot become user {name}"))?;
     let line: Vec<OsString> = std::env::args_os().skip(1).collect();
     let executable = locate::executable()?;

@@ -79,16 +79,35 @@ pub fn take(description: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     taken
 }
 
-/// Whether a description of a program's is its file's only one. It is touched only where the
-/// program has set nothing of what a lease needs: else nobody can tell.
-pub fn is_only(description: BorrowedFd<'_>) -> bool {
+/// Who opens a file in the very moment in which it is asked for its lease has the kernel tell this
+/// thread, which has no use for it.
+fn ignore_signal() {
     static IGNORED: Once = Once::new();
-    // Who opens the file in this very moment has the kernel tell this thread, which has no use for
-    // it. SAFETY: a disposition without a handler; the thread that reads the signal has it blocked,
-    // and gets it all the same.
+    // SAFETY: a disposition without a handler; the thread that reads the signal has it blocked, and
+    // gets it all the same.
     IGNORED.call_once(|| unsafe {
         libc::signal(signal(), libc::SIG_IGN);
     });
+}
+
+/// Whether somebody else has the file open of which this is the only description of ours.
+///
+/// # Errors
+/// When leases on the file are not ours to take: then nobody can tell.
+pub fn is_shared(description: BorrowedFd<'_>) -> io::Result<bool> {
+    ignore_signal();
+    match take(description, rustix::thread::gettid().as_raw_nonzero().get()) {
+        Ok(()) => give_back(description),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+        Err(error) => return Err(error),
+    }
+    Ok(false)
+}
+
+/// Whether a description of a program's is its file's only one. It is touched only where the
+/// program has set nothing of what a lease needs: else nobody can tell.
+pub fn is_only(description: BorrowedFd<'_>) -> bool {
+    ignore_signal();
     let fd = description.as_raw_fd();
     let mut owner = Owner::default();
     // SAFETY: they take nothing, but for F_GETOWN_EX, which fills the structure.

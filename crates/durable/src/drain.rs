@@ -18,6 +18,7 @@ use holdfast_media::Nvm;
 
 use super::file::Draining;
 use super::settle::Synced;
+use super::sums::Summed;
 use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::{Disk, DiskFile};
 
@@ -122,7 +123,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(None);
         }
         let target = self.open_for_writing(file)?;
-        let mut buffer = Vec::new();
+        let (mut buffer, mut summed) = (Vec::new(), Summed::default());
         let (mut begun, mut since) = (pages[0] * PAGE_BYTES, 0);
         for piece in pages.chunk_by(|a, b| *b == a + 1).flat_map(|run| run.chunks(PIECE_PAGES as usize)) {
             let (offset, bytes) = (piece[0] * PAGE_BYTES, piece.len() as u64 * PAGE_BYTES);
@@ -138,7 +139,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
-            let drained = self.drain_piece(&target, file, piece, seq, &mut buffer);
+            let drained = self.drain_piece((&target, file), piece, seq, &mut buffer, &mut summed);
             if !locked {
                 drained?;
                 continue;
@@ -193,11 +194,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Drains neighbouring pages, whose locks the caller holds: adjacent intervals in one write.
     pub(super) fn drain_piece(
         &self,
-        target: &D::File,
-        file: &ManagedFile<D::File>,
+        (target, file): (&D::File, &ManagedFile<D::File>),
         piece: &[u64],
         seq: u64,
         buffer: &mut Vec<u8>,
+        summed: &mut Summed,
     ) -> io::Result<()> {
         let table = self.board.pages();
         let mut rows = Vec::with_capacity(piece.len());
@@ -210,7 +211,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             let at = page * PAGE_BYTES + u64::from(row.content.lo);
             if at != offset + buffer.len() as u64 {
-                self.write_drained(target, file, offset, buffer, &mut rows)?;
+                self.write_drained((target, file), offset, buffer, &mut rows, summed)?;
                 offset = at;
             }
             let filled = buffer.len();
@@ -218,7 +219,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             fetch(&self.board, &self.nvm, &row.content, row.content.lo, &mut buffer[filled..]);
             rows.push(row);
         }
-        self.write_drained(target, file, offset, buffer, &mut rows)
+        self.write_drained((target, file), offset, buffer, &mut rows, summed)
     }
 
     /// Whether the bytes of a row are where there are any: clients enter rows, and may be wrong.
@@ -232,13 +233,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     fn write_drained(
         &self,
-        target: &D::File,
-        file: &ManagedFile<D::File>,
+        (target, file): (&D::File, &ManagedFile<D::File>),
         offset: u64,
         buffer: &mut Vec<u8>,
         rows: &mut Vec<holdfast_board::Row>,
+        summed: &mut Summed,
     ) -> io::Result<()> {
         if !buffer.is_empty() {
+            self.check_sums(file, offset, rows, summed)?;
             self.unseen_in_times(file, target, |_| target.write_all_at(buffer, offset))?;
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
@@ -281,9 +283,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             });
             pages.sort_unstable();
         }
-        let mut buffer = Vec::new();
+        let (mut buffer, mut summed) = (Vec::new(), Summed::default());
         for piece in pages.chunks(PIECE_PAGES as usize) {
-            self.drain_piece(target, file, piece, u64::MAX, &mut buffer)?;
+            self.drain_piece((target, file), piece, u64::MAX, &mut buffer, &mut summed)?;
         }
         Ok(())
     }

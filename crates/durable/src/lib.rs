@@ -41,6 +41,7 @@ mod settle;
 mod slots;
 mod spill;
 mod stalls;
+mod sums;
 mod tell;
 mod times;
 mod turn;

@@ -195,6 +195,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return false;
         }
         let Ok(stat) = file.held().stat() else { return false };
+        // One that has lost its name meanwhile was not cut: a look sees to it.
+        if stat.links == 0 && !on(Canary::RemovalHeardAsCut) {
+            return true;
+        }
         let is_touched = row.seems_touched(stat.size, stat.links);
         let is_cut = is_touched && !row.is_exclusive() && row.size_hint.load(Ordering::SeqCst) == known;
         if is_cut && !std::mem::replace(&mut file.meta().seen.is_unsettled, true) {

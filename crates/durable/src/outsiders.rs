@@ -8,7 +8,7 @@ use holdfast_board::{NO_SIZE, Way};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CONFLICT;
+use holdfast_pool::{MARK_CONFLICT, MARK_UNWATCHED};
 
 use super::{Durable, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::{Disk, DiskFile};
@@ -40,6 +40,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.persist_marks(file, &meta);
     }
 
+    /// The same where nothing tells any more whether somebody opens it.
+    pub fn mark_unwatched(&self, file: &ManagedFile<D::File>) {
+        file.meta().marks |= MARK_UNWATCHED;
+        self.mark_conflict(file);
+    }
+
     /// Takes one mark away: that of somebody else stays.
     pub(super) fn end_conflict(&self, file: &ManagedFile<D::File>) {
         let is_last = {
@@ -56,7 +62,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let mut meta = file.meta();
         meta.conflicts = 0;
         if meta.marks & MARK_CONFLICT != 0 {
-            meta.marks &= !MARK_CONFLICT;
+            meta.marks &= !(MARK_CONFLICT | MARK_UNWATCHED);
             self.persist_marks(file, &meta);
         }
     }

@@ -1,16 +1,21 @@
 //! Writing the live records of one file again, while its keeper runs.
 //!
 //! After a failed sync the kernel may have dropped the pages it could not write (invariant 4); the
-//! log still has them. The caller keeps the file's writers out.
+//! log still has them. The caller keeps the file's writers out. Must never take a file for whole of
+//! which a record is damaged.
 
 use std::io;
 
 use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
-use holdfast_log::{Header, Kind, Record, record_bytes, scan_segment, whole_write};
+use holdfast_log::{Header, Kind, Record, headers_in_gap, record_bytes, survey, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Slots, Superblock};
+use holdfast_pool::{Slots, Superblock, segment_generation};
+
+/// How often a segment is read again in which something seems to be missing: a client may just be
+/// writing there.
+const LOOKS_MAX: u32 = 4;
 
 /// A record of the file, with its place in the log.
 struct Found {
@@ -28,16 +33,43 @@ pub struct LiveRecords {
 }
 
 impl LiveRecords {
-    /// Those that the segments hold, of `(slot, generation)`.
-    pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: (u32, u64)) -> Self {
+    /// Those that the segments hold, of `(slot, generation)`. [`io::ErrorKind::InvalidData`]: one
+    /// of them is damaged, or may be.
+    pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: (u32, u64)) -> io::Result<Self> {
         let layout = &superblock.layout;
         let expired_seq = Slots { nvm, layout }.expired_seq(place.0).unwrap_or(0);
         let mut live = Self { place, expired_seq, found: Vec::new(), cancels: Vec::new() };
         let mut buffer = Vec::new();
         for segment in 0..layout.segment_count {
-            scan_segment(nvm, layout, &superblock.uuid, segment, &mut buffer, |record| live.visit(&record));
+            let whole = (0..LOOKS_MAX).any(|_| live.look(nvm, superblock, segment, &mut buffer));
+            if !whole && !on(Canary::SumsUnread) {
+                let message = format!("a record of it in segment {segment} of the log is damaged, or may be");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
         }
-        live
+        Ok(live)
+    }
+
+    /// Takes what a segment holds; false, and nothing is taken, when some of it may be missing.
+    fn look(&mut self, nvm: &impl Nvm, superblock: &Superblock, segment: u32, buffer: &mut Vec<u8>) -> bool {
+        let layout = &superblock.layout;
+        let Some(generation) = segment_generation(nvm, layout, segment) else { return true };
+        buffer.resize(layout.segment_bytes as usize, 0);
+        nvm.read(layout.segment_offset(segment), buffer);
+        let (place, expired_seq) = (self.place, self.expired_seq);
+        let is_ours =
+            |header: &Header| (header.slot, header.slot_generation) == place && header.seq > expired_seq;
+        let (found, cancels, mut is_whole) = (self.found.len(), self.cancels.len(), true);
+        let visit = |record: Record<'_>| self.visit(&record);
+        survey(buffer, &superblock.uuid, (segment, generation), None, visit, |gap| {
+            is_whole &=
+                headers_in_gap(buffer, generation, gap).is_some_and(|headers| !headers.iter().any(is_ours));
+        });
+        if !is_whole && !on(Canary::SumsUnread) {
+            self.found.truncate(found);
+            self.cancels.truncate(cancels);
+        }
+        is_whole
     }
 
     fn visit(&mut self, record: &Record<'_>) {
@@ -86,7 +118,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn live_records(&self, file: &ManagedFile<D::File>) -> io::Result<LiveRecords> {
         let _alone = self.reclaiming.take();
         let place = (file.slot, file.generation);
-        let mut live = LiveRecords::of_segments(&self.nvm, &self.superblock, place);
+        let mut live = LiveRecords::of_segments(&self.nvm, &self.superblock, place)?;
         self.scan_frames(file.slot, &mut |record| live.visit(record))?;
         Ok(live)
     }

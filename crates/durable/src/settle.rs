@@ -266,9 +266,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let row = &self.board.files()[file.slot as usize];
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
         let mut meta = file.meta();
-        meta.rewrite = !on(Canary::NoRewrite);
-        // A keeper that dies before the rewrite leaves a page cache that lacks bytes.
-        self.set_ahead(file, &mut meta, true);
+        // Of what is damaged in the log the kernel has lost nothing.
+        if error.kind() != io::ErrorKind::InvalidData {
+            meta.rewrite = !on(Canary::NoRewrite);
+            // A keeper that dies before the rewrite leaves a page cache that lacks bytes.
+            self.set_ahead(file, &mut meta, true);
+        }
         meta.failures += 1;
         self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
         if meta.failures == FAILURES_MAX {

@@ -13,6 +13,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::drain::KEEPER_LANE;
+use super::sums::Summed;
 use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_disk::{Disk, DiskFile};
 
@@ -47,7 +48,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
-            let told = self.drain_piece(target, file, &[page], u64::MAX, &mut buffer);
+            let told =
+                self.drain_piece((target, file), &[page], u64::MAX, &mut buffer, &mut Summed::default());
             if locked {
                 self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, PAGE_BYTES);
             }

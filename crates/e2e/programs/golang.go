@@ -25,6 +25,9 @@ import (
 
 const workers = 16
 
+// A signal of those that queue up.
+const realTime = syscall.Signal(40)
+
 func must(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -174,8 +177,9 @@ func noise(dir string, stop chan struct{}, done *sync.WaitGroup) {
 		}()
 	}
 	signals := make(chan os.Signal, 100)
-	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGWINCH)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGWINCH, realTime)
 	loop(time.Millisecond, func() { must(syscall.Kill(os.Getpid(), syscall.SIGUSR1)) })
+	loop(time.Millisecond, func() { must(syscall.Kill(os.Getpid(), realTime)) })
 	loop(3*time.Millisecond, runtime.GC)
 	// A thread that ends with its goroutine.
 	loop(5*time.Millisecond, func() {

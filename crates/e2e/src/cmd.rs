@@ -131,6 +131,7 @@ impl Cmd {
             "HOLDFAST_DURABILITY",
             "HOLDFAST_SOCKET",
             "HOLDFAST_RUNTIME_DIR",
+            "HOLDFAST_CONFIG_DIR",
             "XDG_RUNTIME_DIR",
             "NOTIFY_SOCKET",
             "WATCHDOG_USEC",

@@ -12,8 +12,8 @@ use crate::disk::{Disk, Kind};
 use crate::job::{Cut, Guard, Job};
 use crate::need;
 use crate::pool::Pool;
-use crate::random::{self, Random};
 use crate::tally::Tally;
+use holdfast_testkit::{Random, rounds};
 
 /// What the program acknowledged so far, in order.
 pub type Acks = Arc<Mutex<Vec<String>>>;
@@ -99,8 +99,8 @@ pub trait Workload {
 /// missing.
 pub fn survives_kills(workload: &dyn Workload) {
     let (disk, pool) = (Disk::new(Kind::Ext4), pool_for(workload));
-    let (mut random, mut tally) = (Random::new(&workload.name()), Tally::new());
-    for round in 0..random::rounds() {
+    let (mut random, mut tally) = (Random::named(&workload.name()), Tally::new());
+    for round in 0..rounds() {
         for cut in [Cut::Program, Cut::KeeperAndProgram, Cut::All] {
             let mut job = Job::start(workload, &disk, &pool, Guard::Holdfast);
             job.load(&mut random);
@@ -131,22 +131,22 @@ pub fn survives_kills(workload: &dyn Workload) {
 /// The power of the file system is cut under load, everything is killed, power comes back; nothing
 /// acknowledged may be missing.
 pub fn survives_power_cut(workload: &dyn Workload, kind: Kind) {
-    survives_power_cuts_of(workload, &Disk::new(kind), random::rounds(), false);
+    survives_power_cuts_of(workload, &Disk::new(kind), rounds(), false);
 }
 
 /// The same on a disk that forgets what was not flushed, cut while everything runs.
 pub fn survives_forgetful_disk(workload: &dyn Workload, kind: Kind) {
-    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * random::rounds(), false);
+    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * rounds(), false);
 }
 
 /// The same, and a flush fails before.
 pub fn survives_failed_flush(workload: &dyn Workload, kind: Kind) {
-    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * random::rounds(), true);
+    survives_power_cuts_of(workload, &Disk::forgetful(kind), 3 * rounds(), true);
 }
 
 fn survives_power_cuts_of(workload: &dyn Workload, disk: &Disk, rounds: u64, flush_fails: bool) {
     let pool = pool_for(workload);
-    let (mut random, mut tally) = (Random::new(&workload.name()), Tally::new());
+    let (mut random, mut tally) = (Random::named(&workload.name()), Tally::new());
     for round in 0..rounds {
         let mut job = Job::start(workload, disk, &pool, Guard::Holdfast);
         job.load(&mut random);
@@ -195,7 +195,7 @@ pub fn control_loses_on_forgetful_disk(workload: &dyn Workload, kind: Kind) {
 fn control_loses_on(workload: &dyn Workload, disk: &Disk) {
     need::tool("eatmydata");
     let pool = pool_for(workload);
-    let mut random = Random::new(&workload.name());
+    let mut random = Random::named(&workload.name());
     // Anybody on this machine may call sync at the wrong moment, but hardly three times.
     let lost = (0..3).any(|_| {
         let mut job = Job::start(workload, disk, &pool, Guard::Eatmydata);
@@ -223,8 +223,8 @@ pub fn native_survives_forgetful_disk(workload: &dyn Workload, kind: Kind) {
 
 fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
     let pool = pool_for(workload);
-    let mut random = Random::new(&workload.name());
-    for _ in 0..random::rounds() {
+    let mut random = Random::named(&workload.name());
+    for _ in 0..rounds() {
         let mut job = Job::start(workload, disk, &pool, Guard::Native);
         job.load(&mut random);
         job.lose_power(disk, &pool, &mut random);
@@ -236,12 +236,32 @@ fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
     }
 }
 
+/// The control of a program that takes for granted what the disk does not give: natively it is
+/// damaged by one of a few power cuts, or it was never asked for.
+pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) {
+    let cuts_max = 20 * rounds();
+    let disk = Disk::forgetful(kind);
+    let pool = pool_for(workload);
+    let mut random = Random::named(&workload.name());
+    let damaged = (0..cuts_max).any(|_| {
+        let mut job = Job::start(workload, &disk, &pool, Guard::Native);
+        job.load(&mut random);
+        job.lose_power(&disk, &pool, &mut random);
+        let acks = job.end();
+        disk.restore_power();
+        let verdict = workload.check(&job.site, promised(workload, &acks));
+        println!("{} on {disk}: native, {} acknowledged: {verdict:?}", workload.name(), acks.len());
+        verdict.is_err()
+    });
+    assert!(damaged, "{}: {cuts_max} power cuts of {disk} damaged nothing", workload.name());
+}
+
 /// The program is ended by force without a power cut and without Holdfast; the checker must be
 /// content, or it proves nothing.
 pub fn checker_accepts_native_kill(workload: &dyn Workload) {
     let disk = Disk::new(Kind::Ext4);
     let pool = pool_for(workload);
-    let mut random = Random::new(&workload.name());
+    let mut random = Random::named(&workload.name());
     let mut job = Job::start(workload, &disk, &pool, Guard::Eatmydata);
     job.load(&mut random);
     job.cut(Cut::All, &pool);

@@ -169,7 +169,8 @@ impl Disk {
         );
         // A process in a mount namespace of its own may have a copy of the mount from before: a
         // file system that is mounted again then is the one that the cut shut down.
-        wait_until(Duration::from_secs(20), "the end of its last mount", || !self.is_alive());
+        // Where the root of the mounts is private, a keeper of `holdfast mount` has one to its end.
+        wait_until(Duration::from_secs(60), "the end of its last mount", || !self.is_alive());
         if let Power::Disk(disk) = &self.power {
             // A new device: the old one may remember what the disk forgot.
             self.detach();

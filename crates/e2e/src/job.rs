@@ -15,8 +15,8 @@ use crate::cmd::Cmd;
 use crate::crash::{Acks, Site, Workload};
 use crate::disk::{self, Disk};
 use crate::pool::Pool;
-use crate::random::Random;
 use crate::{proc, report};
+use holdfast_testkit::Random;
 
 /// Who is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl<'a> Job<'a> {
         if !disk.cuts_at_an_instant() {
             self.stop(pool);
         }
-        disk.cut_power_seeded(random.next_u64());
+        disk.cut_power_seeded(random.draw());
         // The killed never run again: nothing happens after the cut.
         self.cut(Cut::All, pool);
     }

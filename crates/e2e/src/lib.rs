@@ -12,7 +12,6 @@ pub mod musl;
 pub mod need;
 pub mod pool;
 pub mod proc;
-pub mod random;
 pub mod report;
 pub mod running;
 pub mod service;

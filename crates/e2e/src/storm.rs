@@ -10,9 +10,9 @@ use crate::disk::Disk;
 use crate::job::{Cut, Guard, Job};
 use crate::pool::Pool;
 use crate::proc;
-use crate::random::Random;
 use crate::report;
 use crate::tally::Tally;
+use holdfast_testkit::Random;
 
 /// The time in which a run starts.
 const START_MS_MAX: u64 = 40;
@@ -38,7 +38,7 @@ impl<'a> Storm<'a> {
     /// A storm with a fresh seed, which is printed.
     pub fn new(disk: &'a Disk, name: &str) -> Self {
         let pool = Pool::with_size("16M");
-        Self { disk, pool, tally: Tally::new(), random: Random::new(name), guard: Guard::Holdfast }
+        Self { disk, pool, tally: Tally::new(), random: Random::named(name), guard: Guard::Holdfast }
     }
 
     /// The same with what users get who ask for nothing: files are logged from their first sync on.
@@ -65,7 +65,7 @@ impl<'a> Storm<'a> {
 
     /// A number for the workload.
     pub fn random(&mut self) -> u64 {
-        self.random.next_u64()
+        self.random.draw()
     }
 
     /// Whether there are to be more than the `rounds` that were: a kill of all leaves records to
@@ -168,7 +168,7 @@ impl<'a> Storm<'a> {
             0 => self.pool.command("recover"),
             _ => self.pool.run(&[]).args(["--", "true"]),
         };
-        let mark = format!("{}-{}", std::process::id(), self.random.next_u64());
+        let mark = format!("{}-{}", std::process::id(), self.random.draw());
         let mut child = cmd.env("HOLDFAST_E2E_JOB", &mark).spawn();
         std::thread::sleep(Duration::from_micros(self.random.between(0, RECOVERY_US_MAX)));
         drop(child.kill());

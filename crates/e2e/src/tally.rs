@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::disk::Disk;
 use crate::job::Cut;
-use crate::random::Random;
+use holdfast_testkit::Random;
 
 /// Counts by name.
 pub(crate) struct Tally {

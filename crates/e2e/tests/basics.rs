@@ -6,8 +6,8 @@ use std::path::Path;
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::random::Random;
 use holdfast_e2e::{need, report};
+use holdfast_testkit::Random;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
@@ -181,10 +181,10 @@ fn shell_redirections_and_exec_chains_work() {
 #[test]
 fn random_operations_leave_the_same_files() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let mut random = Random::new("random operations");
+    let mut random = Random::named("random operations");
     let python = need::tool("python3");
     for round in 0..4 {
-        let seed = random.next_u64().to_string();
+        let seed = random.draw().to_string();
         let mut said = Vec::new();
         for name in ["native", "held"] {
             let dir = disk.root.join(format!("{name}-{round}"));

@@ -8,18 +8,18 @@ use std::path::Path;
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::random::Random;
 use holdfast_e2e::report;
+use holdfast_testkit::Random;
 
 /// A tree with one of everything that a copy must keep.
 fn plant(root: &Path) {
-    let mut random = Random::new("tree");
+    let mut random = Random::named("tree");
     for dir in 0..8 {
         let dir = root.join(format!("dir-{dir}"));
         std::fs::create_dir_all(&dir).expect("directory");
         for number in 0..25 {
             let size = [0, 1, 100, 4096, 5000, 70_000, 600_000][random.between(0, 7) as usize] as usize;
-            let bytes: Vec<u8> = (0..size).map(|_| random.next_u64() as u8).collect();
+            let bytes: Vec<u8> = (0..size).map(|_| random.draw() as u8).collect();
             let file = dir.join(format!("file {number}"));
             std::fs::write(&file, bytes).expect("file");
             let mode = [0o600, 0o644, 0o755, 0o400][random.between(0, 4) as usize];

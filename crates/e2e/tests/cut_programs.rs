@@ -8,7 +8,6 @@
 
 use holdfast_e2e::crash::{self, Workload};
 use holdfast_e2e::disk::{Disk, Kind};
-use holdfast_e2e::random;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::dpkg::Dpkg;
 use holdfast_e2e::workload::editor::{Editor, Saves};
@@ -19,6 +18,7 @@ use holdfast_e2e::workload::postgres::{Fence, Postgres};
 use holdfast_e2e::workload::rocksdb::DbBench;
 use holdfast_e2e::workload::rsync::Rsync;
 use holdfast_e2e::workload::sqlite::{DELETE, WAL};
+use holdfast_testkit::rounds;
 
 /// A program, from the file system and a random number.
 type Make = fn(Kind, u64) -> Box<dyn Workload>;
@@ -30,7 +30,7 @@ fn blow(name: &str, kind: Kind, (make, cuts): (Make, u64), natively: bool) {
     // What they share is made once.
     let first = make(kind, 0);
     let mut storm = storm.given_to(first.user());
-    while storm.goes_on(cuts * random::rounds()) {
+    while storm.goes_on(cuts * rounds()) {
         let choice = storm.random();
         storm.cut_power(&*make(kind, choice));
     }

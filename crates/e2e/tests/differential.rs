@@ -15,8 +15,8 @@ use std::time::Duration;
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
-use holdfast_e2e::random::Random;
 use holdfast_e2e::{disk, proc, report, tally};
+use holdfast_testkit::Random;
 use tempfile::TempDir;
 
 const CALLS: u64 = 60_000;
@@ -54,12 +54,12 @@ fn program() -> &'static str {
 /// Runs the fuzzer on a file system of its own; `behind`: with files in state Behind.
 fn agrees(mode: &str, kind: Kind, behind: bool) {
     let disk = Disk::new(kind);
-    let mut random = Random::new(mode);
+    let mut random = Random::named(mode);
     let (mut left, mut absorbed) = (calls(), 0);
     while left > 0 {
         let calls = left.min(CALLS_AT_ONCE);
         left -= calls;
-        let seed = random.next_u64().to_string();
+        let seed = random.draw().to_string();
         let directory = disk.root.join(format!("{mode}-{seed}"));
         std::fs::create_dir(&directory).expect("directory");
         let text = directory.to_str().expect("text");
@@ -146,12 +146,12 @@ fn set_aside(report: &serde_json::Value) -> Vec<String> {
 #[test]
 fn the_log_agrees_with_the_kernel() {
     let disk = Disk::new(Kind::Ext4);
-    let mut random = Random::new("log");
+    let mut random = Random::named("log");
     let mut left = calls();
     while left > 0 {
         let calls = left.min(20_000);
         left -= calls;
-        let seed = random.next_u64().to_string();
+        let seed = random.draw().to_string();
         let mode = ["single", "threads", "processes"][random.between(0, 3) as usize];
         let directory = disk.root.join(format!("log-{seed}"));
         std::fs::create_dir(&directory).expect("directory");

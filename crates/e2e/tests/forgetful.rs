@@ -11,7 +11,7 @@ use holdfast_e2e::workload::sqlite::{DELETE, WAL};
 const KINDS: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
 
 fn crew(synced: bool) -> Crew {
-    let seed = holdfast_e2e::random::Random::new("crew").next_u64() | 1;
+    let seed = holdfast_testkit::Random::named("crew").draw() | 1;
     Crew { seed, processes: 2, threads: 2, operations: 1_000_000, synced, disk_may_fail: true }
 }
 

@@ -23,13 +23,14 @@ mod recovered;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 41] = [
+const RULES: [(&str, &str); 43] = [
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_after_the_keepers_death"),
     ("DeadKeeperServed", "h11_nothing_is_acknowledged_to_those_who_are_forked_later"),
     ("RecoveryPutOff", "h12_recovery_follows_the_keepers_death_at_once"),
     ("LinksUncounted", "recovered::a_file_that_loses_the_name_its_user_knows_keeps_its_bytes"),
     ("DeathUnwatched", "h22_a_dead_program_is_noticed_though_its_child_lives"),
     ("SignalsAtOnce", "h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to"),
+    ("FaultsBlocked", "h23_a_bad_address_ends_nobody_where_a_signal_was_put_off"),
     ("RefusalIgnored", "h24_a_program_that_cannot_be_patched_keeps_its_own_syncs"),
     ("AnyFileSystem", "h25_unknown_file_systems_are_left_alone"),
     ("TimesUndrained", "h26_a_file_is_as_old_as_its_last_write"),
@@ -51,6 +52,7 @@ const RULES: [(&str, &str); 41] = [
     ("WitnessForgotten", "recovered::an_older_state_is_seen_though_its_newest_file_is_closed"),
     ("NameLossIgnored", "recovered::a_file_that_loses_the_name_its_user_knows_keeps_its_bytes"),
     ("VacancyBelieved", "recovered::a_new_file_that_somebody_removed_after_the_crash_stays_away"),
+    ("PutBackBelieved", "damage::a_time_that_is_put_back_hides_no_write"),
     ("AttributesAreBytes", "recovered::attributes_that_change_at_boot_keep_no_records_from_a_file"),
     ("ClockBelieved", "recovered::a_clock_that_was_set_back_hides_nobodys_change"),
     ("ParentUnchecked", "recovered::a_new_file_waits_for_its_bind_mount"),
@@ -144,6 +146,38 @@ time.sleep(60)
             }
         }
         run.until("end");
+    }
+}
+
+/// Where every write is promised to be durable, a file that was made without a name got one, a
+/// later sync of another file made that durable, and what it had been written before was gone.
+#[test]
+fn bytes_of_a_file_without_a_name_are_durable_once_it_has_one() {
+    let script = "
+import os, sys, time
+root = os.path.dirname(sys.argv[1])
+fd = os.open(root, os.O_TMPFILE | os.O_RDWR)
+os.write(fd, b'n' * 5000)
+root_fd = os.open('/', os.O_RDONLY)
+os.link('/proc/self/fd/%d' % fd, sys.argv[1], src_dir_fd=root_fd, follow_symlinks=True)
+os.write(fd, b'l' * 10)
+other = os.open(root + '/other', os.O_RDWR | os.O_CREAT)
+os.write(other, b'o')
+os.fsync(other)
+print('ready', flush=True)
+time.sleep(60)
+";
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let file = disk.root.join("file");
+        let mut run = Running::python(&pool, &["--durability=write", LATE], script, &file);
+        run.until("ready");
+        disk.cut_power();
+        run.kill_all(&pool);
+        disk.restore_power();
+        pool.recover(&[]).ok();
+        let found = std::fs::read(&file).expect("the file, by its name");
+        assert!(found == [vec![b'n'; 5000], vec![b'l'; 10]].concat(), "{kind:?}: {} bytes", found.len());
     }
 }
 
@@ -424,6 +458,18 @@ fn h23_a_signal_handler_may_write_to_the_page_its_thread_writes_to() {
     let held = Pool::new().run(&[]).arg("--").arg(&program).dir(place.path()).limit(4 * SOON).ok();
     assert!(!held.stdout.contains("FAILED"), "{}", held.told());
     assert!(held.stdout.contains("alarms 1, wrong 0"), "{}", held.told());
+}
+
+/// The look at the program's memory faulted while all signals were blocked, which ends a process.
+#[test]
+fn h23_a_bad_address_ends_nobody_where_a_signal_was_put_off() {
+    let place = disk::directory();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/bad_addresses.c");
+    let program = place.path().join("bad_addresses");
+    Cmd::new("cc").args(["-O1", "-pthread", "-o"]).args([&program, &source]).ok();
+    let run = Pool::new().run(&[]).arg("--").arg(&program).arg(place.path().join("file"));
+    let told = run.limit(4 * SOON).ok();
+    assert!(told.stdout.contains("bad addresses told"), "{}", told.told());
 }
 
 /// Where code may not be made writable, stdio's writes went unseen, and the descriptor's sync was

@@ -4,18 +4,18 @@
 
 use holdfast_e2e::crash::Workload;
 use holdfast_e2e::disk::{Disk, Kind};
-use holdfast_e2e::random;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::fio::Fio;
 use holdfast_e2e::workload::many::Crew;
 use holdfast_e2e::workload::redis::Redis;
 use holdfast_e2e::workload::rocksdb::DbBench;
 use holdfast_e2e::workload::sqlite::{DELETE, WAL, WAL_INOTIFY};
+use holdfast_testkit::rounds;
 
-fn storm(name: &str, kind: Kind, rounds: u64, mut workload: impl FnMut(u64) -> Box<dyn Workload>) {
+fn storm(name: &str, kind: Kind, times: u64, mut workload: impl FnMut(u64) -> Box<dyn Workload>) {
     let disk = Disk::new(kind);
     let mut storm = Storm::new(&disk, name);
-    while storm.goes_on(rounds * random::rounds()) {
+    while storm.goes_on(times * rounds()) {
         let workload = workload(storm.random());
         storm.kill(&*workload);
     }

@@ -5,9 +5,10 @@
 use holdfast_e2e::crash::{self, Workload};
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
+use holdfast_e2e::report;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::maildir::{Maildir, maildir};
-use holdfast_e2e::{random, report};
+use holdfast_testkit::rounds;
 
 /// One deliverer by itself, two of them with a reader, or all of them through before they are cut
 /// off.
@@ -16,9 +17,9 @@ fn mail(choice: u64) -> Box<dyn Workload> {
     Box::new(Maildir { seed: choice % 1_000_000, deliverers: 1 + choice / 5 % 2, deliveries, links: false })
 }
 
-fn cut(name: &str, disk: &Disk, rounds: u64) {
+fn cut(name: &str, disk: &Disk, times: u64) {
     let mut storm = Storm::new(disk, name);
-    while storm.goes_on(rounds * random::rounds()) {
+    while storm.goes_on(times * rounds()) {
         let choice = storm.random();
         storm.cut_power(&*mail(choice));
     }
@@ -29,7 +30,7 @@ fn cut(name: &str, disk: &Disk, rounds: u64) {
 fn mail_survives_kills() {
     let disk = Disk::new(Kind::Ext4);
     let mut storm = Storm::new(&disk, "kills of mail delivery");
-    while storm.goes_on(15 * random::rounds()) {
+    while storm.goes_on(15 * rounds()) {
         let choice = storm.random();
         storm.kill(&*mail(choice));
     }

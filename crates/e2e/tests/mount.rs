@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{self, Disk, Kind};
-use holdfast_e2e::need;
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::report;
 use holdfast_e2e::running::Running;
+use holdfast_e2e::{canaries, need};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -20,6 +20,14 @@ const NOT_MOUNTED: i32 = 2;
 const KEEPER_FAILED: i32 = 121;
 /// What comes by itself may take so long on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
+
+/// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
+/// must notice.
+const RULES: [(&str, &str); 3] = [
+    ("MountSyncAnswered", "what_only_a_sync_makes_durable_survives_a_power_cut"),
+    ("MountOwnerKept", "a_directory_of_ext4_looks_as_it_does_natively"),
+    ("MountPrivilegesKept", "a_directory_of_ext4_looks_as_it_does_natively"),
+];
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -197,6 +205,26 @@ fn acknowledged(program: &mut Running, count: u64) -> u64 {
     rest.map_or(count, |line| line["ack ".len()..].parse().expect("a number"))
 }
 
+/// The kernel went on to believe the mode that it knew: whoever wrote to another's setuid program
+/// had it run what was written with the other's rights.
+#[test]
+fn a_write_of_another_user_takes_rights_away_at_once() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    let program = served.join("program");
+    std::fs::copy("/usr/bin/true", &program).expect("a program");
+    Cmd::new("chown").arg("61001:61001").arg(&program).ok();
+    Cmd::new("chmod").arg("6777").arg(&program).ok();
+    Cmd::new("chmod").arg("0755").arg(&served).ok();
+    let mount = Mount::over(&pool, &[], &served);
+    let writer = ["--reuid=61002", "--regid=61002", "--clear-groups", "dd", "if=/usr/bin/id", "bs=1M"];
+    let to = format!("of={}", text(&program));
+    Cmd::new("setpriv").args(writer).args(["conv=notrunc", &to]).ok();
+    let mode = Cmd::new("stat").args(["-c", "%a"]).arg(&program).ok().stdout;
+    drop(mount.unmount());
+    assert_eq!(mode.trim(), "777");
+}
+
 #[test]
 fn programs_that_no_library_gets_into_are_absorbed() {
     let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
@@ -236,6 +264,7 @@ fn sqlite_is_absorbed_without_a_library_in_it() {
     }
     let summary = mount.unmount();
     assert!(report::number(&summary, "syncs_absorbed") > 50, "{summary:#}");
+    assert_eq!(summary["front_ends"]["mount"], 1, "{summary:#}");
     for mode in ["delete", "wal"] {
         let told = Cmd::new("sqlite3").arg(served.join(mode)).arg("select sum(a) from t").ok();
         assert_eq!(told.stdout, "1225\n");
@@ -279,7 +308,7 @@ fn a_directory_of_btrfs_looks_as_it_does_natively() {
 fn random_calls_leave_what_they_leave_in_memory() {
     let (disk, pool) = (disk(Kind::Ext4), Pool::new());
     let served = directory(&disk, "served");
-    let seed = holdfast_e2e::random::Random::new("mount").next_u64() % 1_000_000;
+    let seed = holdfast_testkit::Random::named("mount").draw() % 1_000_000;
     let play = |file: PathBuf, seed: u64| {
         let script = here("tests/mount_fsx.py");
         Cmd::new("python3").arg(script).arg(file).args([seed.to_string(), "400".into()]).limit(4 * SOON).ok();
@@ -353,6 +382,36 @@ fn what_was_acknowledged_survives_a_power_cut() {
         must_hold(&file, last);
         assert_eq!(&std::fs::read(&mapped).expect("read")[100..106], b"stored");
     }
+}
+
+/// Writes a file and a name and syncs both; then writes a file that nobody syncs.
+const SYNCED: &str = "
+import os, sys
+os.chdir(sys.argv[1])
+fd = os.open('synced', os.O_WRONLY | os.O_CREAT, 0o644)
+os.write(fd, b'synced')
+os.fsync(fd)
+os.mkdir('made')
+os.fsync(os.open('.', os.O_RDONLY))
+os.write(os.open('lost', os.O_WRONLY | os.O_CREAT, 0o644), b'lost')
+";
+
+/// With durability = sync the log has nothing of a file before somebody asks for it.
+#[test]
+fn what_only_a_sync_makes_durable_survives_a_power_cut() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    disk.settle();
+    let mount = Mount::over(&pool, &["--durability=sync", "--age-max=60s"], &served);
+    Cmd::new("python3").args(["-c", SYNCED]).arg(&served).ok();
+    disk.cut_power();
+    mount.kill_all();
+    clear(&served);
+    disk.restore_power();
+    pool.recover(&[]).ok();
+    assert_eq!(std::fs::read(served.join("synced")).expect("synced"), b"synced");
+    assert!(served.join("made").is_dir());
+    assert!(std::fs::read(served.join("lost")).map_or(true, |left| left.is_empty()), "the power cut is none");
 }
 
 #[test]
@@ -484,4 +543,12 @@ fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
     let (status, said, _) = mount.end();
     assert_eq!(status, 0, "{said}");
     assert_eq!(std::fs::read(served.join("moved")).expect("read"), b"by nobody\n");
+}
+
+/// Each test above with the rule taken out that it is about; with all rules they run in this build
+/// already.
+#[test]
+fn every_rule_that_is_taken_out_is_missed() {
+    let survived = canaries::survivors(&RULES);
+    assert!(survived.is_empty(), "survived: {survived:?}");
 }

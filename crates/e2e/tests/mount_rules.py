@@ -157,6 +157,23 @@ def modes():
     os.chmod("m", 0o6777)
     as_user(1001, 1001, lambda: say("another's truncation", os.truncate, "m", 0))
     say("facts", facts, "m")
+    # Whoever changes a file that is another's takes its rights away, by whatever call.
+    def opened(call):
+        fd = os.open("m", os.O_RDWR)
+        try:
+            return call(fd)
+        finally:
+            os.close(fd)
+
+    for what, call in (
+        ("write", lambda fd: os.write(fd, b"z" * 100)),
+        ("allocation", lambda fd: os.posix_fallocate(fd, 0, 5000)),
+        ("copy", lambda fd: os.copy_file_range(fd, fd, 50, 0, 100)),
+    ):
+        os.chmod("m", 0o6777)
+        say("facts", facts, "m")
+        as_user(1001, 1001, lambda: say("another's " + what, opened, call))
+        say("facts", facts, "m")
     os.mkdir("open")
     os.chmod("open", 0o777)
     os.mkdir("group")

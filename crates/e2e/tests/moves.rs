@@ -7,10 +7,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use holdfast_e2e::canaries;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::running::Running;
-use holdfast_e2e::{canaries, random};
+use holdfast_testkit::rounds;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
@@ -48,7 +49,7 @@ fn each(how: &str, from: &str, to: &str, there: &[&str], gone: &[&str]) {
 }
 
 fn each_act(how: &str, act: impl Fn(&Path), there: &[&str], gone: &[&str]) {
-    for _ in 0..random::rounds() {
+    for _ in 0..rounds() {
         for kind in [Kind::Ext4, Kind::Xfs] {
             let (disk, pool) = (Disk::new(kind), Pool::new());
             std::fs::write(disk.root.join("how"), how).expect("script");

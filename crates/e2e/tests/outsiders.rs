@@ -12,7 +12,8 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::{random, report};
+use holdfast_e2e::report;
+use holdfast_testkit::rounds;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("paths are text")
@@ -129,7 +130,7 @@ fn backup_tools_see_every_write_at_once() {
         let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
         let (dir, aside) = (fresh(&disk, "data"), disk::directory());
         let mut writer = Writer::start(&pool, &["--fence", fence, "--age-max", "60000"], &dir, 0, 1_000_000);
-        for round in 0..3 * random::rounds() {
+        for round in 0..3 * rounds() {
             for tool in ["tar", "rsync", "cp"] {
                 let copy = aside.path().join(format!("{tool}-{round}"));
                 std::fs::create_dir(&copy).expect("directory");
@@ -210,7 +211,7 @@ fn snapshots_after_a_drain_hold_what_was_acknowledged_before() {
     let volume = disk.root.join("volume");
     Cmd::new("btrfs").args(["subvolume", "create"]).arg(&volume).ok();
     let mut writer = Writer::start(&pool, &["--age-max", "60000"], &volume, 0, 1_000_000);
-    for round in 0..3 * random::rounds() {
+    for round in 0..3 * rounds() {
         let acknowledged = writer.until(30 * (round + 1));
         pool.command("drain").ok();
         let snapshot = disk.root.join(format!("snapshot-{round}"));
@@ -309,7 +310,7 @@ fn clients_come_and_go() {
     steady.until(5);
     let keeper = proc::keeper(&pool.path);
     let mut rows = BTreeMap::new();
-    for round in 0..6 * random::rounds() {
+    for round in 0..6 * rounds() {
         let dirs: Vec<PathBuf> =
             (0..3).map(|number| fresh(&disk, &format!("goes-{round}-{number}"))).collect();
         let mut writers: Vec<Writer> = dirs.iter().map(|dir| Writer::start(&pool, &[], dir, 0, 60)).collect();

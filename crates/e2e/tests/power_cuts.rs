@@ -4,18 +4,18 @@
 
 use holdfast_e2e::crash::Workload;
 use holdfast_e2e::disk::{Disk, Kind};
-use holdfast_e2e::random;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::many::Crew;
 use holdfast_e2e::workload::operations::Operations;
 use holdfast_e2e::workload::sqlite::{DELETE, WAL};
+use holdfast_testkit::rounds;
 
 /// Small, so that it is made, mounted and replayed quickly: xfs is at least this large.
 const DISK_BYTES: u64 = 300 << 20;
 
-fn storm(name: &str, disk: &Disk, rounds: u64) {
+fn storm(name: &str, disk: &Disk, times: u64) {
     let mut storm = Storm::new(disk, name);
-    for _ in 0..rounds * random::rounds() {
+    for _ in 0..times * rounds() {
         let choice = storm.random();
         let workload: Box<dyn Workload> = match choice % 5 {
             0 => Box::new(DELETE),

@@ -266,7 +266,7 @@ fn systemd_takes_the_unit_files() {
     let stand_in = "[Service]\nType=notify\nUser=mysql\nExecStart=/bin/true\n";
     std::fs::write(units.path().join("mariadb.service"), stand_in).expect("written");
     std::fs::write(units.path().join("any.service"), stand_in).expect("written");
-    let mut names = vec!["holdfast@.service".to_owned()];
+    let mut names = vec!["holdfast@.service".to_owned(), "holdfast-recover.service".to_owned()];
     for unit in ["redis-server", "postgresql@", "mariadb", "any"] {
         names.push(format!("{unit}.service.d/holdfast.conf"));
     }
@@ -288,6 +288,7 @@ fn systemd_takes_the_unit_files() {
             .output()
     };
     for unit in [
+        "holdfast-recover.service",
         "holdfast@redis.service",
         "redis-server.service",
         "postgresql@15-main.service",

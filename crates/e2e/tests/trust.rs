@@ -27,11 +27,13 @@ const SQUATTER: u32 = 61_004;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 4] = [
+const RULES: [(&str, &str); 6] = [
+    ("OthersHavePool", "a_pool_that_somebody_else_has_open_is_refused"),
     ("PeerUnchecked", "a_keeper_gives_nothing_to_another_user"),
     ("KeeperBelieved", "nobody_believes_a_keeper_of_another_user"),
     ("StoppedWaitedFor", "a_stopped_writer_keeps_no_outsider_from_its_file"),
     ("PoolShared", "a_pool_that_others_may_write_to_is_refused"),
+    ("RootStaysRoot", "root_sees_drains_and_recovers_a_pool_as_its_owner"),
 ];
 
 fn text(path: &Path) -> &str {
@@ -171,6 +173,14 @@ fn a_keeper_gives_nothing_to_another_user() {
         let output = pool.run(&["--join-as-is"]).arg("--").args(program).output();
         must_get(output.ok(), if start == ["env"] { 2 } else { 0 });
     }
+    // Nor is he told that there is none.
+    for command in ["status", "files", "metrics", "drain"] {
+        let asked = as_user(VICTIM, text(&need::holdfast())).args([command, "--pool"]).arg(&pool.path);
+        let told = asked.output();
+        assert!(told.code() != 0, "{}", told.told());
+        told.says(&["permission"], &[]);
+        assert!(!told.stderr.contains("no keeper runs"), "{}", told.told());
+    }
 }
 
 /// A program of a run that becomes another user works, natively, and is told of with what to do.
@@ -225,6 +235,58 @@ fn root_can_run_it_all_as_a_user() {
         .output()
         .expect(&[120])
         .says(&["no user no-such-user"], &[]);
+}
+
+/// Syncs a file twice, so that the second write is in the log, and stays.
+const KEEPS: &str = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+for byte in b'ab':
+    os.write(fd, bytes([byte]) * 4096)
+    os.fsync(fd)
+os.write(1, b'kept\\n')
+time.sleep(600)
+";
+
+/// What a pool says is its owner's word: root does nothing on it that the owner could not do.
+#[test]
+fn root_sees_drains_and_recovers_a_pool_as_its_owner() {
+    need::root();
+    let (disk, pool) = (Disk::new(Kind::Ext4), OwnPool::new(VICTIM));
+    Cmd::new("chmod").args(["0777", text(&disk.root)]).ok();
+    let file = disk.root.join("file");
+    let run = || {
+        let run = pool.command(VICTIM, "run").args(["--volatile", "--durability=write", "--age-max", "1h"]);
+        let run = Running::start(&run.args(["--", "python3", "-c", KEEPS, text(&file)]));
+        run.until("kept");
+        run
+    };
+    let as_root = |subcommand: &str| Cmd::holdfast(subcommand).args(["--pool", text(&pool.path)]);
+    let first = run();
+    let status = report::parse(&as_root("status").arg("--json").ok().stdout);
+    assert!(report::flag(&status, "running"), "{status:#}");
+    assert!(as_root("files").ok().stdout.contains(text(&file)));
+    as_root("metrics").ok();
+    assert!(as_root("drain").ok().stdout.contains("on disk"));
+    drop(first);
+    let second = run();
+    let keeper = proc::keeper(&pool.path);
+    for pid in proc::descendants(second.child.id()).into_iter().chain([keeper]) {
+        proc::kill_hard(pid);
+    }
+    drop(second);
+    wait_until(SOON, "the keeper's end", || proc::keepers(&pool.path).is_empty());
+    // Root's own by now: the owner of the pool has no say in it.
+    let owned_by = |uid| std::os::unix::fs::chown(&file, Some(uid), Some(uid)).expect("root may");
+    owned_by(0);
+    let told = as_root("recover").arg("--replay").output();
+    told.expect(&[1]);
+    assert!(told.stdout.contains("put off") || told.stdout.contains("set aside"), "{}", told.told());
+    owned_by(VICTIM);
+    as_root("recover").ok();
+    // Nobody else gains by it.
+    let other = pool.command(VICTIM + 1, "status").output();
+    other.expect(&[1]).says(&[], &["no permission", "belongs to another user"]);
 }
 
 /// Stands between a keeper and whoever connects to a socket in the victim's directory, and passes
@@ -343,6 +405,41 @@ fn a_pool_that_others_may_write_to_is_refused() {
         pool.recover(&[]).expect(&[1]).says(&["others may write"], &[]);
         pool.command("status").output().expect(&[1]).says(&["others may write"], &[]);
     }
+}
+
+/// Opens a pool and keeps it; with a second argument, as a message that nobody has read.
+const HAS_IT_OPEN: &str = "
+import os, socket, sys
+kept = [os.open(sys.argv[1], os.O_RDWR)]
+if len(sys.argv) > 2:
+    ends = socket.socketpair()
+    socket.send_fds(ends[0], [b'x'], kept)
+    os.close(kept[0])
+print('has it', flush=True)
+sys.stdin.read()
+";
+
+/// Who kept a descriptor of a pool wrote to it while it was in use by the next keeper, and that one
+/// wrote to files by what it found there.
+#[test]
+fn a_pool_that_somebody_else_has_open_is_refused() {
+    std::thread::scope(|scope| {
+        for hidden in [false, true] {
+            scope.spawn(move || {
+                let pool = Pool::formatted();
+                let mut keeps = vec!["-c", HAS_IT_OPEN, pool.text()];
+                keeps.extend(hidden.then_some("hidden"));
+                let keeps = Running::start(&Cmd::new("python3").args(keeps));
+                keeps.until("has it");
+                let start = || pool.run(&[]).args(["--", "true"]).limit(Duration::from_secs(60)).output();
+                let pid = keeps.child.id().to_string();
+                let who = if hidden { "cannot be named" } else { &pid };
+                start().expect(&[120]).says(&["is open", who], &[]);
+                drop(keeps);
+                start().ok();
+            });
+        }
+    });
 }
 
 /// Takes what a client gets and tries to make it smaller and larger.

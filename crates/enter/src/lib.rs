@@ -1,4 +1,5 @@
-//! Static Go programs, and where they call the kernel: judged by the bytes of their files.
+//! Go programs, and where they call the kernel: judged by the bytes of their code, in the files of
+//! static ones, and in the memory of those that have a loader.
 //!
 //! Go's `Syscall6` makes nearly all calls of a program. Its body has been the same bytes since
 //! go1.19, and so has the instruction by which a child is started in its parent's memory. A program
@@ -93,6 +94,15 @@ pub struct Program {
     pub headers: u64,
     /// How many there are.
     pub headers_count: u64,
+    /// The first byte of `Syscall6`.
+    pub call: u64,
+    /// The call by which children in its memory are made, if it makes any.
+    pub vfork: Option<u64>,
+}
+
+/// Where a program calls the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
     /// The first byte of `Syscall6`.
     pub call: u64,
     /// The call by which children in its memory are made, if it makes any.
@@ -228,21 +238,35 @@ pub fn judge(file: &[u8]) -> Result<Program, Refusal> {
     for segment in segments(file).filter(|segment| segment.flags & PF_X != 0) {
         found.look(segment.address, elf.bytes_of(&segment).ok_or(Refusal::Unknown)?);
     }
+    let places = found.places()?;
     let table = elf.long(32);
     let holds_table = |segment: &Segment| {
         table.checked_sub(segment.offset).is_some_and(|inside| inside < segment.file_bytes)
     };
     let mapped = segments(file).find(holds_table).ok_or(Refusal::NotPlain)?;
-    if found.calls != 1 || found.vforks > 1 {
-        return Err(Refusal::Unknown);
-    }
     Ok(Program {
         entry: elf.long(24),
         headers: mapped.address + (table - mapped.offset),
         headers_count: elf.count() as u64,
-        call: found.call,
-        vfork: (found.vforks == 1).then_some(found.vfork),
+        call: places.call,
+        vfork: places.vfork,
     })
+}
+
+/// The code of a program's file, by its addresses.
+pub fn code(file: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let parts = segments(file).filter(|segment| segment.flags & PF_X != 0);
+    parts.filter_map(move |segment| Some((segment.address, Elf(file).bytes_of(&segment)?)))
+}
+
+/// Looks for both places in all of a program's code, by its addresses.
+///
+/// # Errors
+/// [`Refusal::Unknown`]: they are not where they are known to be.
+pub fn places<'a>(code: impl Iterator<Item = (u64, &'a [u8])>) -> Result<Places, Refusal> {
+    let mut found = Sites::default();
+    code.for_each(|(address, text)| found.look(address, text));
+    found.places()
 }
 
 /// What was found in the text.
@@ -255,6 +279,13 @@ struct Sites {
 }
 
 impl Sites {
+    fn places(&self) -> Result<Places, Refusal> {
+        if self.calls != 1 || self.vforks > 1 {
+            return Err(Refusal::Unknown);
+        }
+        Ok(Places { call: self.call, vfork: (self.vforks == 1).then_some(self.vfork) })
+    }
+
     /// Looks at each place where a function may begin.
     fn look(&mut self, address: u64, text: &[u8]) {
         let first = (address.wrapping_neg() % STEP as u64) as usize;
@@ -364,6 +395,16 @@ mod tests {
         {
             assert_eq!(judge(&program(&[], &padded(parts))), Err(Refusal::Unknown));
         }
+    }
+
+    #[test]
+    fn code_in_several_parts_has_each_place_once() {
+        let (call, vfork) = (padded(&[&CALL]), padded(&[&vfork()]));
+        let parts = [(0x1000, &call[..]), (0x8000, &vfork[..])];
+        assert_eq!(places(parts.into_iter()), Ok(Places { call: 0x1000, vfork: Some(0x8000 + 35) }));
+        let twice = [(0x1000, &call[..]), (0x2000, &vfork[..]), (0x3000, &call[..])];
+        assert_eq!(places(twice.into_iter()), Err(Refusal::Unknown));
+        assert_eq!(places(core::iter::empty()), Err(Refusal::Unknown));
     }
 
     #[test]

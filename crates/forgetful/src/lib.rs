@@ -9,7 +9,6 @@
 //! It must never call anything durable that was not flushed, nor forget what was.
 
 mod client;
-mod random;
 mod serve;
 mod undo;
 mod volatile;

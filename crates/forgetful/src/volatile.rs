@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::random::Random;
+use holdfast_testkit::Random;
 
 /// Why the disk did not do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl Volatile {
     /// Cuts the power. The seed decides what became of the blocks that were not flushed: all gone,
     /// all there, or for each of them any of its states.
     pub fn cut(&mut self, seed: u64) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         // In percent; the ends are drawn as often as everything between them.
         let kept_percent = match random.below(4) {
             0 => 0,
@@ -161,7 +161,7 @@ impl Volatile {
         blocks.sort_by_key(|(block, _)| *block);
         for (block, mut states) in blocks {
             if random.below(100) < kept_percent {
-                let state = random.below(states.len() as u64) as usize;
+                let state = random.below(states.len());
                 self.platter.insert(block, states.swap_remove(state));
                 self.blocks_kept += 1;
             } else {

@@ -13,12 +13,11 @@
 
 mod choices;
 mod image;
+mod mutate;
 mod oracle;
 mod ram;
-mod random;
 pub mod session;
 mod targets;
 mod yard;
 
-pub use random::Random;
 pub use targets::{Bench, Target};

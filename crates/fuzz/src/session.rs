@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::random::Random;
+use holdfast_testkit::Random;
+
+use crate::mutate::{input, mutate};
 use crate::targets::{Bench, Target};
 
 /// Inputs are not longer than this.
@@ -81,9 +83,9 @@ pub fn work(work: &Work) -> anyhow::Result<()> {
             (None, false) if random.below(4) > 0 => {
                 let from = &pool[random.below(pool.len())];
                 let other = &pool[random.below(pool.len())];
-                (random.mutate(from, other, INPUT_BYTES_MAX), true)
+                (mutate(&mut random, from, other, INPUT_BYTES_MAX), true)
             }
-            _ => (random.input(INPUT_BYTES_MAX), true),
+            _ => (input(&mut random, INPUT_BYTES_MAX), true),
         };
         std::fs::write(&work.current, &input)?;
         watch.next();

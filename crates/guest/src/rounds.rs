@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use holdfast_e2e::random::Random;
 use holdfast_e2e::workload::many;
+use holdfast_testkit::Random;
 
 use crate::initramfs;
 use crate::kernel::Kernel;
@@ -32,8 +32,8 @@ struct Cut {
 /// data.
 pub fn run(kernel: &Path, cuts: u64, seed: Option<u64>) -> Result<()> {
     let started = Instant::now();
-    let seed = seed.unwrap_or_else(|| Random::new("guest").seed());
-    let mut random = Random::from_seed(seed);
+    let seed = seed.unwrap_or_else(|| Random::named("guest").seed());
+    let mut random = Random::new(seed);
     let kernel = Kernel::find(kernel)?;
     // In memory: the NVM's pages are touched often.
     let home = tempfile::Builder::new().prefix("holdfast-guest-").tempdir_in("/dev/shm")?;
@@ -82,7 +82,7 @@ fn boot(
     random: &mut Random,
 ) -> Result<Option<Cut>> {
     // Odd: no writers that are strangers to each other.
-    let seed = random.next_u64() | 1;
+    let seed = random.draw() | 1;
     let directory = format!("round-{seed:x}");
     let journal = if random.between(0, 2) == 0 { "WAL" } else { "TRUNCATE" };
     let mut orders = Vec::new();
@@ -127,7 +127,7 @@ fn boot(
     })?;
     std::thread::sleep(Duration::from_millis(random.between(0, 2500)));
     let lines = machine.kill()?;
-    disk.cut(random.next_u64());
+    disk.cut(random.draw());
     disk.restore();
     let writers = lines.iter().filter(|line| line.starts_with(|start: char| start.is_ascii_digit()));
     let journal: String = writers.map(|line| format!("{line}\n")).collect();

@@ -1,12 +1,14 @@
 //! Talking to a running keeper from another process: status and drain. A connection that is held
-//! keeps the keeper from ending by itself. Must never believe who is another user.
+//! keeps the keeper from ending by itself. Must never believe who is another user, nor take the
+//! late answer to a question that was given up for that to the next one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use holdfast_cache::wire::{DRAIN, EXPECT, FILES, STATUS};
+use holdfast_cache::wire::{ANSWER_NUMBER_BYTES, DRAIN, EXPECT, FILES, REQUEST_BYTES, STATUS};
+use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
 use holdfast_pool::Words;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -61,8 +63,78 @@ pub enum ControlError {
 pub struct Control {
     pool: PathBuf,
     socket: PathBuf,
-    connection: OwnedFd,
+    line: Line,
     keeper_pid: u32,
+}
+
+/// Questions and answers. A keeper that stood still answers all that it was asked meanwhile once it
+/// goes on, also what nobody waits for any more: each answer says which question it is to.
+struct Line {
+    connection: OwnedFd,
+    /// That of the last question.
+    number: u32,
+}
+
+/// What became of a question.
+#[derive(Debug)]
+enum Unanswered {
+    /// Nobody answered in time.
+    Silent,
+    /// The conversation broke off.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Unanswered {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<rustix::io::Errno> for Unanswered {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Broken(error.into())
+    }
+}
+
+impl Line {
+    fn new(connection: OwnedFd) -> Self {
+        Self { connection, number: 0 }
+    }
+
+    /// Asks for something, and waits for the answer to that, so long at most.
+    fn ask<T: serde::de::DeserializeOwned>(
+        &mut self,
+        kind: u8,
+        argument: u32,
+        patience: Option<Duration>,
+    ) -> Result<T, Unanswered> {
+        self.number = self.number.wrapping_add(1);
+        let mut request = [0; REQUEST_BYTES];
+        request[0] = kind;
+        request[1..5].copy_from_slice(&self.number.to_le_bytes());
+        request[5..].copy_from_slice(&argument.to_le_bytes());
+        rustix::net::send(&self.connection, &request, SendFlags::NOSIGNAL)?;
+        let until = patience.map(|patience| Instant::now() + patience);
+        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Unanswered::Silent);
+            }
+            set_socket_timeout(&self.connection, Timeout::Recv, left)?;
+            let bytes = match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok((bytes, _)) => bytes,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => return Err(Unanswered::Silent),
+                Err(error) => return Err(error.into()),
+            };
+            let (number, text) = answer[..bytes].split_at_checked(ANSWER_NUMBER_BYTES).unwrap_or_default();
+            if number == self.number.to_le_bytes() || on(Canary::LateAnswersTaken) {
+                return serde_json::from_slice(text).map_err(|error| Unanswered::Broken(error.into()));
+            }
+        }
+    }
 }
 
 impl Control {
@@ -90,7 +162,7 @@ impl Control {
         })?;
         let peer = Peer::of(&connected)
             .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error })?;
-        Ok(Self { pool: pool.to_owned(), socket, connection: connected, keeper_pid: peer.pid })
+        Ok(Self { pool: pool.to_owned(), socket, line: Line::new(connected), keeper_pid: peer.pid })
     }
 
     /// Where clients connect; the value of `HOLDFAST_SOCKET`.
@@ -105,7 +177,7 @@ impl Control {
 
     /// Asks for the keeper's state.
     pub fn status(&mut self) -> Result<Status, ControlError> {
-        self.ask(&[STATUS], Some(ANSWER_MAX))
+        self.ask(STATUS, 0, Some(ANSWER_MAX))
     }
 
     /// Asks for all files that have slots, in the order of these.
@@ -113,9 +185,7 @@ impl Control {
         let mut files = Vec::new();
         let mut next = Some(0u32);
         while let Some(from) = next {
-            let mut request = vec![FILES];
-            request.extend(from.to_le_bytes());
-            let part: FilePart = self.ask(&request, Some(ANSWER_MAX))?;
+            let part: FilePart = self.ask(FILES, from, Some(ANSWER_MAX))?;
             files.extend(part.files);
             // Whatever is said: it ends.
             next = part.next.filter(|slot| *slot > from);
@@ -126,7 +196,7 @@ impl Control {
     /// Tells the keeper that this process is about to start a program that will be its client: it
     /// stays until that program has connected, even when this process is killed before.
     pub fn expect_program(&mut self) -> Result<(), ControlError> {
-        let sent = rustix::net::send(&self.connection, &[EXPECT], SendFlags::NOSIGNAL);
+        let sent = rustix::net::send(&self.line.connection, &[EXPECT], SendFlags::NOSIGNAL);
         sent.map(|_| ())
             .map_err(|error| ControlError::Broken { pool: self.pool.clone(), source: error.into() })
     }
@@ -134,33 +204,54 @@ impl Control {
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
     pub fn drain(&mut self) -> Result<Summary, ControlError> {
         // However long the disk takes.
-        self.ask(&[DRAIN], None)
+        self.ask(DRAIN, 0, None)
     }
 
     fn ask<T: serde::de::DeserializeOwned>(
-        &self,
-        request: &[u8],
+        &mut self,
+        kind: u8,
+        argument: u32,
         patience: Option<Duration>,
     ) -> Result<T, ControlError> {
-        let broken = |source: io::Error| ControlError::Broken { pool: self.pool.clone(), source };
-        set_socket_timeout(&self.connection, Timeout::Recv, patience)
-            .map_err(|error| broken(error.into()))?;
-        rustix::net::send(&self.connection, request, SendFlags::NOSIGNAL)
-            .map_err(|error| broken(error.into()))?;
-        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
-        let bytes = loop {
-            match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
-                Ok((bytes, _)) => break bytes,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => {
-                    return Err(ControlError::Silent { pool: self.pool.clone(), pid: self.keeper_pid });
-                }
-                Err(error) => return Err(broken(error.into())),
-            }
+        self.line.ask(kind, argument, patience).map_err(|unanswered| match unanswered {
+            Unanswered::Silent => ControlError::Silent { pool: self.pool.clone(), pid: self.keeper_pid },
+            Unanswered::Broken(source) => ControlError::Broken { pool: self.pool.clone(), source },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// The keeper was stopped for longer than somebody waits, and answers all it was asked.
+    #[test]
+    fn a_late_answer_is_not_taken_for_that_to_the_next_question() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut line = Line::new(ours);
+        let hear = || {
+            let mut request = [0; REQUEST_BYTES];
+            let (bytes, _) = rustix::net::recv(&theirs, &mut request, RecvFlags::empty()).unwrap();
+            assert_eq!(bytes, REQUEST_BYTES);
+            request
         };
-        if bytes == 0 {
-            return Err(broken(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        let answer = |request: &[u8], text: &str| {
+            holdfast_socket::send_answer(&theirs, request, &text, SendFlags::empty()).unwrap();
+        };
+        for round in 0..3 {
+            let given_up = line.ask::<String>(STATUS, 0, Some(Duration::from_millis(1)));
+            assert!(matches!(given_up, Err(Unanswered::Silent)), "{given_up:?}");
+            let first = hear();
+            std::thread::scope(|scope| {
+                let second = scope.spawn(|| line.ask::<String>(FILES, 7, None).unwrap());
+                let asked = hear();
+                assert_eq!((asked[0], &asked[5..]), (FILES, &7u32.to_le_bytes()[..]));
+                answer(&first, "late");
+                answer(&asked, "in time");
+                assert_eq!(second.join().unwrap(), "in time", "{round}");
+            });
         }
-        serde_json::from_slice(&answer[..bytes]).map_err(|error| broken(error.into()))
     }
 }

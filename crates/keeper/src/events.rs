@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::Unseen;
-use holdfast_cache::wire::{DRAIN, EXPECT, FILES, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{DRAIN, EXPECT, FILES, FrontEnd, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ use crate::signals;
 use holdfast_disk::locked;
 use holdfast_recovery::mapped_by;
 use holdfast_socket::{Peer, Stranger};
-use holdfast_socket::{send_json, send_with_descriptors};
+use holdfast_socket::{send_answer, send_with_descriptors};
 
 /// How long a keeper waits for the first client or control connection before it ends by itself.
 const FIRST_USE: Duration = Duration::from_secs(10);
@@ -316,6 +316,7 @@ impl EventLoop {
                 return;
             }
         };
+        let request = &message[..bytes];
         // Not when somebody only looks how it is, before whoever started us has said a word.
         let is_look = matches!(message[0], STATUS | FILES | DRAIN) && self.supervisor != Some(peer.pid);
         self.used |= !is_look;
@@ -329,14 +330,15 @@ impl EventLoop {
             STATUS => {
                 *controls = true;
                 // Who does not listen must not keep us.
-                if send_json(connection, &self.keeper.status(), SendFlags::DONTWAIT).is_err() {
+                if send_answer(connection, request, &self.keeper.status(), SendFlags::DONTWAIT).is_err() {
                     self.connections.remove(&token);
                 }
             }
             FILES => {
                 *controls = true;
-                let from = message[1..bytes].try_into().map_or(0, u32::from_le_bytes);
-                if send_json(connection, &self.keeper.files(from), SendFlags::DONTWAIT).is_err() {
+                let from = request.last_chunk().map_or(0, |from| u32::from_le_bytes(*from));
+                let files = self.keeper.files(from);
+                if send_answer(connection, request, &files, SendFlags::DONTWAIT).is_err() {
                     self.connections.remove(&token);
                 }
             }
@@ -353,7 +355,8 @@ impl EventLoop {
                     let keeper = Arc::clone(&self.keeper);
                     let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
                         let clean = keeper.drain();
-                        let _ = send_json(&connection, &keeper.summary(clean), SendFlags::empty());
+                        let summary = keeper.summary(clean);
+                        let _ = send_answer(&connection, &message, &summary, SendFlags::empty());
                     });
                 }
             }
@@ -419,10 +422,11 @@ impl EventLoop {
         if !on(Canary::DeathUnwatched) && !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;
         }
-        locked(&self.keeper.clients).insert(
-            client,
-            Attached { pid, program: program_of(pid), blind: hello.blind != 0 || past, past, pidfd },
-        );
+        let front_end = FrontEnd::from_u8(hello.front_end).unwrap_or(FrontEnd::None);
+        *locked(&self.keeper.notes.front_ends).entry(front_end.to_string()).or_default() += 1;
+        let blind = hello.blind != 0 || past;
+        locked(&self.keeper.clients)
+            .insert(client, Attached { pid, front_end, program: program_of(pid), blind, past, pidfd });
         let keeper = &self.keeper;
         let welcome = Welcome::new(
             client,

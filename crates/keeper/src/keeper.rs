@@ -2,13 +2,14 @@
 //! fence.
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use holdfast_cache::wire::FrontEnd;
 use holdfast_cache::{Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 use holdfast_pool::MARK_VOID;
@@ -36,6 +37,8 @@ const PROGRAMS_KEPT_MAX: usize = 20;
 /// A process attached to this keeper.
 pub(crate) struct Attached {
     pub pid: u32,
+    /// What brings its calls to the log.
+    pub front_end: FrontEnd,
     /// The program it ran when it said hello, if that can be seen.
     pub program: Option<(u64, u64)>,
     /// It opens and writes files where its hooks do not see it.
@@ -67,6 +70,8 @@ pub(crate) struct Notes {
     pub errors: Mutex<VecDeque<String>>,
     pub bypassed: Mutex<Vec<BypassedFile>>,
     pub programs: Mutex<Vec<UnseenProgram>>,
+    /// How many processes each front end has had.
+    pub front_ends: Mutex<BTreeMap<String, u64>>,
     pub natives: Natives,
     audience: Option<Arc<dyn Audience>>,
 }

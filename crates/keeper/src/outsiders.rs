@@ -131,7 +131,7 @@ impl Outsiders for Gate {
         );
         // All of them first: to settle one takes as long as the disk does.
         let known = files.iter().filter_map(|&(slot, generation)| durable.file(slot.into(), generation));
-        known.for_each(|file| durable.mark_conflict(&file));
+        known.for_each(|file| durable.mark_unwatched(&file));
         files.iter().for_each(|&(slot, generation)| self.arrived(slot, generation));
     }
 

@@ -58,6 +58,7 @@ pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), Ke
             busy: true,
         }));
     }
+    pool.refuse_others()?;
     let report = (!was_clean || report.is_superblock_mended).then_some(report);
     let (keeper, lock) = build(config, pool, report.clone(), Arc::clone(&audience))?;
     let keeper = Arc::new(keeper);

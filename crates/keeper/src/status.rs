@@ -43,6 +43,15 @@ impl UnseenProgram {
     }
 }
 
+/// A process that is attached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// What brings its calls to the log, in words.
+    pub front_end: String,
+}
+
 /// Counters since the keeper started; what `--summary` prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -96,6 +105,9 @@ pub struct Summary {
     /// Programs whose writes are not seen and why, at most 20.
     #[serde(default)]
     pub programs_unseen: Vec<UnseenProgram>,
+    /// How many processes were clients, by what brought their calls to the log.
+    #[serde(default)]
+    pub front_ends: BTreeMap<String, u64>,
     /// What recovery did when this keeper started, if there was something to recover.
     pub recovered: Option<holdfast_recovery::Report>,
 }
@@ -147,6 +159,9 @@ pub struct Status {
     pub stopping: bool,
     /// Processes attached now.
     pub clients: Vec<u32>,
+    /// The same, and what brings the calls of each to the log.
+    #[serde(default)]
+    pub processes: Vec<Process>,
     /// Media in words, for example `volatile stand-in (tmpfs)`.
     pub media: String,
     /// Cache flush path in words.

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use holdfast_board::{PAGE_BYTES, SegmentState};
 
-use crate::keeper::Keeper;
+use crate::keeper::{Attached, Keeper};
 use crate::listing::name_of;
-use crate::status::{Status, Summary, TookCount};
+use crate::status::{Process, Status, Summary, TookCount};
 use holdfast_disk::{OsFile, locked};
 use holdfast_durable::ManagedFile;
 
@@ -32,6 +32,7 @@ impl Keeper {
             fence: self.notes.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
             bypassed: locked(&self.notes.bypassed).clone(),
             programs_unseen: locked(&self.notes.programs).clone(),
+            front_ends: locked(&self.notes.front_ends).clone(),
             recovered: self.recovered.clone(),
             ..Summary::default()
         };
@@ -85,10 +86,14 @@ impl Keeper {
         let sealed = count(|state| state == SegmentState::Sealed);
         let plan = self.durable.board.plan();
         let took = &self.durable.board.header().syncs_took;
+        let process =
+            |attached: &Attached| Process { pid: attached.pid, front_end: attached.front_end.to_string() };
+        let processes: Vec<Process> = locked(&self.clients).values().map(process).collect();
         Status {
             keeper_pid: std::process::id(),
             stopping: self.told_to_stop.load(Ordering::SeqCst),
-            clients: locked(&self.clients).values().map(|attached| attached.pid).collect(),
+            clients: processes.iter().map(|process| process.pid).collect(),
+            processes,
             media: self.media.kind.to_string(),
             flush_path: self.media.flush.to_string(),
             pool_bytes: self.durable.superblock.layout.pool_bytes,

@@ -26,6 +26,7 @@ use crate::audience::{Audience, Level, Stage};
 use crate::config::{FenceChoice, KeeperConfig};
 use holdfast_disk::locked;
 use holdfast_recovery::PoolError;
+use holdfast_testkit::ScratchPool;
 
 mod behind;
 mod cut;
@@ -44,14 +45,8 @@ mod unsynced;
 struct House {
     client: Client,
     socket: PathBuf,
-    pool: PathBuf,
+    pool: ScratchPool,
     directory: tempfile::TempDir,
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pool);
-    }
 }
 
 fn house(name: &str, age_ms_max: u64) -> House {
@@ -68,11 +63,10 @@ fn house_looked_at(
     configure: impl FnOnce(&mut KeeperConfig),
     before: impl FnOnce(&Path),
 ) -> House {
-    let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
-    let _ = std::fs::remove_file(&pool);
+    let pool = ScratchPool::new(name);
     holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let mut config = KeeperConfig::new(pool.clone());
+    let mut config = KeeperConfig::new(pool.to_path_buf());
     config.volatile = true;
     config.durability = crate::config::Durability::Write;
     config.exclusive = vec![directory.path().canonicalize().unwrap()];
@@ -116,7 +110,7 @@ fn attach(socket: &Path) -> Client {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .unwrap();
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
-    let hello = Hello { kind: HELLO, forked: 0, blind: 0, reserved: 0, version: WIRE_VERSION.into() };
+    let hello = Hello { kind: HELLO, forked: 0, blind: 0, front_end: 0, version: WIRE_VERSION.into() };
     rustix::net::send(&connection, hello.as_bytes(), SendFlags::empty()).unwrap();
     let mut answer = [0u8; size_of::<Welcome>()];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -175,6 +169,7 @@ impl House {
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
         holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+            .unwrap()
             .apply(&mut || Ok(holdfast_disk::OsFile::from(handle.take().unwrap())))
             .unwrap();
         let mut bytes = Vec::new();

@@ -19,7 +19,7 @@ use holdfast_keeper::fence::{Fence, FenceError, FenceKind, Outsiders, scan_holde
 use holdfast_watch::server;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {

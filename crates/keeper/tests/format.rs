@@ -4,28 +4,18 @@
 //! When this fails the format has changed: that needs a new version number, not a new listing.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 use holdfast_pool::segment_seed;
 use holdfast_recovery::format;
-
-/// The pool's file, removed on drop.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use holdfast_testkit::ScratchPool;
 
 #[test]
 fn the_document_shows_the_records_that_are_written() {
-    let pool =
-        Scratch(PathBuf::from(format!("/dev/shm/holdfast-format-records-{}.pool", std::process::id())));
-    format(&pool.0, 16 << 20, true, false, &mut |_, _| ()).unwrap();
-    let (nvm, _) = Mapping::open(&pool.0, OpenMode::ReadWrite).unwrap();
+    let pool = ScratchPool::new("format");
+    format(&pool, 16 << 20, true, false, &mut |_, _| ()).unwrap();
+    let (nvm, _) = Mapping::open(&pool, OpenMode::ReadWrite).unwrap();
     let layout = holdfast_pool::open(&nvm).unwrap().layout;
     let mut tail = Tail {
         segment_offset: layout.segment_offset(0),

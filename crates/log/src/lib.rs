@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod around;
 mod range;
 mod record;
 mod scan;
 
 pub use append::{Draft, Tail, append};
+pub use around::{Around, record_around};
 pub use record::{Header, Kind, RECORD_HEADER_BYTES, TICK_NS, record_bytes};
 pub use scan::{
     Gap, Record, SegmentScan, Stop, generation_of_records, headers_in_gap, read_record, scan_bytes,

@@ -201,8 +201,7 @@ pub fn sum_segment(
         if header.segment_generation != generation || bytes > layout.segment_bytes - from {
             return None;
         }
-        let payload_crc = sum(nvm, start + from, bytes, seed);
-        (finish_crc(payload_crc, &header.encode(crc), at) == crc).then(|| {
+        has_sum(nvm, (start, at), &header, crc, seed).then(|| {
             visit(&header);
             header
         })
@@ -229,6 +228,14 @@ fn walk(
         at += record_bytes(u64::from(header.payload_bytes)) as u32;
     }
     SegmentScan { generation: Some(generation), end: at, stop: Stop::Full }
+}
+
+/// Whether the record at byte `at` of the segment that starts at `start` has the sum `crc`. Its
+/// payload lies within the segment.
+pub(crate) fn has_sum(nvm: &impl Nvm, (start, at): (u64, u32), header: &Header, crc: u32, seed: u32) -> bool {
+    let from = start + u64::from(at) + RECORD_HEADER_BYTES;
+    let payload_crc = sum(nvm, from, header.payload_bytes.into(), seed);
+    finish_crc(payload_crc, &header.encode(crc), at) == crc
 }
 
 /// The checksum `crc`, continued with bytes of the media.

@@ -6,29 +6,23 @@ use holdfast_media::{Bytes, Mapping, Nvm, OpenMode, allocate};
 use holdfast_pool::{
     Layout, POOL_BYTES_MIN, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, segment_seed, set_segment_generation,
 };
+use holdfast_testkit::ScratchPool;
 
 const UUID: [u8; 16] = *b"a pool of tests.";
 
 struct Pool {
     nvm: Mapping,
     layout: Layout,
-    path: std::path::PathBuf,
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
+    _path: ScratchPool,
 }
 
 fn pool(name: &str) -> Pool {
-    let path = std::path::PathBuf::from(format!("/dev/shm/holdfast-log-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
+    let path = ScratchPool::new(name);
     allocate(&path, POOL_BYTES_MIN, |_, _| {}).unwrap();
     let (nvm, _) = Mapping::open(&path, OpenMode::ReadWrite).unwrap();
     let layout = Layout::new(nvm.len()).unwrap();
     holdfast_pool::format(&nvm, &layout, UUID, 1);
-    Pool { nvm, layout, path }
+    Pool { nvm, layout, _path: path }
 }
 
 impl Pool {

@@ -18,6 +18,7 @@ mod xattr;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use fuser::{Config, Session, SessionACL};
 use nix::fcntl::{OFlag, open};
@@ -65,8 +66,10 @@ pub fn serve(
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
     let server = Server::new(Nodes::new(root, stat.st_dev), is_alone);
+    let notifier = Arc::clone(&server.notifier);
     // Whom the kernel lets in was said when it was mounted.
     let session = Session::from_fd(server, device, SessionACL::All, config)?;
+    let _ = notifier.set(session.notifier());
     // A supervisor that has died is no reason to stop.
     let _ = talk.write_all(&[SERVES]);
     session.run()

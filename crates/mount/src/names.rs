@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use fuser::{INodeNo, Request};
+use holdfast_canary::{Canary, on};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
 use nix::sys::stat::{
@@ -56,7 +57,7 @@ impl Caller {
     /// The owner and group to give to what was made below `parent`, if they are not ours already.
     /// Only root can give files away; who is not root serves nobody else.
     fn owner(self, parent: &Node) -> Result<Option<(Uid, Option<Gid>)>> {
-        if self.is_us() || !geteuid().is_root() {
+        if self.is_us() || !geteuid().is_root() || on(Canary::MountOwnerKept) {
             return Ok(None);
         }
         // In such a directory the file system has set the group already.
@@ -196,14 +197,16 @@ pub fn link(nodes: &Nodes, node: &Node, parent: &Node, name: &OsStr) -> Result<(
 
 /// The writes of others than root take setuid and setgid bits away, as natively: the kernel leaves
 /// that to us.
-pub fn drop_privileges(fd: impl AsFd) -> Result<()> {
+///
+/// Whether there were any.
+pub fn drop_privileges(fd: impl AsFd) -> Result<bool> {
     let stat = fstat(&fd)?;
     let group = if stat.st_mode & 0o0010 == 0 { 0 } else { 0o2000 };
     let taken = stat.st_mode & (0o4000 | group);
     if taken == 0 || !is(&stat, SFlag::S_IFREG) {
-        return Ok(());
+        return Ok(false);
     }
-    set_mode(fd, Mode::from_bits_truncate(stat.st_mode & 0o7777 & !taken))
+    set_mode(fd, Mode::from_bits_truncate(stat.st_mode & 0o7777 & !taken)).map(|()| true)
 }
 
 /// `chown` of a node.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::FileHandle;
@@ -19,17 +19,36 @@ pub fn path_of(fd: impl AsFd) -> CString {
     CString::new(path).expect("digits have no zero byte")
 }
 
+/// What a handle says besides its descriptor: the program's description is synchronous.
+const SYNCHRONOUS: u64 = 1 << 32;
+
+/// The handle of a descriptor that the kernel is given, and will release once.
+pub fn handle(fd: OwnedFd, is_synchronous: bool) -> FileHandle {
+    let number = u64::from(fd.into_raw_fd().unsigned_abs());
+    FileHandle(if is_synchronous { number | SYNCHRONOUS } else { number })
+}
+
+/// Whether the handle's description was opened with `O_SYNC` or `O_DSYNC`.
+pub fn is_synchronous(handle: FileHandle) -> bool {
+    handle.0 & SYNCHRONOUS != 0
+}
+
+fn number(handle: FileHandle) -> RawFd {
+    // The low half, in which a descriptor's number lies.
+    handle.0 as u32 as RawFd
+}
+
 /// The descriptor behind a handle that this server gave out.
 pub fn descriptor<'a>(handle: FileHandle) -> BorrowedFd<'a> {
     // SAFETY: the kernel sends a handle between the answer of our open and its one release, and the
     // descriptor is closed at the release.
-    unsafe { BorrowedFd::borrow_raw(handle.0 as RawFd) }
+    unsafe { BorrowedFd::borrow_raw(number(handle)) }
 }
 
 /// Closes what is behind a handle; the kernel will not send it again.
 pub fn close(handle: FileHandle) {
     // Through libc's `close`, which the library has to see. An error leaves it closed all the same.
-    let _ = nix::unistd::close(handle.0 as RawFd);
+    let _ = nix::unistd::close(number(handle));
 }
 
 /// One name as C has it.

@@ -14,18 +14,29 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use holdfast_canary::{Canary, on};
 use nix::fcntl::{FallocateFlags, OFlag};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence};
 
 use crate::names::{self, Caller, Made};
-use crate::raw::{self, descriptor};
-use crate::tree::{Change, GENERATION, Server, answer, empty, handle, offset, told};
+use crate::raw::{self, descriptor, handle};
+use crate::tree::{Change, GENERATION, Server, answer, empty, offset, told};
 use crate::{attr, data, directory, xattr};
 
 /// The largest read or write that the kernel asks for at once.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that nobody waits for, such as reads ahead, at once.
 const BACKGROUND_MAX: u16 = 64;
+
+fn is_synchronous(flags: i32) -> bool {
+    flags & libc::O_DSYNC != 0
+}
+
+/// Behind a change that is no write, which the kernel follows with a sync of its own accord: where
+/// the description is synchronous, natively such a change is durable when it returns.
+fn synced_as_opened(open: FileHandle) -> raw::Result<()> {
+    if raw::is_synchronous(open) { nix::unistd::fsync(descriptor(open)) } else { Ok(()) }
+}
 
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -201,7 +212,7 @@ impl Filesystem for Server {
 
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(inode, flags) {
-            Ok(fd) => reply.opened(handle(fd), self.open_flags()),
+            Ok(fd) => reply.opened(handle(fd, is_synchronous(flags.0)), self.open_flags()),
             Err(error) => reply.error(answer(error)),
         }
     }
@@ -223,7 +234,7 @@ impl Filesystem for Server {
                 &self.believed,
                 &attr::from(&stat, inode),
                 GENERATION,
-                handle(fd),
+                handle(fd, is_synchronous(flags.bits())),
                 self.open_flags(),
             ),
             Err(error) => reply.error(answer(error)),
@@ -250,7 +261,7 @@ impl Filesystem for Server {
     fn write(
         &self,
         _request: &Request,
-        _inode: INodeNo,
+        inode: INodeNo,
         open: FileHandle,
         offset: u64,
         bytes: &[u8],
@@ -265,8 +276,8 @@ impl Filesystem for Server {
             !self.is_alone && flags.0 & libc::O_APPEND != 0 && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let fd = descriptor(open);
         let privileged = match how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            true => names::drop_privileges(fd),
-            false => Ok(()),
+            true if !on(Canary::MountPrivilegesKept) => self.drop_privileges(inode, fd),
+            _ => Ok(()),
         };
         match privileged.and_then(|()| data::write(fd, offset, bytes, appends)) {
             Ok(wrote) => reply.written(wrote as u32),
@@ -304,15 +315,20 @@ impl Filesystem for Server {
     /// not ask again (decision 57).
     fn fsync(&self, _request: &Request, _inode: INodeNo, open: FileHandle, data: bool, reply: ReplyEmpty) {
         let fd = descriptor(open);
-        empty(if data { nix::unistd::fdatasync(fd) } else { nix::unistd::fsync(fd) }, reply);
+        let synced = match data {
+            _ if on(Canary::MountSyncAnswered) => Ok(()),
+            true => nix::unistd::fdatasync(fd),
+            false => nix::unistd::fsync(fd),
+        };
+        empty(synced, reply);
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(inode, OpenFlags(libc::O_RDONLY)) {
             Ok(fd) if self.is_alone => {
-                reply.opened(handle(fd), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+                reply.opened(handle(fd, false), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
             }
-            Ok(fd) => reply.opened(handle(fd), FopenFlags::empty()),
+            Ok(fd) => reply.opened(handle(fd, false), FopenFlags::empty()),
             Err(error) => reply.error(answer(error)),
         }
     }
@@ -412,7 +428,7 @@ impl Filesystem for Server {
     fn fallocate(
         &self,
         request: &Request,
-        _inode: INodeNo,
+        inode: INodeNo,
         open: FileHandle,
         at: u64,
         len: u64,
@@ -425,9 +441,9 @@ impl Filesystem for Server {
             .and_then(|(at, len)| nix::fcntl::fallocate(fd, mode, at, len));
         let privileged = done.and_then(|()| match request.uid() {
             0 => Ok(()),
-            _ => names::drop_privileges(fd),
+            _ => self.drop_privileges(inode, fd),
         });
-        empty(privileged, reply);
+        empty(privileged.and_then(|()| synced_as_opened(open)), reply);
     }
 
     fn lseek(
@@ -454,11 +470,11 @@ impl Filesystem for Server {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode_in: INodeNo,
         open_in: FileHandle,
         offset_in: u64,
-        _inode_out: INodeNo,
+        inode_out: INodeNo,
         open_out: FileHandle,
         offset_out: u64,
         len: u64,
@@ -468,7 +484,12 @@ impl Filesystem for Server {
         // The answer has 32 bits.
         let len = len.min(u64::from(u32::MAX >> 1)) as usize;
         let copied = offset(offset_in).and_then(|from| {
-            raw::copy(descriptor(open_in), from, descriptor(open_out), offset(offset_out)?, len)
+            let copied =
+                raw::copy(descriptor(open_in), from, descriptor(open_out), offset(offset_out)?, len)?;
+            if request.uid() != 0 {
+                self.drop_privileges(inode_out, descriptor(open_out))?;
+            }
+            synced_as_opened(open_out).map(|()| copied)
         });
         match copied {
             Ok(copied) => reply.written(copied as u32),

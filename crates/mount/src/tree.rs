@@ -1,14 +1,14 @@
 //! What the requests of the kernel have in common: the tree that is served, how its nodes are
 //! reached and changed, and how an answer is put.
 
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{
-    Errno as Answer, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, OpenFlags, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyXattr,
+    Errno as Answer, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, Notifier, OpenFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr,
 };
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -33,14 +33,12 @@ pub struct Server {
     pub is_alone: bool,
     /// How long the kernel may believe what it is told.
     pub believed: Duration,
+    /// By which the kernel is told what it must not believe any more, once there is a session.
+    pub notifier: Arc<OnceLock<Notifier>>,
 }
 
 pub fn answer(error: Errno) -> Answer {
     Answer::from_i32(error as i32)
-}
-
-pub fn handle(fd: OwnedFd) -> FileHandle {
-    FileHandle(u64::from(fd.into_raw_fd().unsigned_abs()))
 }
 
 pub fn empty(done: Result<()>, reply: ReplyEmpty) {
@@ -75,7 +73,7 @@ pub struct Change {
 impl Server {
     /// A server of what `nodes` begins with.
     pub fn new(nodes: Nodes, is_alone: bool) -> Self {
-        Self { nodes, is_alone, believed: if is_alone { ALONE } else { SHARED } }
+        Self { nodes, is_alone, believed: if is_alone { ALONE } else { SHARED }, notifier: Arc::default() }
     }
 
     pub fn entry(&self, found: Result<(INodeNo, FileStat)>, reply: ReplyEntry) {
@@ -119,13 +117,26 @@ impl Server {
                 None => nix::unistd::ftruncate(&data::open_again(node, OFlag::O_WRONLY)?, size)?,
             }
             if change.drops_privileges {
-                names::drop_privileges(node)?;
+                // The answer says what mode it has then.
+                let _ = names::drop_privileges(node)?;
             }
         }
         match change.times {
             Some(times) => names::set_times(node, times),
             None => Ok(()),
         }
+    }
+
+    /// Before a write of others than root. The kernel believes the mode that it knows, and would go
+    /// on to let the bits count.
+    pub fn drop_privileges(&self, inode: INodeNo, fd: BorrowedFd<'_>) -> Result<()> {
+        if names::drop_privileges(fd)?
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Attributes alone, no pages. A kernel that has forgotten the inode believes nothing.
+            let _ = notifier.inval_inode(inode, -1, 0);
+        }
+        Ok(())
     }
 
     pub fn open_file(&self, inode: INodeNo, flags: OpenFlags) -> Result<OwnedFd> {

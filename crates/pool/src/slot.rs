@@ -46,6 +46,9 @@ pub const MARK_REMOVED: u64 = 128;
 /// Records of it were lost, or may have been, where the log is damaged: what is left of them must
 /// not be replayed without a person's word.
 pub const MARK_LOST: u64 = 256;
+/// Beside [`MARK_CONFLICT`]: nobody is known to have opened it; the watch that would have told had
+/// ended.
+pub const MARK_UNWATCHED: u64 = 512;
 
 const IN_USE: u64 = 256;
 const EXPIRED: u64 = 320;

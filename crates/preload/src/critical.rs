@@ -62,8 +62,9 @@ pub fn note_cancel_type(is_asynchronous: bool) {
     tls::with(|thread| thread.asynchronous.set(u32::from(is_asynchronous)));
 }
 
-/// Whether this thread is in a section: nothing in it may be interrupted by a cancel.
+/// Whether no cancel may act in this thread now: it is in a section, or makes a call of Go's, which
+/// is no cancellation point.
 #[inline]
-pub fn is_inside() -> bool {
-    tls::with(|thread| thread.inside.get() != 0)
+pub fn keeps_cancels_out() -> bool {
+    tls::with(|thread| thread.inside.get() != 0 || thread.of_go.get() != 0)
 }

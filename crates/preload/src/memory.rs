@@ -8,6 +8,7 @@
 use core::arch::global_asm;
 use core::ffi::c_int;
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Bytes;
 
 use crate::raw::call;
@@ -146,6 +147,9 @@ fn probe(
         return false;
     }
     if signals::are_apart() {
+        if on(Canary::GoFaultsTrusted) {
+            return true;
+        }
         return (first / PAGE_BYTES..=last / PAGE_BYTES).all(|page| by_kernel(first.max(page * PAGE_BYTES)));
     }
     probe(first, last) != 0

@@ -1,5 +1,6 @@
 //! Whether the program, or a library that it was started with, is one of Go's, whose runtime calls
-//! the kernel by itself even where it is linked with libc: no hook sees what it does to files.
+//! the kernel by itself even where it is linked with libc: no hook sees what it does to files,
+//! unless its calls are led there ([`crate::golang`]).
 //!
 //! Told by the note that Go's linker leaves, which no other tool chain writes, or by the mark at
 //! the head of what it says of its build. It only reads what the loader has mapped.
@@ -19,17 +20,26 @@ const BUILD_INFO: &[u8; 14] = b"\xff Go buildinf:";
 const BUILD_INFO_STEP: usize = 16;
 const BUILD_INFO_WITHIN: usize = 64 << 10;
 
-/// Whether any object that is mapped now is one of Go's.
-pub fn has_go() -> bool {
-    let mut found = false;
+/// What is mapped now of Go's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Go {
+    /// The program.
+    pub program: bool,
+    /// A library.
+    pub library: bool,
+}
+
+/// Which objects that are mapped now are Go's.
+pub fn find_go() -> Go {
+    let mut found = Go::default();
     // SAFETY: the callback gets back the pointer passed here, during this call only.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut found).cast()) };
     found
 }
 
 unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: `data` is what `has_go` passed; `info` is valid during the callback.
-    let (found, info) = unsafe { (&mut *data.cast::<bool>(), &*info) };
+    // SAFETY: `data` is what `find_go` passed; `info` is valid during the callback.
+    let (found, info) = unsafe { (&mut *data.cast::<Go>(), &*info) };
     // SAFETY: the loader's name for the object, a string; the program's own is empty.
     let is_program = info.dlpi_name.is_null() || unsafe { *info.dlpi_name } == 0;
     for index in 0..usize::from(info.dlpi_phnum) {
@@ -47,9 +57,11 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
         // SAFETY: the loader has mapped the object's segments, readable. Nothing is kept, and what
         // its program may write to meanwhile is not there yet: this is its constructors' thread.
         let bytes = unsafe { core::slice::from_raw_parts(start, bytes) };
-        *found |= if header.p_type == PT_NOTE { is_go_note(bytes) } else { is_go_data(start.addr(), bytes) };
+        if if header.p_type == PT_NOTE { is_go_note(bytes) } else { is_go_data(start.addr(), bytes) } {
+            *(if is_program { &mut found.program } else { &mut found.library }) = true;
+        }
     }
-    c_int::from(*found)
+    0
 }
 
 /// Whether one of these notes is Go's.
@@ -108,6 +120,6 @@ mod tests {
 
     #[test]
     fn this_program_is_none_of_gos() {
-        assert!(!has_go());
+        assert_eq!(find_go(), Go::default());
     }
 }

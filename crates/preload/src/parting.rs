@@ -17,7 +17,7 @@ use holdfast_canary::{Canary, on};
 use crate::descriptions::{DSYNC, Description, SYNC, State};
 use crate::hooks::{self, exports};
 use crate::raw::{self, call};
-use crate::{fds, gate, inherit, locks, patch, process, reopen, signals, tls};
+use crate::{fds, gate, golang, inherit, locks, patch, process, reopen, signals, tls};
 
 /// What this process starts could not live with the library.
 static STRIPS: AtomicBool = AtomicBool::new(false);
@@ -65,6 +65,7 @@ fn part_behind_gate(why: Unseen) {
         settle(client, why);
     }
     signals::give_back();
+    golang::release();
     let whole = patch::unpatch();
     exports::release(whole);
     process::detach(all_out);

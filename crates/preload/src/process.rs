@@ -12,9 +12,9 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{FrontEnd, HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_cache::{Client, Errno, Unseen};
 use holdfast_canary::{Canary, on};
 use rustix::fd::BorrowedFd;
@@ -56,6 +56,8 @@ pub struct OwnWords {
 /// Null until this process, or one it was forked from, has been a client.
 static PAGE: AtomicPtr<OwnWords> = AtomicPtr::new(core::ptr::null_mut());
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
+/// What brings our calls to the log; forked children inherit it.
+static FRONT_END: AtomicU8 = AtomicU8::new(FrontEnd::Glibc as u8);
 static ALL_BYPASSED: AtomicBool = AtomicBool::new(false);
 
 struct Shared<T>(UnsafeCell<T>);
@@ -250,7 +252,7 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
         kind: HELLO,
         forked: u8::from(forked),
         blind: u8::from(bypasses_all()),
-        reserved: 0,
+        front_end: FRONT_END.load(Ordering::Relaxed),
         version: WIRE_VERSION.into(),
     };
     // SAFETY: the buffer is as long as said. A keeper that went away must not kill us by SIGPIPE.
@@ -447,6 +449,89 @@ fn say_out_of_reach(shown: &[u8]) {
     ]);
 }
 
+/// Says why the keeper did not take this process, which goes on as an outsider; or ends it, where
+/// it must not be started.
+#[cold]
+fn turned_away(errno: Errno, path: &[u8; SOCKET_PATH_BYTES]) {
+    let shown = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    match errno {
+        Errno(libc::EINVAL) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" does not take this process: writes go to the disk as usual\n",
+            ]);
+        }
+        Errno(libc::EPERM) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" is another user's than this program: its writes go to the disk as usual\n",
+            ]);
+        }
+        // Another root directory, without the keeper's (its parent has told the keeper): an
+        // outsider, as where the library is out of sight, too. What it inherits was left to the
+        // kernel.
+        Errno(libc::ENOENT) if is_out_of_sight(path) => say_out_of_reach(shown),
+        // A keeper that ended well takes its socket with it: no record of any file is live, but
+        // nobody would make durable what this program writes, which was started to have just that.
+        Errno(libc::ENOENT) => {
+            raw::say(&[
+                b"holdfast: no keeper at ",
+                shown,
+                b": the run that this program was started in is over. Start it with `holdfast run`, or without \
+                  HOLDFAST_SOCKET and LD_PRELOAD in its environment\n",
+            ]);
+            raw::exit(KEEPER_DIED_STATUS);
+        }
+        // One that died left records that recovery will write over whatever this program did
+        // (history 11).
+        Errno(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::EAGAIN) => {
+            raw::say(&[
+                b"holdfast: the keeper at ",
+                shown,
+                b" has died: no program can be started in this run any more\n",
+            ]);
+            raw::exit(KEEPER_DIED_STATUS);
+        }
+        // Another user's program, or one without a free descriptor: an outsider, against whom the
+        // fences stand.
+        _ => say_out_of_reach(shown),
+    }
+}
+
+/// Leads the calls of Go's code to the hooks. What the keeper is to be told where that cannot be:
+/// then nothing that the program writes or reads is seen.
+fn lead_go(patched: bool) -> Option<Unseen> {
+    let go = own_calls::find_go();
+    let why = match go {
+        own_calls::Go { program: false, library: false } => None,
+        own_calls::Go { library: false, .. } if patched && !patch::is_musl() => golang::lead().err(),
+        _ => Some(Unseen::OwnCalls),
+    };
+    why.filter(|_| !on(Canary::GoTrusted))
+}
+
+/// What brings this process's calls to the log, if `all` of them can be.
+///
+/// # Safety
+/// `environment` is null or libc's own array.
+unsafe fn front_end(environment: *mut *const c_char, all: bool) -> FrontEnd {
+    const VARIABLE: &[u8] = b"HOLDFAST_FRONT_END=";
+    let environment = environment.cast_const();
+    // SAFETY: the caller's promise.
+    let asked = (!environment.is_null()).then(|| unsafe { inherit::find(environment, VARIABLE) }).flatten();
+    match golang::led() {
+        _ if !all => FrontEnd::None,
+        Some(golang::Threads::Libc) => FrontEnd::GoWithC,
+        Some(golang::Threads::Go) => FrontEnd::GoWithLoader,
+        None if golang::is_mapped() => FrontEnd::StaticGo,
+        None if patch::is_musl() => FrontEnd::Musl,
+        None if asked.is_some_and(|(_, value)| value == b"mount") => FrontEnd::Mount,
+        None => FrontEnd::Glibc,
+    }
+}
+
 unsafe extern "C" fn construct() {
     patch::find_originals();
     // SAFETY: libc has set it up, as its constructors run before ours, which depend on it; no other
@@ -483,57 +568,15 @@ unsafe extern "C" fn construct() {
         return;
     }
     let patched = is_musl || patch::patch_libc();
-    let shown = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    let not_led = lead_go(patched);
+    // SAFETY: libc's own array.
+    let front_end = unsafe { front_end(environment, patched && not_led.is_none()) };
+    FRONT_END.store(front_end as u8, Ordering::Relaxed);
     let client = match connect(&path, false) {
         Ok(client) => client,
-        Err(Errno(libc::EINVAL)) => {
-            raw::say(&[
-                b"holdfast: the keeper at ",
-                shown,
-                b" does not take this process: writes go to the disk as usual\n",
-            ]);
-            return;
-        }
-        Err(Errno(libc::EPERM)) => {
-            raw::say(&[
-                b"holdfast: the keeper at ",
-                shown,
-                b" is another user's than this program: its writes go to the disk as usual\n",
-            ]);
-            return;
-        }
-        // Another root directory, without the keeper's (its parent has told the keeper): an
-        // outsider, as where the library is out of sight, too. What it inherits was left to the
-        // kernel.
-        Err(Errno(libc::ENOENT)) if is_out_of_sight(&path) => {
-            say_out_of_reach(shown);
-            return;
-        }
-        // A keeper that ended well takes its socket with it: no record of any file is live, but
-        // nobody would make durable what this program writes, which was started to have just that.
-        Err(Errno(libc::ENOENT)) => {
-            raw::say(&[
-                b"holdfast: no keeper at ",
-                shown,
-                b": the run that this program was started in is over. Start it with `holdfast run`, or without \
-                  HOLDFAST_SOCKET and LD_PRELOAD in its environment\n",
-            ]);
-            raw::exit(KEEPER_DIED_STATUS);
-        }
-        // One that died left records that recovery will write over whatever this program did
-        // (history 11).
-        Err(Errno(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::EAGAIN)) => {
-            raw::say(&[
-                b"holdfast: the keeper at ",
-                shown,
-                b" has died: no program can be started in this run any more\n",
-            ]);
-            raw::exit(KEEPER_DIED_STATUS);
-        }
-        // Another user's program, or one without a free descriptor: an outsider, against whom the
-        // fences stand.
-        Err(_) => {
-            say_out_of_reach(shown);
+        Err(errno) => {
+            golang::release();
+            turned_away(errno, &path);
             return;
         }
     };
@@ -551,18 +594,22 @@ unsafe extern "C" fn construct() {
             ]);
         }
     }
-    if own_calls::has_go() && !on(Canary::GoTrusted) {
-        // Nothing that it writes or reads is seen: an outsider, against whom the fences stand.
+    if let Some(why) = not_led {
+        // An outsider, against whom the fences stand.
         bypass_all();
         client.forbid_behind();
-        client.note_unseen(Unseen::OwnCalls, None);
+        client.note_unseen(why, None);
     }
     if is_musl {
         // What it reads by itself (stdio, its own files in /etc) is not seen.
         client.forbid_behind();
     }
     OWN_PID.store(raw::getpid(), Ordering::Relaxed);
-    if patched {
+    if golang::led() == Some(golang::Threads::Go) {
+        // As in a static program: handlers are Go's, and threads are nobody's to cancel.
+        signals::stand_apart();
+        raw::forget_cancellation();
+    } else if patched {
         signals::take_over();
     }
     // SAFETY: `PAGE` is null, so nobody reads these yet.

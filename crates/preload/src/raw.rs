@@ -161,7 +161,7 @@ pub fn is_single_threaded() -> bool {
 /// calls that the cache answers, which may never reach the kernel in a cancellable way.
 #[inline]
 pub fn cancellation_point() {
-    if is_single_threaded() || critical::is_inside() {
+    if is_single_threaded() || critical::keeps_cancels_out() {
         return;
     }
     let address = TEST_CANCEL.load(Ordering::Relaxed);
@@ -205,7 +205,7 @@ pub fn set_cancel_type(kind: c_int) -> Result<c_int, Errno> {
 pub unsafe fn cancellable(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     let flag = SINGLE_THREADED.load(Ordering::Acquire);
-    if flag.is_null() || is_single_threaded() || critical::is_inside() {
+    if flag.is_null() || is_single_threaded() || critical::keeps_cancels_out() {
         // SAFETY: the caller's promise.
         return unsafe { call6(number, a, b, c, d, e, f) };
     }

@@ -188,6 +188,13 @@ fn never_default(signal: c_int) -> bool {
     is_fault(signal) || signal == libc::SIGXFSZ
 }
 
+/// Signals of faults, as bits of a mask.
+const FAULTS: u64 = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
+/// What is blocked until the end of a section in which a signal was put off: all that can be, but
+/// for faults. One that comes of a look at the program's memory while it is blocked ends the
+/// process.
+const PUT_OFF: u64 = !(FAULTS | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+
 fn deliver_address() -> usize {
     deliver as *const () as usize
 }
@@ -359,9 +366,13 @@ unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
             }
             let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
             // Of several frames on top of each other the lowest comes last: its mask is the one
-            // from before.
-            thread.mask_before.set(*mask);
-            *mask = u64::MAX;
+            // from before. A fault's signal that somebody sends may come after one was put off.
+            if thread.put_off.get() == 0 || *mask | FAULTS != PUT_OFF | FAULTS {
+                thread.mask_before.set(*mask);
+            }
+            // One that is sent would come again and again.
+            let sent = if is_fault(signal) { 1 << (signal - 1) } else { 0 };
+            *mask = if on(Canary::FaultsBlocked) { u64::MAX } else { PUT_OFF | sent };
         }
         thread.put_off.set(1);
     });
@@ -370,8 +381,8 @@ unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
 /// At a section's end: what was put off is delivered.
 #[cold]
 pub fn deliver_put_off(thread: &tls::Thread) {
-    thread.put_off.set(0);
     let mut mask = thread.mask_before.get();
+    thread.put_off.set(0);
     let count = thread.queued_count.replace(0);
     // Handlers may enter sections of their own and put signals off again: what waits is taken out
     // first.
@@ -392,13 +403,53 @@ pub fn deliver_put_off(thread: &tls::Thread) {
             here(&mut (*context).uc_mcontext.gregs);
             raw::restore_signals(mask | wanted.mask | itself);
             if is_handler(wanted.handler) {
-                run(&wanted, signal, info, context);
+                on_its_stack(&wanted, || run(&wanted, signal, info, context));
             }
             mask = *seen;
         }
         raw::block_signals();
     }
     raw::restore_signals(mask);
+}
+
+/// Does what calls a handler, on the stack on which the kernel would have called it.
+fn on_its_stack(wanted: &Action, mut work: impl FnMut()) {
+    // SAFETY: null, and a structure of the kernel's shape.
+    let other = unsafe {
+        let mut other: libc::stack_t = core::mem::zeroed();
+        let told = call!(libc::SYS_sigaltstack, 0, &raw mut other);
+        (told == 0 && wanted.flags & libc::SA_ONSTACK as u64 != 0).then_some(other)
+    };
+    // One that we are on is marked so, and so is one that there is none of.
+    let other = other.filter(|other| other.ss_flags == 0 && !on(Canary::HandlersAnywhere));
+    let Some(other) = other else { return work() };
+    let top = other.ss_sp.addr().wrapping_add(other.ss_size) & !15;
+    let (function, argument) = trampoline(&mut work);
+    // SAFETY: nobody is on the program's other stack, or the kernel would have said so, and from
+    // here on it counts as used: it is told by the address. What is called keeps the registers that
+    // C functions keep.
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {function}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            function = in(reg) function,
+            in("rdi") argument,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// A function of C's, and what it takes, that do `work`.
+fn trampoline<W: FnMut()>(work: &mut W) -> (unsafe extern "C" fn(*mut c_void), *mut c_void) {
+    unsafe extern "C" fn call<W: FnMut()>(work: *mut c_void) {
+        // SAFETY: what is passed with this function.
+        unsafe { (*work.cast::<W>())() }
+    }
+    (call::<W>, core::ptr::from_mut(work).cast())
 }
 
 /// Where we are, for handlers that look at who they interrupted.

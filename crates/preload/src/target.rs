@@ -11,7 +11,8 @@ use holdfast_session::{Stat, ask, drop_file, give_up, leave_unknown};
 use crate::descriptions::{self, Description, State};
 use crate::descriptor::Descriptor;
 use crate::fds::{self, Row, Unheld};
-use crate::{critical, process, raw, streams};
+use crate::raw::{self, call};
+use crate::{critical, process, streams};
 
 /// A managed file behind a descriptor.
 pub type Handle = holdfast_session::Handle<'static>;
@@ -85,11 +86,17 @@ pub fn adopt_others(file: FileRef, stat: &Stat) {
 }
 
 /// A file that was opened without a name has one now, and can be managed as any other that was
-/// there before it was opened.
-pub fn note_named(stat: &Stat) {
-    for (_, description) in fds::described(0, c_int::MAX) {
+/// there before it was opened. Where every write is promised to be durable, those before it had a
+/// name are synced now that somebody may find them.
+pub fn note_named(client: &Client, stat: &Stat) {
+    let mut is_to_sync = stat.regular && !client.logs_on_sync();
+    for (fd, description) in fds::described(0, c_int::MAX) {
         let is_it = description.file() == Some((stat.dev, stat.ino));
         if is_it && description.flags() & descriptions::NAMELESS != 0 {
+            if is_to_sync {
+                // SAFETY: touches no memory.
+                is_to_sync = raw::synced(fd, unsafe { call!(libc::SYS_fsync, fd) }) < 0;
+            }
             description.remove_flags(descriptions::NAMELESS);
             description.set_state(State::Pending(Origin::Opened));
         }

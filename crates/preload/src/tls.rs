@@ -18,9 +18,9 @@ global_asm!(
     ".globl holdfast_thread",
     ".hidden holdfast_thread",
     ".type holdfast_thread,@object",
-    ".size holdfast_thread,576",
+    ".size holdfast_thread,592",
     "holdfast_thread:",
-    ".zero 576",
+    ".zero 592",
     ".previous",
 );
 
@@ -53,10 +53,12 @@ pub struct Thread {
     /// 1 where the program lets cancels end this thread at any moment; 2 while a section puts that
     /// off.
     pub asynchronous: Cell<u32>,
-    /// Nothing.
-    pub reserved: Cell<u32>,
+    /// 1 while a call is made that Go's code made by itself: no cancel acts in it.
+    pub of_go: Cell<u32>,
     /// The signal mask to go back to then.
     pub mask_before: Cell<u64>,
+    /// The area for Go's calls ([`crate::golang`], which knows its place), or null.
+    pub area: Cell<*const ()>,
     /// Signals that must keep their order, to be handed to their handlers at the section's end.
     pub queued: [Cell<Info>; QUEUED_MAX],
 }
@@ -69,15 +71,17 @@ pub const QUEUED_MAX: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Info(pub [u64; 16]);
 
-const _: () = assert!(size_of::<Thread>() == 576);
+const _: () = assert!(size_of::<Thread>() == 592);
 // The gate looks for it there.
 const _: () = assert!(core::mem::offset_of!(Thread, row) == 0);
+/// Where [`Thread::area`] lies in the block.
+pub const AREA_AT: usize = core::mem::offset_of!(Thread, area);
 
 /// Runs `work` with this thread's block.
 #[inline]
 pub fn with<R>(work: impl FnOnce(&Thread) -> R) -> R {
     let address: *const Thread;
-    // SAFETY: reads the thread pointer and the block's offset from it; the block is 576 zeroed
+    // SAFETY: reads the thread pointer and the block's offset from it; the block is 592 zeroed
     // bytes in the static TLS of this library, which the loader sets up for every thread before it
     // runs.
     unsafe {
@@ -123,6 +127,7 @@ pub extern "C" fn spawning_ends() {
         thread.spawning.set(thread.spawning.get().wrapping_sub(1));
         if thread.spawning.get() == 0 {
             thread.quiet.set(0);
+            thread.of_go.set(0);
             // The child may have ended inside of a hook.
             gate::restore_depth(thread.depth_before.get());
         }

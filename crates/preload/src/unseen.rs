@@ -8,6 +8,7 @@
 use core::ffi::{c_char, c_int};
 
 use holdfast_cache::{Client, Unseen};
+use holdfast_canary::{Canary, on};
 
 use crate::raw::{self, call};
 use crate::{golang, inherit, memory, patch, process, signals, target};
@@ -83,7 +84,7 @@ pub unsafe fn agent_for(path: *const c_char, environment: *const *const c_char) 
         raw::close(fd);
         is_go && raised < 0
     };
-    if !is_go {
+    if !is_go || on(Canary::GoChildrenLost) {
         return None;
     }
     // SAFETY: our caller's promise.

@@ -13,7 +13,7 @@ use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
     Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST,
-    MARK_REMOVED, MARK_SET_ASIDE, MARK_VOID, Ownership, Slots, Stamp,
+    MARK_REMOVED, MARK_SET_ASIDE, MARK_UNWATCHED, MARK_VOID, Ownership, Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -415,7 +415,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
 /// The marks that stay when a rebuilt file goes back to being a set-aside one.
 fn kept_marks(file: &SlotFile) -> u64 {
-    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID | MARK_REMOVED | MARK_LOST)
+    file.marks & (MARK_CREATED | MARK_CONFLICT | MARK_UNWATCHED | MARK_VOID | MARK_REMOVED | MARK_LOST)
 }
 
 fn to_write<F: DiskFile>(found: &SameFile<F>) -> io::Result<F> {

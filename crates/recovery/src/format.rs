@@ -12,7 +12,7 @@ use holdfast_pool::{FormatError, Layout, Remains, Words};
 use rustix::fs::FlockOperation;
 
 use super::PoolError;
-use super::open::{lock, open_file};
+use super::open::open_locked;
 
 /// Makes a new pool at `path`; refuses to overwrite one that is in use or holds unrecovered records
 /// unless `force`. (A pool that a live process owns is refused even then.) Volatile media needs
@@ -31,8 +31,7 @@ pub fn format(
         holdfast_media::allocate(path, size_bytes, &mut *progress).map_err(unusable)?;
     }
     let made = (|| {
-        let file = open_file(path, OpenMode::ReadWrite)?;
-        lock(path, &file, FlockOperation::NonBlockingLockExclusive)?;
+        let file = open_locked(path, OpenMode::ReadWrite, FlockOperation::NonBlockingLockExclusive)?;
         if !created {
             if let Ok((_, info)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) {
                 refuse_volatile(path, info.kind, volatile)?;

@@ -157,7 +157,7 @@ pub(super) fn changed(
 ) -> Changed {
     let (changed_ns, modified_ns) = (stat.changed_ns, stat.modified_ns);
     if witness == Witness::Ahead
-        && let Some(changed) = changed_since_left(left, stat)
+        && let Some(changed) = changed_since_left(clocks, left, stamp, stat)
     {
         return changed;
     }
@@ -173,6 +173,8 @@ pub(super) fn changed(
         // bytes that it had. Between stamp and records lies what came to the disk by the program's
         // own syncs or by others' commits.
         Changed::Yes if on(Canary::AttributesAreBytes) => Changed::Yes,
+        // That time anybody can set, and no crash has moved the time of change since.
+        Changed::Yes if witness == Witness::Ahead && !on(Canary::PutBackBelieved) => Changed::Yes,
         Changed::Yes if stamp.is_some_and(|stamp| stamp.modified_ns == modified_ns) => Changed::No,
         Changed::Yes if is_as_made(stamp, stat) => Changed::No,
         Changed::Yes if modified_ns >= earliest_ns && by_time(modified_ns) == Changed::No => Changed::No,
@@ -190,7 +192,7 @@ fn is_as_made(stamp: Option<&Stamp>, stat: &Stat) -> bool {
 /// The same of a file that the keeper changed by itself, as far as the times tell with which it
 /// left it. The kernel lives, so these are exact: whoever wrote to the file after the keeper's
 /// death is known, but for the moment that a write of the keeper's own took.
-fn changed_since_left(left: Left, stat: &Stat) -> Option<Changed> {
+fn changed_since_left(clocks: &Clocks, left: Left, stamp: Option<&Stamp>, stat: &Stat) -> Option<Changed> {
     let us = |ns: i64| ns.max(0) as u64 / 1000;
     let (changed_us, modified_us) = (us(stat.changed_ns), us(stat.modified_ns));
     let known = match left {
@@ -206,10 +208,14 @@ fn changed_since_left(left: Left, stat: &Stat) -> Option<Changed> {
     }
     match known {
         Some(known) if known.changed_us == changed_us => Some(Changed::No),
+        Some(known) if known.modified_us == modified_us && on(Canary::PutBackBelieved) => Some(Changed::No),
         // A write moves both times, to the same moment.
-        Some(known) if known.modified_us == modified_us => Some(Changed::No),
         _ if stat.changed_ns == stat.modified_ns => Some(Changed::Yes),
-        _ => None,
+        // Attributes alone were changed, or the time of modification was set behind a write. The
+        // program and others did the one while the keeper lived, which made a heartbeat of it; what
+        // was done after that cannot be told from the other.
+        Some(_) => Some(clocks.by_time(stamp, stat.changed_ns)),
+        None => None,
     }
 }
 
@@ -344,10 +350,29 @@ mod tests {
         let left = |changed_us, modified_us| Left::At(LeftAt { changed_us, modified_us });
         assert_eq!(judged(Witness::Ahead, left(1_003_000_000, 1)), Changed::No);
         assert_eq!(judged(Witness::Ahead, left(1_002_000_000, 1)), Changed::Yes);
-        assert_eq!(judged(Witness::Ahead, left(1_002_000_000, 1_003_000_000)), Changed::No, "its mode");
         assert_eq!(judged(Witness::Ahead, Left::InHand), Changed::No);
         assert_eq!(judged(Witness::Cut, Left::InHand), Changed::Yes);
         assert_eq!(judged(Witness::Cut, left(1_003_000_000, 1_003_000_000)), Changed::Yes);
+    }
+
+    #[test]
+    fn a_time_that_was_put_back_hides_no_change() {
+        let clocks = clocks(100);
+        // Its attributes moved the time of change while the keeper lived, or somebody set the time
+        // of modification back after that: to what the stamp, the keeper or a record says.
+        for (modified_ns, left_us) in [(900 * S, 900_000_000), (960 * S, 960_000_000), (960 * S, 930_000_000)]
+        {
+            let left_at = Left::At(LeftAt { changed_us: 960_000_000, modified_us: left_us });
+            for left in [left_at, Left::Unknown] {
+                let judged = |witness, changed_ns| {
+                    let (known, found) = (stamp(1, true), stat(modified_ns, changed_ns));
+                    changed(&clocks, witness, Some(&known), left, 950 * S, &found)
+                };
+                assert_eq!(judged(Witness::Ahead, 1000 * S), Changed::No, "{left:?}");
+                assert_eq!(judged(Witness::Ahead, 1003 * S), Changed::Yes, "{left:?}");
+                assert_eq!(judged(Witness::Cut, 1003 * S), Changed::No, "{left:?}: by its attributes");
+            }
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod locate;
 mod loss;
 mod mapped;
 mod open;
+mod others;
 mod overlay;
 mod plan;
 mod reasons;

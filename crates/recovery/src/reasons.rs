@@ -1,6 +1,6 @@
 //! What is said to a person about what becomes of a file.
 
-use holdfast_pool::{MARK_LOST, MARK_REMOVED};
+use holdfast_pool::{MARK_LOST, MARK_REMOVED, MARK_UNWATCHED};
 
 use super::file::SlotFile;
 use super::judge::Witness;
@@ -50,6 +50,11 @@ pub(super) fn reason<F>(
                 "an earlier recovery set it aside: a record of it in the log was damaged, or may have been".into()
             }
             Aside::Earlier => "an earlier recovery set it aside".into(),
+            Aside::Conflict if file.marks & MARK_UNWATCHED != 0 => {
+                "root's watch ended while it had records in the log, so that nobody can tell whether a process outside \
+                 of Holdfast opened it; if none did, --force is right"
+                    .into()
+            }
             Aside::Conflict => {
                 "a process outside of Holdfast opened it while it had records in the log".into()
             }

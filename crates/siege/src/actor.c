@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -127,6 +128,35 @@ static int put_through(const char *path, int flag, int appends) {
     close(fd);
     errno = error;
     return result;
+}
+
+// Space that is changed through a description with one of the synchronous flags.
+static int allocate_through(const char *path, int flag, int mode, off_t at, off_t length) {
+    int fd = open(path, O_RDWR | O_CLOEXEC | flag);
+    if (fd < 0) return -1;
+    int result = fallocate(fd, mode, at, length), error = errno;
+    close(fd);
+    errno = error;
+    return result;
+}
+
+// The beginning of the file copied behind its end, through such a description.
+static int copy_through(const char *path, int flag, char how) {
+    struct file *from = file_of(path);
+    if (!from) return -1;
+    int fd = open(path, O_RDWR | O_CLOEXEC | flag), pipes[2] = {-1, -1};
+    if (fd < 0) return -1;
+    off_t begin = 0, at = 10 * PAGE;
+    ssize_t copied = -1;
+    if (how == 'c') copied = copy_file_range(from->fd, &begin, fd, &at, 1000, 0);
+    if (how == 's' && lseek(fd, at, SEEK_SET) == at) copied = sendfile(fd, from->fd, &begin, 1000);
+    if (how == 'p' && !pipe2(pipes, O_CLOEXEC) && write(pipes[1], bytes(), 1000) == 1000)
+        copied = splice(pipes[0], NULL, fd, &at, 1000, 0);
+    int error = errno;
+    close(fd);
+    if (pipes[0] >= 0) close(pipes[0]), close(pipes[1]);
+    errno = error;
+    return copied < 0 ? -1 : 0;
 }
 
 static int put_flagged(int fd, int flag, int appends) {
@@ -272,6 +302,15 @@ static int step(const char *verb, const char *path, const char *to) {
     if (IS("zero")) return ON_FILE(fallocate(FD, FALLOC_FL_ZERO_RANGE, PAGE, PAGE));
     if (IS("collapse")) return ON_FILE(fallocate(FD, FALLOC_FL_COLLAPSE_RANGE, 0, PAGE));
     if (IS("insert")) return ON_FILE(fallocate(FD, FALLOC_FL_INSERT_RANGE, PAGE, PAGE));
+    if (IS("sfalloc")) return allocate_through(path, O_SYNC, 0, 0, 6 * PAGE);
+    if (IS("dfalloc")) return allocate_through(path, O_DSYNC, 0, 0, 6 * PAGE);
+    if (IS("spunch")) return allocate_through(path, O_SYNC, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, PAGE, PAGE);
+    if (IS("szero")) return allocate_through(path, O_SYNC, FALLOC_FL_ZERO_RANGE, PAGE, PAGE);
+    if (IS("scollapse")) return allocate_through(path, O_SYNC, FALLOC_FL_COLLAPSE_RANGE, 0, PAGE);
+    if (IS("dinsert")) return allocate_through(path, O_DSYNC, FALLOC_FL_INSERT_RANGE, PAGE, PAGE);
+    if (IS("scopy")) return copy_through(path, O_SYNC, 'c');
+    if (IS("dsend")) return copy_through(path, O_DSYNC, 's');
+    if (IS("ssplice")) return copy_through(path, O_SYNC, 'p');
     if (IS("clone")) return clone_to(path, to);
     // Attributes.
     if (IS("chmod")) return chmod(path, 0600);

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::Serialize;
 
-use crate::loopback::{Loop, forget_btrfs};
+use holdfast_testkit::loopback::{Loop, forget_btrfs};
 
 const UNMOUNT_MAX: Duration = Duration::from_secs(20);
 /// How long the kernel may take to come to rest: on a busy machine others' writes keep its threads

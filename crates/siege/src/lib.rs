@@ -5,7 +5,6 @@
 pub mod calibrate;
 pub mod disk;
 pub mod explore;
-mod loopback;
 pub mod op;
 pub mod oracle;
 pub mod play;

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use holdfast_e2e::random::Random;
+use holdfast_testkit::Random;
 
 use crate::disk::Kind;
 use crate::op::{Case, Step, Theme, VERBS, Verb, Who};
@@ -22,7 +22,8 @@ const PAIRS: [(Who, Who); 4] = [(Who::P, Who::P), (Who::P, Who::Q), (Who::P, Who
 fn runs_on(verb: &Verb, kind: Kind) -> bool {
     let cannot_clone = matches!(kind, Kind::Ext4 | Kind::Ext4Fast);
     let cannot_shift = kind == Kind::Btrfs;
-    !(cannot_clone && verb.name == "clone" || cannot_shift && matches!(verb.name, "collapse" | "insert"))
+    !(cannot_clone && verb.name == "clone"
+        || cannot_shift && matches!(verb.name, "collapse" | "insert" | "scollapse" | "dinsert"))
 }
 
 /// What a verb may be done to. `nth` parts the names that several operations of one case make.
@@ -182,7 +183,7 @@ pub fn all(kind: Kind, length: usize, seed: u64) -> Vec<Case> {
     let mut known = HashSet::new();
     let mut cases: Vec<(u64, Case)> =
         cases.into_iter().filter(|(_, case)| known.insert(case.to_string())).collect();
-    let mut random = Random::from_seed(seed);
+    let mut random = Random::new(seed);
     for at in (1..cases.len()).rev() {
         cases.swap(at, random.between(0, at as u64 + 1) as usize);
     }
@@ -202,7 +203,7 @@ pub fn all(kind: Kind, length: usize, seed: u64) -> Vec<Case> {
 
 /// A case of so many operations, drawn from all verbs.
 pub fn drawn(kind: Kind, length: usize, seed: u64) -> Case {
-    let mut random = Random::from_seed(seed);
+    let mut random = Random::new(seed);
     let verbs: Vec<&Verb> = operations(kind).collect();
     let mut steps: Vec<Step> = Vec::new();
     let mut files: Vec<String> = FILES.iter().map(|file| (*file).to_owned()).collect();

@@ -3,8 +3,8 @@
 //! repeats the choices, `HOLDFAST_E2E_ROUNDS` multiplies the time.
 
 use holdfast_e2e::cmd::{Cmd, Output};
-use holdfast_e2e::random::rounds;
 use holdfast_siege::calibrate::WEAKER;
+use holdfast_testkit::rounds;
 use serde_json::Value;
 
 /// Seconds for each file system.

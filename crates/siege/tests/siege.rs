@@ -3,7 +3,7 @@
 //! `HOLDFAST_E2E_SEED` repeats the choices, `HOLDFAST_E2E_ROUNDS` multiplies the time.
 
 use holdfast_e2e::cmd::{Cmd, Output};
-use holdfast_e2e::random::rounds;
+use holdfast_testkit::rounds;
 use serde_json::Value;
 
 /// Seconds for each file system.
@@ -73,6 +73,9 @@ const BUGS: &[(&str, &str, &str)] = &[
     ("PendingIgnored", "ext4", "mkdir a/new1; unlink a/made"),
     ("OutsidersUncounted", "ext4", "o:falloc a/made; fsync a"),
     ("SynchronousUnsynced", "ext4", "append a/old; sappend a/old"),
+    ("SynchronousUnsynced", "ext4", "sfalloc a/old"),
+    ("SynchronousUnsynced", "ext4", "scopy a/old"),
+    ("SynchronousUnsynced", "xfs", "ssplice a/live"),
     ("OwnPendingIgnored", "btrfs", "fchmod a/live; punch a/live"),
     ("RecoverNoTruncate", "ext4", "shrink a/live; fsync a/live"),
     ("RecoverNoPunch", "ext4", "punch a/live; fsync a/live"),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use holdfast_pool::Superblock;
 use holdfast_recovery::{FileReport, RecoverOptions, Recovered, Report, recover_on};
+use holdfast_testkit::Random;
 
 use crate::disk::{DiskState, Left, SimDisk};
 use crate::history::Behind;
@@ -13,7 +14,6 @@ use crate::machine::{Machine, Service};
 use crate::model::{Model, Tree};
 use crate::nvm::{Keep, NvmState, SimNvm};
 use crate::op::{Op, Step};
-use crate::random::Random;
 use crate::stage::{self, Snapshot};
 
 /// Seconds between a power cut and the next start.

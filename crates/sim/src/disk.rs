@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_disk::{Change, Notice};
 use holdfast_pool::Ownership;
+use holdfast_testkit::Random;
 
-use crate::random::Random;
 use content::Content;
 use journal::Change as Pending;
 

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use holdfast_pool::{Layout, Superblock};
+use holdfast_testkit::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
@@ -11,7 +12,6 @@ use crate::disk::{DiskState, Journal, Left};
 use crate::machine::{Machine, Service, blank_pool, now_unix_s, spill_header};
 use crate::nvm::Keep;
 use crate::op::{Op, Step};
-use crate::random::Random;
 use crate::stage::{self, Snapshot};
 
 /// Slots, segments and bytes of a segment of the pool that short histories play on: three small

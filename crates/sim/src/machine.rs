@@ -159,7 +159,7 @@ pub fn blank_pool(layout: &Layout) -> (NvmState, Superblock) {
         let home = Home { path: b"/spill".to_vec(), id: header.id, frame_count: header.frame_count };
         Frames { nvm: &nvm, layout }.set_home(&home).expect("a short path");
     }
-    let state = nvm.state().crash(crate::nvm::Keep::All, &mut crate::random::Random::new(0));
+    let state = nvm.state().crash(crate::nvm::Keep::All, &mut holdfast_testkit::Random::new(0));
     (state, superblock)
 }
 

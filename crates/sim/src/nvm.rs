@@ -8,9 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_media::{Bytes, Nvm};
+use holdfast_testkit::Random;
 
 use crate::known::Digest;
-use crate::random::Random;
 use crate::stage;
 
 const PAGE_BYTES: usize = 512;

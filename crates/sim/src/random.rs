@@ -1,44 +1,6 @@
-//! Numbers that a seed determines.
+//! Choices: drawn, or all of them one way after the other.
 
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The numbers of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The numbers that belong to several numbers together.
-    pub fn of(parts: &[u64]) -> Self {
-        let mut random = Self(0x5eed);
-        for part in parts {
-            random.0 ^= part.wrapping_mul(0xff51_afd7_ed55_8ccd);
-            random.0 = random.draw();
-        }
-        random
-    }
-
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.draw() % end.max(1) as u64) as usize
-    }
-
-    /// True once in `times`.
-    pub fn one_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
+use holdfast_testkit::Random;
 
 /// Choices among a number of possibilities: drawn, or each once.
 pub trait Choices {
@@ -46,7 +8,7 @@ pub trait Choices {
     fn choose(&mut self, end: usize) -> usize;
 
     /// A seed for what comes later.
-    fn seed(&mut self) -> u64;
+    fn next_seed(&mut self) -> u64;
 }
 
 impl Choices for Random {
@@ -54,7 +16,7 @@ impl Choices for Random {
         self.below(end)
     }
 
-    fn seed(&mut self) -> u64 {
+    fn next_seed(&mut self) -> u64 {
         self.draw()
     }
 }
@@ -91,7 +53,7 @@ impl Choices for Every {
         self.chosen[self.at - 1].0
     }
 
-    fn seed(&mut self) -> u64 {
+    fn next_seed(&mut self) -> u64 {
         0
     }
 }

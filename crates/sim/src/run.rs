@@ -8,11 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
+use holdfast_testkit::Random;
+
 use crate::check::{Checker, Counts, Effort, Outcome, Violation};
 use crate::explore::{Seedling, Spread, directed, exhaustive, seeded, spilled, spread};
 use crate::history::{Behind, History};
 use crate::known::Known;
-use crate::random::Random;
 
 /// Histories that a thread takes at a time: those next to each other have most images in common.
 const NEIGHBOURS: u64 = 16;

@@ -10,9 +10,9 @@ use holdfast_sim::history::{Behind, History, TINY};
 use holdfast_sim::known::Digest;
 use holdfast_sim::nvm::Keep;
 use holdfast_sim::op::Op;
-use holdfast_sim::random::Random;
 use holdfast_sim::run::{Shared, Worker};
 use holdfast_sim::stage::Snapshot;
+use holdfast_testkit::Random;
 
 fn explore(whole: bool, doubts: bool) -> Counts {
     let shared = Shared::default();

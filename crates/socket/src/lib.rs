@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -195,10 +196,19 @@ pub fn leave_standard_error_with(supervisor: Option<u32>, connection: &OwnedFd) 
     }
 }
 
-/// Sends an answer as one message.
-pub fn send_json(connection: &OwnedFd, value: &impl serde::Serialize, flags: SendFlags) -> io::Result<()> {
-    let text = serde_json::to_vec(value).map_err(io::Error::other)?;
-    rustix::net::send(connection, &text, SendFlags::NOSIGNAL | flags)?;
+/// Where a request has its number.
+const NUMBER: Range<usize> = 1..5;
+
+/// Sends the answer to a request as one message, which begins with the request's number.
+pub fn send_answer(
+    connection: &OwnedFd,
+    request: &[u8],
+    value: &impl serde::Serialize,
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut answer = request.get(NUMBER).unwrap_or(&[0; NUMBER.end - NUMBER.start]).to_vec();
+    serde_json::to_writer(&mut answer, value).map_err(io::Error::other)?;
+    rustix::net::send(connection, &answer, SendFlags::NOSIGNAL | flags)?;
     Ok(())
 }
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use holdfast_keeper::config::{FenceChoice, WriteBehind};
+use serde::Deserialize;
 
 use crate::sizes;
 
 /// What a keeper is asked for.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct KeeperArgs {
     /// The pool: a DAX device, a file on a DAX file system, or (with --volatile) a file on tmpfs.
     /// With --volatile the default is /dev/shm/holdfast-UID.pool, which goes once everything is on
@@ -81,12 +82,13 @@ pub struct KeeperArgs {
 }
 
 /// What a returned call guarantees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// As natively: a write is durable once the program has synced the file, and after a file's
     /// first sync when it returns. Files that are never synced cost next to nothing
     Sync,
-    /// Every write of every file is durable when it returns
+    /// Every write of every file that is managed is durable when it returns
     Write,
 }
 
@@ -100,7 +102,8 @@ impl From<Durability> for holdfast_keeper::config::Durability {
 }
 
 /// Whether writes may reach the page cache later than the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Behind {
     /// Every write goes to the page cache before it returns
     Off,
@@ -122,7 +125,8 @@ impl From<Behind> for WriteBehind {
 }
 
 /// Fences against processes that are no clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Fence {
     /// fanotify when permitted, else inotify
     Auto,

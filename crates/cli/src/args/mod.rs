@@ -13,11 +13,14 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-pub use keeper::{Behind, Fence, KeeperArgs};
+pub use keeper::{Behind, Durability, Fence, KeeperArgs};
 pub use look::{FilesArgs, Format, MetricsArgs, StatusArgs, TopArgs};
 pub use mount::{MountArgs, MountServerArgs};
 pub use run::{RunArgs, ServeArgs};
-pub use tools::{CompletionsArgs, DemoArgs, DoctorArgs, DrainArgs, FormatArgs, ManArgs, RecoverArgs};
+pub use tools::{
+    CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs, DrainArgs, FormatArgs, InstallArgs,
+    ManArgs, RecoverArgs, RemoveArgs,
+};
 
 /// Durable writes at the speed of non-volatile memory, for unmodified Linux programs.
 #[derive(Debug, Parser)]
@@ -95,6 +98,15 @@ pub enum Command {
     /// Make a new pool
     #[command(after_help = tools::FORMAT_EXAMPLES)]
     Format(FormatArgs),
+    /// Make a pool for the services of a user, with its file in the configuration
+    #[command(after_help = tools::INSTALL_EXAMPLES)]
+    Install(InstallArgs),
+    /// Bring everything to the disk, end the keeper, and delete the pool and its file
+    #[command(after_help = tools::REMOVE_EXAMPLES)]
+    Remove(RemoveArgs),
+    /// Check the configuration in /etc/holdfast, or print what comes of it
+    #[command(after_help = tools::CONFIG_EXAMPLES)]
+    Config(ConfigArgs),
     /// Say what NVM, fences and limits this machine has, and what to do about what is missing
     #[command(after_help = tools::DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),

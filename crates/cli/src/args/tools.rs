@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::sizes;
 
@@ -16,6 +16,7 @@ Examples:
   holdfast recover --pool /mnt/pmem/db.pool --force /srv/app.db
   holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
   holdfast recover --pool /mnt/pmem/db.pool --force '#12'
+  holdfast recover --all                           as root, at boot: holdfast-recover.service
 
 A file is set aside, not replayed, when it was changed or replaced after the crash, when that cannot
 be told, or when its file system is older than it was known to be. `run` starts no program until you
@@ -30,8 +31,15 @@ or the user may not change it. Nothing is decided by that: the next `recover` tr
 #[derive(Args, Debug)]
 pub struct RecoverArgs {
     /// The pool
-    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
-    pub pool: PathBuf,
+    #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL", required_unless_present = "all")]
+    pub pool: Option<PathBuf>,
+    /// Every pool that has a file in /etc/holdfast/pools.d, each as its owner, whatever --pool
+    /// says; a pool of which a mount is missing is left for later, and told of
+    #[arg(long, conflicts_with_all = ["force", "discard", "export", "json"])]
+    pub all: bool,
+    /// A pool that a keeper serves, or that is not there yet, needs nothing: say so and succeed
+    #[arg(long)]
+    pub if_needed: bool,
     /// Look and report; change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -95,7 +103,9 @@ pub const DOCTOR_EXAMPLES: &str = "\
 Examples:
   holdfast doctor
   holdfast doctor --json
-  holdfast doctor -- redis-cli ping      inspects it, runs it once, says what would not be seen";
+  holdfast doctor -- redis-cli ping      inspects it, runs it once, says what would not be seen
+
+It ends with a verdict: ready, for trials (no NVM), or not usable, for which it exits 1.";
 
 /// Arguments of `doctor`.
 #[derive(Args, Debug)]
@@ -126,6 +136,92 @@ pub struct DemoArgs {
     pub seconds: u64,
 }
 
+pub const CONFIG_EXAMPLES: &str = "\
+Examples:
+  holdfast config check
+  holdfast config show --pool /mnt/pmem/redis.pool
+  HOLDFAST_CONFIG_DIR=./etc holdfast config check        files that are not installed yet
+
+/etc/holdfast/holdfast.toml is about every keeper, and names the pool that is meant where none is
+named (pool = \"/mnt/pmem/db.pool\"). A file in /etc/holdfast/pools.d is about one pool:
+
+  pool = \"/mnt/pmem/redis.pool\"
+  user = \"redis\"
+  size = \"4G\"
+  mounts = [\"/mnt/pmem\", \"/var/lib/redis\"]
+  age-max = \"200ms\"
+
+The other keys are the options of `holdfast serve` without their dashes. Flags and variables come
+first, then the pool's file, then holdfast.toml. Who joins a keeper (`--join`) has it as it is.";
+
+/// Arguments of `config`.
+#[derive(Args, Debug)]
+pub struct ConfigArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What `config` does.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say what is wrong with it, file by file and line by line; exits 1 if anything is
+    Check,
+    /// Print what is asked of keepers, each line with the file that says it
+    Show {
+        /// Only of this pool
+        #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]
+        pool: Option<PathBuf>,
+    },
+}
+
+pub const INSTALL_EXAMPLES: &str = "\
+Examples:
+  holdfast install --pool /mnt/pmem/redis.pool --user redis --size 4G
+  holdfast install --pool /mnt/pmem/pg.pool --user postgres --mount /mnt/pmem --mount /srv/pg
+
+It makes the pool, gives it to the user, and writes /etc/holdfast/pools.d/NAME.toml, where NAME is that
+of the pool. Where others than root may write to the pool's directory, its keeper makes the pool.";
+
+/// Arguments of `install`.
+#[derive(Args, Debug)]
+pub struct InstallArgs {
+    /// The pool: a DAX device, or a file on a DAX file system
+    #[arg(long, value_name = "PATH")]
+    pub pool: PathBuf,
+    /// Whose services are to use it: a keeper serves one user
+    #[arg(long, value_name = "NAME")]
+    pub user: String,
+    /// Size of the pool, if it has to be made [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
+    pub size: Option<u64>,
+    /// A mount without which its files cannot be recovered (may be given several times)
+    #[arg(long, value_name = "DIR")]
+    pub mount: Vec<PathBuf>,
+    /// Accept media that survives a crash of the program but not a power cut
+    #[arg(long)]
+    pub volatile: bool,
+}
+
+pub const REMOVE_EXAMPLES: &str = "\
+Examples:
+  systemctl disable --now redis-server holdfast@redis
+  holdfast remove --pool /mnt/pmem/redis.pool
+
+Everything goes to the disk, its keeper ends, and pool and configuration file are deleted; a device
+stays. It refuses while programs use the pool, and when something cannot be brought to the disk.";
+
+/// Arguments of `remove`.
+#[derive(Args, Debug)]
+pub struct RemoveArgs {
+    /// The pool
+    #[arg(long, value_name = "PATH")]
+    pub pool: PathBuf,
+    /// Bring everything to the disk and end the keeper, but delete nothing
+    #[arg(long)]
+    pub close_only: bool,
+}
+
 pub const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   holdfast completions bash > /etc/bash_completion.d/holdfast";
@@ -141,12 +237,12 @@ pub struct CompletionsArgs {
 pub const MAN_EXAMPLES: &str = "\
 Examples:
   holdfast man | man -l -
-  holdfast man --dir /usr/local/share/man/man1";
+  holdfast man --dir /usr/local/share/man";
 
 /// Arguments of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write one page per subcommand to this directory instead of printing the main page
+    /// Write a page for each subcommand and file to man1 and man5 in this directory
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

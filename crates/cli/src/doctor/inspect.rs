@@ -74,7 +74,7 @@ fn loaded_files(path: &Path) -> Vec<PathBuf> {
 fn in_words(doors: &SideDoors) -> Vec<String> {
     let mut words = Vec::new();
     if doors.go {
-        words.push("Go: its runtime calls the kernel itself, none of its file calls are seen".to_string());
+        words.push("Go: its runtime calls the kernel itself where no hook can be led to, so none of its file calls are seen".to_string());
     }
     for import in &doors.imports {
         words.push(match import.as_str() {
@@ -82,7 +82,7 @@ fn in_words(doors: &SideDoors) -> Vec<String> {
             name => format!("uses {name} (libaio): its files are bypassed"),
         });
     }
-    if !doors.system_calls.is_empty() && !doors.go {
+    if !doors.system_calls.is_empty() {
         let names: Vec<&str> = doors.system_calls.iter().copied().collect();
         words.push(format!("seems to call the kernel itself: {}", names.join(", ")));
     }

@@ -11,8 +11,10 @@ pub(super) fn findings() -> Vec<Finding> {
     vec![media(), flush_path(), power_fail_domain()]
 }
 
+/// What is looked at first.
+pub(super) const SUBJECT: &str = "NVM";
+
 fn media() -> Finding {
-    const SUBJECT: &str = "NVM";
     let usable: Vec<String> = probe().iter().map(ToString::to_string).collect();
     if !usable.is_empty() {
         return Finding::good(SUBJECT, usable.join(", "));

@@ -10,7 +10,7 @@ pub use listen::Place;
 use text::Text;
 
 use crate::args::{Format, MetricsArgs};
-use crate::{locate, report, status};
+use crate::{report, status, user};
 
 /// The `metrics` subcommand.
 pub fn run(args: &MetricsArgs) -> anyhow::Result<u8> {
@@ -20,13 +20,14 @@ pub fn run(args: &MetricsArgs) -> anyhow::Result<u8> {
         return Ok(0);
     };
     // A pool may come and go while it is looked at.
-    let pool = args.pool.as_deref().map_or_else(|| Ok(locate::default_volatile_pool()), locate::absolute)?;
+    let pool = status::named_or_default(args.pool.as_deref())?;
+    user::become_owner(&pool)?;
     listen::serve(place, &pool)
 }
 
 /// The text of a moment.
 fn now(pool: &Path, format: Format) -> anyhow::Result<String> {
-    let status = match status::connect(pool)? {
+    let status = match status::keeper(pool)? {
         Some(mut control) => Some(control.status()?),
         None => None,
     };

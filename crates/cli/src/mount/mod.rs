@@ -13,12 +13,12 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
 
-use crate::args::{MountArgs, RunArgs};
+use crate::args::{KeeperArgs, MountArgs, RunArgs};
 use crate::attach::{self, Keeper};
 use crate::notify::Notify;
 use crate::signals::Signals;
 use crate::words::quoted;
-use crate::{EXIT_KEEPER, locate, options, preload, report, run, verdict};
+use crate::{EXIT_KEEPER, config, locate, options, preload, report, run, verdict};
 use fuse::{Mounted, Way};
 use place::Place;
 use server::Server;
@@ -36,6 +36,15 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     let place = Place::find(&args.directory, args.at.as_deref())?;
     let way = fuse::way()?;
     let args = args.into_run();
+    let said = config::complete(&args.keeper, args.join)?;
+    // What the configuration asks of keepers in general is not for a mount.
+    let keeper = KeeperArgs {
+        user: None,
+        write_behind: args.keeper.write_behind,
+        read_cache: args.keeper.read_cache,
+        ..said
+    };
+    let args = RunArgs { keeper, ..args };
     let library = preload::library()?;
     let config = options::config_of(&args.keeper)?;
     let notify = Notify::from_environment()?;

@@ -53,6 +53,7 @@ impl Server {
         let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         command.env("LD_PRELOAD", preload::with_library(&inherited, library));
         command.env("HOLDFAST_SOCKET", socket).env_remove(user::WATCH_VARIABLE);
+        command.env("HOLDFAST_FRONT_END", "mount");
         command.stdin(Stdio::from(device)).stdout(Stdio::from(OwnedFd::from(theirs)));
         // What a terminal sends is ours to act on.
         command.process_group(0);

@@ -108,7 +108,7 @@ fn ask(pool: &Path, mut every: Duration, changes: &Receiver<Duration>, looks: &S
 }
 
 fn look(pool: &Path) -> anyhow::Result<(holdfast_keeper::status::Status, Vec<files::Known>)> {
-    let connected = status::connect(pool)?;
+    let connected = status::keeper(pool)?;
     let mut control = connected.with_context(|| format!("no keeper runs for pool {}", pool.display()))?;
     let status = control.status()?;
     let files = files::known(&mut control, &status)?;

@@ -1,4 +1,5 @@
-//! A static Go program that appends lines and acknowledges each once it is synced.
+//! A Go program that appends lines and acknowledges each once it is synced, built in each way that
+//! has its calls led to the hooks in another way.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -12,6 +13,45 @@ pub struct Built {
     pub plain: PathBuf,
     /// The same without symbols and build id.
     pub stripped: PathBuf,
+    /// With a loader, and without C code: threads are Go's.
+    pub pie: PathBuf,
+    /// With a loader and C code: threads are libc's.
+    pub with_c: PathBuf,
+}
+
+impl Built {
+    /// One of each kind, by the words in which its front end is told.
+    pub fn kinds(&self) -> [(&Path, &'static str); 3] {
+        [(&self.plain, "static Go"), (&self.pie, "Go with a loader"), (&self.with_c, "Go with C code")]
+    }
+}
+
+/// The source of the program, in a form that has C code.
+pub fn source_with_c() -> PathBuf {
+    let own = std::fs::read_to_string(source()).expect("readable");
+    let path = home().join(format!("with_c-{}.go", std::process::id()));
+    std::fs::write(&path, own.replacen("import (", "import \"C\"\nimport (", 1)).expect("written");
+    path
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/golang.go")
+}
+
+/// A copy of a program in which the instructions are not as they are known to be: two that do not
+/// depend on each other, exchanged.
+pub fn unknown(program: &Path) -> PathBuf {
+    const CALL: [u8; 14] =
+        [0x49, 0x89, 0xf2, 0x48, 0x89, 0xfa, 0x48, 0x89, 0xce, 0x48, 0x89, 0xdf, 0x0f, 0x05];
+    let name = program.file_name().expect("a file").to_str().expect("paths are text");
+    let path = home().join(format!("{name}-unknown-{}", std::process::id()));
+    let mut bytes = std::fs::read(program).expect("readable");
+    let at = bytes.windows(CALL.len()).position(|window| window == CALL).expect("Go's call");
+    bytes[at..at + 6].copy_from_slice(&[0x49, 0x89, 0xf2, 0x48, 0x8b, 0xd7]);
+    std::fs::write(&path, bytes).expect("written");
+    std::fs::set_permissions(&path, std::fs::metadata("/bin/true").expect("facts").permissions())
+        .expect("mode");
+    path
 }
 
 /// Where the programs are built; on a file system of which no test manages files.
@@ -35,24 +75,28 @@ pub fn build(source: &Path, program: &Path, options: &[&str], with_c: bool) {
     std::fs::rename(&own, program).expect("renamed");
 }
 
-/// Both forms, built once.
+/// All forms, built once.
 pub fn programs() -> &'static Built {
     static BUILT: LazyLock<Built> = LazyLock::new(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/golang.go");
-        let built = Built { plain: home().join("plain"), stripped: home().join("stripped") };
-        build(&source, &built.plain, &[], false);
-        build(&source, &built.stripped, &["-ldflags=-s -w"], false);
-        built
+        let [plain, stripped, pie, with_c] =
+            ["plain", "stripped", "pie", "with-c"].map(|name| home().join(name));
+        build(&source(), &plain, &[], false);
+        build(&source(), &stripped, &["-ldflags=-s -w"], false);
+        build(&source(), &pie, &["-buildmode=pie"], false);
+        let source = source_with_c();
+        build(&source, &with_c, &[], true);
+        std::fs::remove_file(source).expect("removed");
+        Built { plain, stripped, pie, with_c }
     });
     &BUILT
 }
 
-/// Lines that are appended to a file.
-pub struct Lines;
+/// Lines that a program appends to a file.
+pub struct Lines(pub &'static Path);
 
 impl Workload for Lines {
     fn name(&self) -> String {
-        "lines of a Go program".into()
+        format!("lines of the Go program {}", self.0.display())
     }
 
     fn prepare(&self, site: &Site) {
@@ -60,7 +104,7 @@ impl Workload for Lines {
     }
 
     fn program(&self, site: &Site) -> Vec<String> {
-        let program = programs().plain.to_str().expect("paths are text").to_owned();
+        let program = self.0.to_str().expect("paths are text").to_owned();
         vec![program, "lines".to_owned(), site.path("lines")]
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::crash::{Site, Workload};
 use crate::need;
-use crate::random::Random;
+use holdfast_testkit::Random;
 
 /// One mail directory.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +125,6 @@ impl Workload for Maildir {
 
 /// A mail directory with so many deliverers and a fresh seed, which is printed.
 pub fn maildir(deliverers: u64) -> Maildir {
-    let seed = Random::new("mail").next_u64() % 1_000_000;
+    let seed = Random::named("mail").draw() % 1_000_000;
     Maildir { seed, deliverers, deliveries: 1_000_000, links: false }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::crash::{Site, Workload};
 use crate::need;
-use crate::random::Random;
+use holdfast_testkit::Random;
 
 /// Files that are overwritten, each by all writers.
 pub const SHARED_FILES: u64 = 3;
@@ -88,14 +88,14 @@ impl Operations {
     /// Those of the writer with that number.
     pub fn new(seed: u64, writer: u64) -> Self {
         let mixed = seed ^ (writer + 1).wrapping_mul(0xd134_2543_de82_ef95);
-        Self { random: Random::from_seed(mixed), writer, number: 0 }
+        Self { random: Random::new(mixed), writer, number: 0 }
     }
 }
 
 fn filled(random: &mut Random, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len.next_multiple_of(8)];
     for word in bytes.chunks_exact_mut(8) {
-        word.copy_from_slice(&random.next_u64().to_le_bytes());
+        word.copy_from_slice(&random.draw().to_le_bytes());
     }
     bytes.truncate(len);
     bytes

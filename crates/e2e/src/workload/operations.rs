@@ -90,5 +90,5 @@ const NO_SYNC: &str = "libeatmydata.so";
 /// Operations from a fresh seed, which is printed.
 pub fn operations() -> Operations {
     need::tool("eatmydata");
-    Operations { seed: crate::random::Random::new("operations").next_u64() }
+    Operations { seed: holdfast_testkit::Random::named("operations").draw() }
 }

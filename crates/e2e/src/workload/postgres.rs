@@ -19,6 +19,18 @@ use crate::{disk, need};
 
 const USER: &str = "postgres";
 
+/// Pages go to their files all the time, and from there to the disk at once.
+const BARE: [&str; 8] = [
+    "full_page_writes=off",
+    "shared_buffers=4MB",
+    "checkpoint_flush_after=1",
+    "bgwriter_delay=10ms",
+    "bgwriter_lru_maxpages=1000",
+    "bgwriter_flush_after=1",
+    "backend_flush_after=1",
+    "max_wal_size=32MB",
+];
+
 /// What keeps others from its files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
@@ -31,6 +43,8 @@ pub enum Fence {
 /// A server with pgbench and a session as its clients.
 pub struct Postgres {
     fence: Fence,
+    /// Whether it guards itself against pages that are half written.
+    full_page_writes: bool,
     template: Arc<Template>,
 }
 
@@ -50,7 +64,13 @@ impl Postgres {
             make(&Site { dir: place(), aside: place(), memory: place(), over: Arc::default() });
             Template { home }
         };
-        Self { fence, template: shared(&TEMPLATE, make) }
+        Self { fence, full_page_writes: true, template: shared(&TEMPLATE, make) }
+    }
+
+    /// One that takes it for granted that a page is written as a whole, with so few buffers that it
+    /// writes pages all the time, and has the kernel write each at once: a power cut meets some.
+    pub fn without_full_page_writes() -> Self {
+        Self { full_page_writes: false, ..Self::new(Fence::Exclusive) }
     }
 }
 
@@ -116,9 +136,22 @@ impl<'a> Native<'a> {
     }
 }
 
+/// One checkpoint after the other: pages go to the disk with no flush between them.
+fn checkpoints(site: &Site) -> JoinHandle<()> {
+    let mut session = client(site, "psql").args(["-XqAt", "-v", "ON_ERROR_STOP=1"]).user(USER, "").spawn();
+    std::thread::spawn(move || {
+        let mut stdin = session.stdin.take().expect("piped");
+        let mut lines = BufReader::new(session.stdout.take().expect("piped")).lines();
+        while stdin.write_all(b"CHECKPOINT; SELECT 1;\n").is_ok() && matches!(lines.next(), Some(Ok(_))) {}
+        drop(stdin);
+        drop(session.wait());
+    })
+}
+
 impl Workload for Postgres {
     fn name(&self) -> String {
         match self.fence {
+            _ if !self.full_page_writes => "postgres without full_page_writes".into(),
             Fence::Exclusive => "postgres --exclusive".into(),
             Fence::Fanotify => "postgres --fence fanotify".into(),
         }
@@ -129,7 +162,13 @@ impl Workload for Postgres {
     }
 
     fn program(&self, site: &Site) -> Vec<String> {
-        server(site)
+        let mut line = server(site);
+        if !self.full_page_writes {
+            for setting in BARE {
+                line.extend(["-c".to_owned(), setting.to_owned()]);
+            }
+        }
+        line
     }
 
     fn options(&self, site: &Site) -> Vec<String> {
@@ -159,7 +198,8 @@ impl Workload for Postgres {
         let mut inserts =
             client(site, "psql").args(["-XqAt", "-v", "ON_ERROR_STOP=1"]).user(USER, "").spawn();
         let acks = acks.clone();
-        vec![
+        let mut clients = if self.full_page_writes { Vec::new() } else { vec![checkpoints(site)] };
+        clients.extend([
             // It ends with an error once the server is dead, as it should.
             std::thread::spawn(move || drop(pgbench.output())),
             std::thread::spawn(move || {
@@ -179,7 +219,8 @@ impl Workload for Postgres {
                 drop(stdin);
                 drop(inserts.wait());
             }),
-        ]
+        ]);
+        clients
     }
 
     fn life_ms_max(&self) -> u64 {

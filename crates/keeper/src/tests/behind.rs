@@ -11,6 +11,7 @@ use std::time::Duration;
 use holdfast_board::FileState;
 use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Origin, Outcome, Place, Reading};
 use holdfast_media::Bytes;
+use holdfast_testkit::Random;
 
 use super::{House, NEVER_MS, attach, contents, errno, house_with};
 use crate::config::WriteBehind;
@@ -107,15 +108,6 @@ impl<'a> Program<'a> {
     }
 }
 
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// What a file should hold.
 #[derive(Default)]
 struct Model(Vec<u8>);
@@ -136,16 +128,20 @@ impl Model {
 /// One random operation on file and model; returns its name.
 fn step(random: &mut Random, program: &Program<'_>, model: &mut Model, span: u64) -> &'static str {
     let (client, place, file) = (program.client, program.place, program.file);
-    let tag = random.below(255) as u8 + 1;
-    let length = match random.below(10) {
-        0 => 1 + random.below(40_000),
+    let tag = random.number_below(255) as u8 + 1;
+    let length = match random.number_below(10) {
+        0 => 1 + random.number_below(40_000),
         1 => 4096,
         2 => 8192,
-        _ => 1 + random.below(700),
+        _ => 1 + random.number_below(700),
     } as usize;
     let bytes: Vec<u8> = (0..length).map(|at| tag.wrapping_add((at / 97) as u8)).collect();
-    let offset = if random.below(3) == 0 { random.below(span / 4096) * 4096 } else { random.below(span) };
-    match random.below(40) {
+    let offset = if random.number_below(3) == 0 {
+        random.number_below(span / 4096) * 4096
+    } else {
+        random.number_below(span)
+    };
+    match random.number_below(40) {
         0..14 => {
             assert_eq!(program.write(Place::At(offset), &bytes), offset);
             model.write(offset, &bytes);
@@ -204,7 +200,7 @@ fn random_operations(name: &str, frames: u64, span: u64, seed: u64) {
     let house = behind_house(name, NEVER_MS, frames);
     let (file, place) = house.create("a");
     let program = Program::new(&house.client, place, &file);
-    let (mut random, mut model) = (Random(seed), Model::default());
+    let (mut random, mut model) = (Random::new(seed), Model::default());
     let mut behind = 0;
     for round in 0..3000 {
         assert_eq!(state(&house.client, place), FileState::Behind);
@@ -254,15 +250,15 @@ fn racing(name: &str, frames: u64, age_ms_max: u64, rounds: u64) {
                 let (client, file) = (&house.client, &file);
                 scope.spawn(move || {
                     let program = Program::new(client, place, file);
-                    let mut random = Random(thread + 10);
+                    let mut random = Random::new(thread + 10);
                     let mut mine = vec![vec![0u8; STRIPE as usize]; 150];
                     for _ in 0..rounds {
-                        let stripe = random.below(mine.len() as u64);
+                        let stripe = random.number_below(mine.len() as u64);
                         let start = (stripe * THREADS + thread) * STRIPE;
-                        let from = random.below(STRIPE);
-                        let length = 1 + random.below(STRIPE - from);
-                        if random.below(3) > 0 {
-                            let bytes = vec![random.below(255) as u8; length as usize];
+                        let from = random.number_below(STRIPE);
+                        let length = 1 + random.number_below(STRIPE - from);
+                        if random.number_below(3) > 0 {
+                            let bytes = vec![random.number_below(255) as u8; length as usize];
                             program.write(Place::At(start + from), &bytes);
                             mine[stripe as usize][from as usize..][..length as usize].copy_from_slice(&bytes);
                         } else {
@@ -399,9 +395,9 @@ fn write_until_killed(socket: &str, path: &str, seed: u64) -> ! {
         for thread in 0..3 {
             let program = &program;
             scope.spawn(move || {
-                let mut random = Random(seed * 3 + thread);
+                let mut random = Random::new(seed * 3 + thread);
                 loop {
-                    program.write(Place::At(random.below(RECORDS) * RECORD), &record(random.0));
+                    program.write(Place::At(random.number_below(RECORDS) * RECORD), &record(random.draw()));
                 }
             });
         }
@@ -429,7 +425,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
     program.write(Place::At(0), &record(0).repeat(RECORDS as usize));
     let path = house.directory.path().join("a");
     let socket = house.socket.clone();
-    let mut random = Random(77);
+    let mut random = Random::new(77);
     for round in 0..40 {
         let arguments = ["--exact", "--nocapture", "--quiet"];
         let name = "tests::behind::whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees";
@@ -446,7 +442,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
             std::thread::sleep(Duration::from_micros(200));
             assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
         }
-        std::thread::sleep(Duration::from_micros(random.below(3000)));
+        std::thread::sleep(Duration::from_micros(random.number_below(3000)));
         child.kill().unwrap();
         child.wait().unwrap();
         // A page lock of the dead is opened by the keeper; reading waits for that.

@@ -2,8 +2,8 @@
 //! which is not to be taken for that.
 
 use std::fs::File;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast_board::{FileState, NO_SIZE};
@@ -12,7 +12,8 @@ use holdfast_cache::{Errno, FileRef};
 use super::durable::{Bench, CLIENT, bench};
 use super::{contents, errno};
 use holdfast_disk::OsFile;
-use holdfast_durable::{ManagedFile, Pace};
+use holdfast_durable::{ManagedFile, Pace, Tale};
+use holdfast_pool::MARK_CONFLICT;
 
 struct Cut {
     bench: Bench,
@@ -134,7 +135,7 @@ fn looks_beside_one_another_and_a_drain_find_no_cut() {
     let cut = drained("cut-looks");
     let rounds: u64 = 300;
     std::thread::scope(|scope| {
-        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let done = Arc::new(AtomicBool::new(false));
         for _ in 0..2 {
             let (cut, done) = (&cut, done.clone());
             scope.spawn(move || {
@@ -189,4 +190,52 @@ fn a_truncation_that_fails_half_way_is_no_outsiders() {
     cut.look();
     // Whoever takes it for an outsider's sets the size that was found.
     assert_eq!((cut.state(), cut.size()), (FileState::Through, NO_SIZE));
+}
+
+/// Ends what waits for it, whatever becomes of the test.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A client removed a file while the keeper heard what others had done to it: it counted as cut,
+/// and a crash that took the removal back left the file to a person.
+#[test]
+fn who_removes_a_file_cuts_none() {
+    let bench = bench("cut-removed");
+    let (heard, is_over) = (Mutex::new(None::<Arc<ManagedFile<OsFile>>>), AtomicBool::new(false));
+    // A removal that nobody announced has later writes wait for a commit.
+    let files: Vec<_> = (0..40)
+        .map(|round| {
+            let name = format!("removed-{round}");
+            let (file, place) = bench.manage_fenced(&name);
+            let managed = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+            bench.write_to(place, 0, b"bytes");
+            bench.durable.leave_behind(&managed, true).unwrap();
+            (file, bench.directory.path().join(name), managed)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let _over = Over(&is_over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    let file = heard.lock().unwrap().clone();
+                    let tale = Tale { of_content: true, ..Tale::default() };
+                    file.map(|file| bench.durable.hear(&file, tale));
+                }
+            });
+        }
+        for (_, path, managed) in &files {
+            *heard.lock().unwrap() = Some(Arc::clone(managed));
+            std::thread::sleep(Duration::from_micros(200));
+            std::fs::remove_file(path).unwrap();
+        }
+    });
+    let marks = files.iter().map(|(_, _, managed)| bench.durable.slots().marks(managed.slot));
+    let cut: Vec<u64> = marks.filter(|marks| marks & MARK_CONFLICT != 0).collect();
+    assert!(cut.is_empty(), "{} of {}", cut.len(), files.len());
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -15,6 +15,7 @@ use holdfast_pool::Identity;
 use super::{contents, errno};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
 use holdfast_durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Writers};
+use holdfast_testkit::ScratchPool;
 
 struct Silent;
 
@@ -34,14 +35,8 @@ pub(super) struct Bench {
     pub client: Client,
     pub file: File,
     pub place: FileRef,
-    pub pool: PathBuf,
+    pub pool: ScratchPool,
     pub directory: tempfile::TempDir,
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pool);
-    }
 }
 
 pub(super) const CLIENT: u32 = 5;
@@ -51,8 +46,7 @@ pub(super) fn bench(name: &str) -> Bench {
 }
 
 pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> Bench {
-    let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
-    let _ = std::fs::remove_file(&pool);
+    let pool = ScratchPool::new(name);
     holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let open = || Mapping::open(&pool, OpenMode::ReadWrite).unwrap().0;
@@ -247,7 +241,7 @@ impl Bench {
         let at = (self.place.slot, self.place.generation);
         let live =
             holdfast_durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
-        live.apply(&mut || open()).unwrap();
+        live.unwrap().apply(&mut || open()).unwrap();
         contents(&scratch)
     }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdfast_board::FileState;
 use holdfast_cache::{Client, FileRef, Place, Reading};
+use holdfast_testkit::Random;
 
-use super::behind::{Program, Random, behind_house, state};
+use super::behind::{Program, behind_house, state};
 use super::{NEVER_MS, contents, errno};
 
 const PAGE: u64 = 4096;
@@ -133,10 +134,10 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
             let (client, file, stop, numbered, round) = (&house.client, &file, &stop, &numbered, &round);
             scope.spawn(move || {
                 let program = Program::new(client, place, file);
-                let mut random = Random(writer + 1);
+                let mut random = Random::new(writer + 1);
                 while !stop.load(Ordering::SeqCst) {
                     // One writer has the even records, the other the odd ones.
-                    let record = random.below(RECORDS / 2) * 2 + writer;
+                    let record = random.number_below(RECORDS / 2) * 2 + writer;
                     let number = round.fetch_add(1, Ordering::SeqCst) + 1;
                     program.write(Place::At(at(record)), &numbered(number));
                 }
@@ -146,11 +147,11 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
             .map(|reader| {
                 let (client, file, glances, round) = (&house.client, &file, &glances, &round);
                 scope.spawn(move || {
-                    let mut random = Random(100 + reader);
+                    let mut random = Random::new(100 + reader);
                     let mut newest = [0; RECORDS as usize];
                     let mut buffer = vec![0; BYTES];
                     while round.load(Ordering::SeqCst) < 60_000 {
-                        let record = random.below(RECORDS);
+                        let record = random.number_below(RECORDS);
                         let answer = read(client, place, file, at(record), &mut buffer);
                         // Outside of the state the kernel answers, and it makes no such promise.
                         if answer != Answer::Kernel {

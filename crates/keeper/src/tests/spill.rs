@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::SegmentState;
+use holdfast_board::{SegmentState, Source};
 use holdfast_cache::Place;
 use holdfast_media::Bytes;
 use holdfast_pool::{Frames, Mount, Stamp, set_segment_generation};
@@ -229,8 +229,16 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
         durable.instead_of_reclaiming(|| {
             rows[taken as usize].set_state(SegmentState::Free);
             assert!(rows[taken as usize].try_take(1));
+            // Nothing pointed there any more when it was given back.
+            let (pages, layout) = (durable.board.pages(), &durable.superblock.layout);
+            let start = layout.segment_offset(sealed_again);
+            for row in (0..PAGES).filter_map(|page| pages.find(slot, page)) {
+                if matches!(row.content.source, Source::Log(at) if (start..start + layout.segment_bytes).contains(&at)) {
+                    pages.remove(row.index, &durable.board.files()[slot as usize].page_rows);
+                }
+            }
             let generation = durable.board.header().counter.add(1);
-            set_segment_generation(&durable.nvm, &durable.superblock.layout, sealed_again, generation);
+            set_segment_generation(&durable.nvm, layout, sealed_again, generation);
         });
         locks.unlock(1, slot, 0, 4096);
         pass.join().unwrap()

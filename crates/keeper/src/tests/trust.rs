@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::{Content, FileState, Source};
 use holdfast_cache::{Errno, Origin, Place, Reason};
-use holdfast_media::Bytes;
+use holdfast_media::{Bytes, Nvm};
 
-use super::behind::Random;
 use super::durable::{Bench, bench, bench_that_tells};
 use super::{NEVER_MS, contents, errno, house, house_with};
 use crate::config::FenceChoice;
 use holdfast_disk::OsFile;
 use holdfast_durable::{Events, ManagedFile, Writers};
+use holdfast_testkit::Random;
 
 /// Who died.
 const DEAD: u32 = 9;
@@ -120,7 +120,7 @@ fn a_dead_lane_may_hold_any_numbers() {
     let told = Arc::new(Told::default());
     let bench = bench_that_tells("trust-numbers", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
     let board = &bench.durable.board;
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let numbers = [0, 1, 2, 4095, 4096, 1 << 20, 1 << 31, u64::from(u32::MAX), 1 << 52, 1 << 63, u64::MAX];
     for round in 0..2000u64 {
         let (offset, bytes) = (round % 7 * 4096, [round as u8; 3000]);
@@ -130,8 +130,9 @@ fn a_dead_lane_may_hold_any_numbers() {
         if round == 1000 {
             bench.leave_behind();
         }
-        let mut number =
-            || numbers[random.below(numbers.len() as u64) as usize].wrapping_add(random.below(3));
+        let mut number = || {
+            numbers[random.number_below(numbers.len() as u64) as usize].wrapping_add(random.number_below(3))
+        };
         let lane = &board.lanes()[round as usize % board.lanes().len()];
         lane.slot.store(number() as u32, Ordering::SeqCst);
         lane.announce.store(number(), Ordering::SeqCst);
@@ -172,6 +173,35 @@ fn a_page_row_may_point_anywhere() {
             "{told:?}",
             told = told.0
         );
+    }
+}
+
+/// A stray store into the log became a wrong file, and nobody heard of it.
+#[test]
+fn what_was_stored_into_the_log_reaches_no_file() {
+    const WRITTEN: u64 = 3 * 4096 + 100;
+    // Into the record's header, and each page of what it holds.
+    for at in [-64, -40, -1, 0, 4096, 9000, WRITTEN as i64 - 1] {
+        let told = Arc::new(Told::default());
+        let bench = bench_that_tells("trust-sums", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+        bench.write(0, &[1; 5 * 4096]);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        bench.write(4096, &[2; WRITTEN as usize]);
+        bench.write(4096, &[3; 4096]);
+        let pages = bench.durable.board.pages();
+        let Source::Log(second) = pages.find(bench.place.slot, 2).unwrap().content.source else { panic!() };
+        let hit = (second as i64 - 4096 + at) as u64;
+        let (nvm, word) = (&bench.durable.nvm, hit / 8 * 8);
+        nvm.store_u64(word, nvm.load_u64(word) ^ 0x10 << (hit % 8 * 8));
+        assert!(bench.durable.settle(&bench.managed(), Writers::MayBeIn).is_err(), "{at}");
+        let is_told = told.0.lock().unwrap().iter().any(|told| told.contains("not what was written"));
+        assert!(is_told, "{at}: {:?}", told.0);
+        assert!(contents(&bench.file)[2 * 4096..].iter().all(|byte| *byte == 1), "{at}");
+        // What is written over it is well.
+        bench.write(4096, &[4; WRITTEN as usize]);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        let expected = [&[1; 4096][..], &[4; WRITTEN as usize], &[1; 4096 - 100]].concat();
+        assert!(contents(&bench.file) == expected, "{at}");
     }
 }
 

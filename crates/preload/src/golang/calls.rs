@@ -2,13 +2,14 @@
 #![allow(unsafe_code)] // The program's own calls.
 
 use core::ffi::{CStr, c_int, c_long};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_cache::Reason;
 
 use super::name;
 use super::thread::Area;
 use crate::hooks::{leave_to_kernel, syscall};
-use crate::{descriptions, raw};
+use crate::{descriptions, raw, tls};
 
 /// Calls with higher numbers go to the kernel.
 pub const NUMBERS: usize = 512;
@@ -22,16 +23,26 @@ pub struct Answer {
     direct: usize,
 }
 
-/// For each number, whether a hook may have something to do with it.
-pub static HOOKED: [bool; NUMBERS] = {
-    let mut table = [false; NUMBERS];
+/// For each number, whether a hook may have something to do with it. The way there looks at it.
+pub static HOOKED: [AtomicBool; NUMBERS] = {
+    let mut table = [const { AtomicBool::new(false) }; NUMBERS];
     let mut at = 0;
     while at < LIST.len() {
-        table[LIST[at] as usize] = true;
+        table[LIST[at] as usize] = AtomicBool::new(true);
         at += 1;
     }
     table
 };
+
+/// The library leaves the process: calls go to the kernel at once, as it may allow no other. Those
+/// that start programs come here still, and lose what the library put into their environment.
+pub fn release() {
+    for (number, is_hooked) in HOOKED.iter().enumerate() {
+        if !matches!(number as c_long, libc::SYS_execve | libc::SYS_execveat) {
+            is_hooked.store(false, Ordering::Relaxed);
+        }
+    }
+}
 
 /// All numbers that the hook of libc's `syscall` knows, but for those of signal handlers, which are
 /// Go's alone.
@@ -188,6 +199,18 @@ pub unsafe extern "C" fn enter(area: &Area) -> Answer {
     // SAFETY: the program's own call.
     let result = unsafe { syscall(number, a, b, c, d, e, f) };
     Answer { result: if result == -1 { -(raw::errno() as isize) } else { result as isize }, direct: 0 }
+}
+
+/// Makes the call of an area's thread, which has libc's storage: Go's calls change no `errno`, and
+/// no cancel acts in them.
+pub unsafe extern "C" fn enter_for_libc(area: &Area) -> Answer {
+    let errno = raw::errno();
+    tls::with(|thread| thread.of_go.set(1));
+    // SAFETY: the program's own call.
+    let answer = unsafe { enter(area) };
+    tls::with(|thread| thread.of_go.set(0));
+    raw::set_errno(errno);
+    answer
 }
 
 /// The link that should say where the program lies, with the zero at its end.

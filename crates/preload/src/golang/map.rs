@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_int};
 
 use holdfast_enter::{JUMP_BYTES, Program, Refusal, Segment, judge, segments};
 
-use super::{name, thread};
+use super::{Way, name, thread, ways};
 use crate::raw::{self, call};
 
 const PAGE: u64 = 4096;
@@ -68,14 +68,14 @@ pub fn map(path: &CStr) -> Result<Program, Refusal> {
     for segment in segments(file.bytes()) {
         map_segment(&segment, file.fd).ok_or(Refusal::Forbidden)?;
     }
-    lead(program.call, thread::CALL_WAY).ok_or(Refusal::Forbidden)?;
+    lead(program.call, ways::CALL).ok_or(Refusal::Forbidden)?;
     if let Some(vfork) = program.vfork {
         // The byte after the jump's place holds how far the program goes when the call succeeds.
         let next = vfork + JUMP_BYTES as u64;
         // SAFETY: mapped above: text of the program.
         let distance = unsafe { *core::ptr::with_exposed_provenance::<i8>(next as usize - 1) };
         thread::set_vfork_ways(next as usize, next.wrapping_add_signed(distance.into()) as usize);
-        lead(vfork, thread::VFORK_WAY).ok_or(Refusal::Forbidden)?;
+        lead(vfork, ways::VFORK).ok_or(Refusal::Forbidden)?;
     }
     name::take(file.fd, path);
     Ok(program)
@@ -119,7 +119,7 @@ fn map_segment(segment: &Segment, fd: c_int) -> Option<()> {
 }
 
 /// Replaces the instructions at `place` by a jump.
-fn lead(place: u64, to: unsafe extern "C" fn()) -> Option<()> {
+fn lead(place: u64, to: Way) -> Option<()> {
     let page = place - place % PAGE;
     let bytes = place + JUMP_BYTES as u64 - page;
     let mut jump = [0u8; JUMP_BYTES];

@@ -1,5 +1,6 @@
-//! Static Go programs: `holdfast-enter` is executed in the place of one, this library maps the
-//! program beside itself, has its calls come to the hooks, and begins it.
+//! Go programs. Into those that have a loader this library is preloaded, and leads their calls to
+//! the hooks ([`loaded`]). In the place of a static one `holdfast-enter` is executed, and this
+//! library maps the program beside itself, has its calls come to the hooks, and begins it.
 //!
 //! The program is mapped before the keeper is met, so that all that may be refused is refused while
 //! the program can still be executed as it is. Once Go runs, it has the thread pointer and all
@@ -7,10 +8,12 @@
 #![allow(unsafe_code)] // Maps a program and begins it.
 
 mod calls;
+mod loaded;
 mod map;
 mod name;
 mod start;
 mod thread;
+mod ways;
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -21,6 +24,11 @@ use holdfast_enter::{Program, Refusal};
 use crate::hooks::{Arguments, execve};
 use crate::raw::{self, call};
 use crate::{inherit, process, signals};
+
+pub use loaded::{Threads, lead, led, release};
+
+/// Where Go's code leads.
+type Way = unsafe extern "C" fn();
 
 const VARIABLE: &[u8] = b"HOLDFAST_ENTER=";
 /// Longer paths are executed as they are.
@@ -42,13 +50,18 @@ static AUXILIARY: AtomicUsize = AtomicUsize::new(0);
 static ENTRY: AtomicU64 = AtomicU64::new(0);
 static HEADERS: AtomicU64 = AtomicU64::new(0);
 static HEADERS_COUNT: AtomicU64 = AtomicU64::new(0);
-/// Go runs.
+/// Go runs, or will, on threads of its own making.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a Go program that was entered.
+/// Whether this process is a Go program whose threads know nothing of libc.
 #[inline]
 pub fn is_entered() -> bool {
     ENTERED.load(Ordering::Relaxed)
+}
+
+/// Whether a program was mapped that is about to begin.
+pub fn is_mapped() -> bool {
+    STATE.load(Ordering::Relaxed) == MAPPED
 }
 
 /// Whether a program was refused that is to be executed as it is.

@@ -12,6 +12,7 @@ use libc::{msghdr, off_t, size_t, ssize_t};
 
 use super::room::with_room;
 use super::streams::original;
+use super::sync::synced_as_opened;
 use crate::changing::amid;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
@@ -22,7 +23,7 @@ use crate::{behind, critical, gate, memory, patch, process, unsynced};
 /// blocks for it, that and the size are the journal's.
 fn around(fd: c_int, kernel: impl Fn() -> isize) -> ssize_t {
     let once = || around_once(fd, &kernel);
-    give(with_room(|| target::held(fd, once, once)))
+    give(synced_as_opened(fd, with_room(|| target::held(fd, once, once))))
 }
 
 fn around_once(fd: c_int, kernel: &impl Fn() -> isize) -> isize {
@@ -100,7 +101,8 @@ pub unsafe extern "C-unwind" fn splice(
     let arguments =
         [from as usize, from_offset as usize, to as usize, to_offset as usize, bytes, flags as usize];
     // SAFETY: as above.
-    give(with_room(|| gate::outside(|| unsafe { raw::cancellable(libc::SYS_splice, arguments) })))
+    let result = with_room(|| gate::outside(|| unsafe { raw::cancellable(libc::SYS_splice, arguments) }));
+    give(synced_as_opened(to, result))
 }
 
 const FICLONE: c_ulong = 0x4004_9409;

@@ -369,7 +369,7 @@ unsafe fn rename_found(
     let device = moved.or(target).map_or(0, |found| found.device);
     let to = (new_dirfd, to_path);
     // Two names of one file are none that one takes from the other.
-    let to_taken = is_over && !moved.zip(target).is_some_and(|(moved, target)| moved.ino == target.ino);
+    let to_taken = is_over && moved.zip(target).is_none_or(|(moved, target)| moved.ino != target.ino);
     let renaming = Renaming { named: from, target: taken, device, to, to_free, to_taken, back };
     let result = client.renaming(renaming, |replace| {
         let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
@@ -462,7 +462,7 @@ unsafe fn link_found(
         // SAFETY: the program's path.
         let linked = unsafe { raw::fstatat(old_dirfd, old, stat_flags) };
         if let (0, Ok(stat)) = (result, linked) {
-            target::note_named(&stat);
+            target::note_named(client, &stat);
         }
         return result;
     };

@@ -6,8 +6,10 @@
 use core::ffi::{c_int, c_uint};
 
 use holdfast_cache::{Client, Inode, Stock};
+use holdfast_canary::{Canary, on};
 use libc::off_t;
 
+use crate::descriptions::DSYNC;
 use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give_int};
@@ -85,6 +87,21 @@ fn sync_once(fd: c_int, number: i64) -> isize {
             }
             result
         }
+    }
+}
+
+/// Behind a change that is no write, through a description that the program opened with `O_SYNC` or
+/// `O_DSYNC`: where the kernel knows of that it makes such changes durable before it returns, so
+/// what comes behind it is the program's sync (invariant 9).
+pub fn synced_as_opened(fd: c_int, result: isize) -> isize {
+    let is_synchronous = matches!(fds::look(fd), Row::Described(row) if row.flags() & DSYNC != 0);
+    if result < 0 || !is_synchronous || on(Canary::SynchronousUnsynced) {
+        return result;
+    }
+    let once = || sync_once(fd, libc::SYS_fsync);
+    match target::held(fd, once, once) {
+        failed if failed < 0 => failed,
+        _ => result,
     }
 }
 

@@ -13,6 +13,7 @@ use libc::off_t;
 
 use super::open::plain_outcome;
 use super::room::{with_room, with_room_but_for_syncs};
+use super::sync::synced_as_opened;
 use crate::changing::amid;
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
@@ -122,7 +123,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -
         raw::cancellation_point();
     }
     let once = || amid(Change::Any, || allocate_once(fd, mode, offset, bytes));
-    with_room(|| fds::hold(fd, once))
+    synced_as_opened(fd, with_room(|| fds::hold(fd, once)))
 }
 
 fn allocate_once(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> isize {
@@ -204,7 +205,8 @@ pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, bytes:
             // SAFETY: libc's function of this name has this shape.
             let original: Function = unsafe { core::mem::transmute(address) };
             // SAFETY: the program's own call.
-            -with_room(|| unsafe { -(original(fd, offset, bytes) as isize) }) as c_int
+            let result = with_room(|| unsafe { -(original(fd, offset, bytes) as isize) });
+            -synced_as_opened(fd, result) as c_int
         }
     }
 }

@@ -251,6 +251,27 @@ fn patch_object(object: &Object) -> bool {
     is_done
 }
 
+/// Has places in the program's own code lead to ours for good: at each address that is named stands
+/// a jump to the other one, in at most `room` bytes. False, with nothing changed, when the system
+/// refuses.
+///
+/// # Safety
+/// All lie in one part of the code, and nobody runs these bytes yet.
+pub unsafe fn lead(jumps: &[(usize, usize)], room: usize) -> bool {
+    let first = jumps.iter().map(|(place, _)| *place).min();
+    let Some((first, last)) = first.zip(jumps.iter().map(|(place, _)| *place).max()) else { return false };
+    // SAFETY: the caller's promise.
+    let Some(text) = (unsafe { Text::open(first, last) }) else { return false };
+    if !jumps.iter().all(|(place, to)| text.fits(*place, *to, room)) {
+        return false;
+    }
+    for (place, to) in jumps {
+        // SAFETY: as above.
+        unsafe { text.replace(*place, *to, room) };
+    }
+    text.finish()
+}
+
 /// Gives libc's functions their first bytes back. False where the system refuses: then they lead to
 /// the hooks still.
 pub fn unpatch() -> bool {

@@ -11,31 +11,11 @@ use holdfast_pool::Layout;
 use super::*;
 use crate::live::resolve;
 use holdfast_disk::OsFile;
+use holdfast_testkit::Random;
 
 const POOL_BYTES: u64 = 16 << 20;
 /// Segments with random bytes; a record's payload may be any of them.
 const SEGMENTS: u64 = 3;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn bytes(&mut self, count: u64) -> Vec<u8> {
-        (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(count as usize).collect()
-    }
-}
 
 /// A record as the program meant it.
 #[derive(Clone)]
@@ -77,7 +57,10 @@ impl Rig {
         holdfast_media::allocate(&path, POOL_BYTES, |_, _| ()).unwrap();
         let (nvm, _) = Mapping::open(&path, OpenMode::ReadWrite).unwrap();
         let layout = Layout::new(POOL_BYTES).unwrap();
-        nvm.write(layout.segment_offset(0), &random.bytes(SEGMENTS * holdfast_pool::SEGMENT_BYTES));
+        nvm.write(
+            layout.segment_offset(0),
+            &random.bytes((SEGMENTS * holdfast_pool::SEGMENT_BYTES) as usize),
+        );
         Self { directory, nvm, layout }
     }
 
@@ -89,8 +72,8 @@ impl Rig {
     fn write(&self, random: &mut Random, seq: u64, offset: u64, bytes: u64) -> (Entry, Effect) {
         let lines = (holdfast_pool::SEGMENT_BYTES - bytes) / RECORD_HEADER_BYTES - 1;
         let entry = Entry {
-            segment: random.below(SEGMENTS) as u32,
-            line: random.below(lines) as u16,
+            segment: random.number_below(SEGMENTS) as u32,
+            line: random.number_below(lines) as u16,
             bytes: bytes as u32,
             ..entry(seq, Kind::Write, offset, bytes)
         };
@@ -111,34 +94,35 @@ impl Rig {
         let mut effects: Vec<(u64, Vec<Effect>)> = Vec::new();
         let mut cancelled = HashSet::new();
         for seq in 1..=records {
-            let offset = random.below(space);
-            match random.below(20) {
+            let offset = random.number_below(space);
+            match random.number_below(20) {
                 0 => {
                     entries.push(entry(seq, Kind::Truncate, offset, 0));
                     effects.push((seq, vec![Effect::Truncate(offset)]));
                 }
                 1 => {
-                    let bytes = random.below(2 * bytes_max);
+                    let bytes = random.number_below(2 * bytes_max);
                     entries.push(entry(seq, Kind::Punch, offset, bytes));
                     effects.push((seq, vec![Effect::Punch { offset, bytes }]));
                 }
                 2 if !effects.is_empty() => {
-                    let target = random.below(effects.len() as u64) as usize;
+                    let target = random.number_below(effects.len() as u64) as usize;
                     let (number, parts) = &mut effects[target];
                     // An operation fails once at most.
                     if cancelled.insert(*number) {
-                        let stays = random.below(bytes_max);
+                        let stays = random.number_below(bytes_max);
                         entries.push(entry(seq, Kind::Cancel, *number, stays));
                         cut(parts, stays);
                     }
                 }
                 3 | 4 => {
-                    let members = 2 + random.below(2);
-                    let lost = if random.below(4) == 0 { random.below(members) } else { members };
+                    let members = 2 + random.number_below(2);
+                    let lost =
+                        if random.number_below(4) == 0 { random.number_below(members) } else { members };
                     let mut at = offset;
                     let mut parts = Vec::new();
                     for member in 0..members {
-                        let bytes = 1 + random.below(bytes_max / members);
+                        let bytes = 1 + random.number_below(bytes_max / members);
                         let (mut part, effect) = self.write(random, seq, at, bytes);
                         (part.group_index, part.group_count) = (member as u16, members as u16);
                         at += bytes;
@@ -153,7 +137,7 @@ impl Rig {
                     effects.push((seq, parts));
                 }
                 _ => {
-                    let bytes = 1 + random.below(bytes_max);
+                    let bytes = 1 + random.number_below(bytes_max);
                     let (record, effect) = self.write(random, seq, offset, bytes);
                     entries.push(record);
                     effects.push((seq, vec![effect]));
@@ -162,24 +146,24 @@ impl Rig {
         }
         // A scan finds them in any order.
         for index in (1..entries.len()).rev() {
-            entries.swap(index, random.below(index as u64 + 1) as usize);
+            entries.swap(index, random.number_below(index as u64 + 1) as usize);
         }
         (entries, effects.into_iter().flat_map(|(_, parts)| parts).collect())
     }
 
     fn check(&self, seed: u64, records: u64, space: u64, bytes_max: u64) {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let (entries, effects) = self.log(random, records, space, bytes_max);
-        let bytes = random.below(space);
-        let synced = random.bytes(bytes);
+        let bytes = random.number_below(space);
+        let synced = random.bytes(bytes as usize);
         let mut meant = synced.clone();
         for effect in &effects {
             effect.apply(&mut meant);
         }
         // What a crash left of the program's own changes, or of an earlier recovery's.
         let mut left = synced;
-        for _ in 0..random.below(effects.len() as u64 + 1) {
-            effects[random.below(effects.len() as u64) as usize].apply(&mut left);
+        for _ in 0..random.number_below(effects.len() as u64 + 1) {
+            effects[random.number_below(effects.len() as u64) as usize].apply(&mut left);
         }
         let path = self.directory.path().join("file");
         fs::write(&path, &left).unwrap();
@@ -225,7 +209,7 @@ fn cut(parts: &mut Vec<Effect>, stays: u64) {
 
 #[test]
 fn small_random_logs_are_replayed_as_if_one_by_one() {
-    let rig = Rig::new(&mut Random(1));
+    let rig = Rig::new(&mut Random::new(1));
     for seed in 0..400 {
         let records = 1 + seed % 60;
         rig.check(seed, records, 600, 100);
@@ -234,7 +218,7 @@ fn small_random_logs_are_replayed_as_if_one_by_one() {
 
 #[test]
 fn large_random_logs_are_replayed_as_if_one_by_one() {
-    let rig = Rig::new(&mut Random(2));
+    let rig = Rig::new(&mut Random::new(2));
     for seed in 0..6 {
         rig.check(seed, 60, 24 << 20, 1 << 20);
     }
@@ -243,8 +227,8 @@ fn large_random_logs_are_replayed_as_if_one_by_one() {
 /// Many small records are written with few calls, and each byte once.
 #[test]
 fn neighbours_are_written_at_once() {
-    let rig = Rig::new(&mut Random(3));
-    let random = &mut Random(4);
+    let rig = Rig::new(&mut Random::new(3));
+    let random = &mut Random::new(4);
     let entries: Vec<Entry> =
         (0..2000).map(|index| rig.write(random, index + 1, (index * 7 % 1000) * 1024, 1024).0).collect();
     let path = rig.directory.path().join("file");

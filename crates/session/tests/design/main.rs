@@ -16,6 +16,7 @@ use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
 use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Writers, upkeeps};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_session::File;
+use holdfast_testkit::{Random, ScratchPool};
 
 use plain::Plain;
 use queue::Queue;
@@ -54,23 +55,16 @@ impl Events<OsFile> for Silent {
 struct Bench {
     durable: House,
     client: Client,
-    pool: PathBuf,
+    pool: ScratchPool,
     directory: tempfile::TempDir,
     _alone: MutexGuard<'static, ()>,
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pool);
-    }
 }
 
 const CLIENT: u32 = 5;
 
 fn bench(name: &str) -> Bench {
     let _alone = queue::alone();
-    let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
-    let _ = std::fs::remove_file(&pool);
+    let pool = ScratchPool::new(name);
     holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let open = || Mapping::open(&pool, OpenMode::ReadWrite).unwrap().0;
@@ -146,24 +140,15 @@ impl Bench {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// Does this and that to a file, and knows what it must hold.
 fn works(bench: &Bench, file: &Opened<'_>, managed: &ManagedFile<OsFile>, random: &mut Random) -> Vec<u8> {
     let mut holds: Vec<u8> = Vec::new();
     for step in 0..600u64 {
         let (offset, bytes) =
-            (random.below(30_000), 1 + random.below(if step % 9 == 0 { 9000 } else { 3000 }));
+            (random.number_below(30_000), 1 + random.number_below(if step % 9 == 0 { 9000 } else { 3000 }));
         let content = vec![step as u8 | 1; bytes as usize];
         let parts = [Bytes::from_slice(&content)];
-        match random.below(12) {
+        match random.number_below(12) {
             kind @ 0..=6 => {
                 let at = if kind < 5 { offset as usize } else { holds.len() };
                 let written = if kind < 5 { file.write_at(&parts, offset) } else { file.append(&parts) };
@@ -205,7 +190,7 @@ fn a_third_design_keeps_what_it_acknowledged() {
     let row = &bench.durable.board.files()[managed.slot as usize];
     let path = bench.directory.path().join("a");
     bench.serving(|| {
-        let mut holds = works(&bench, &file, &managed, &mut Random(7));
+        let mut holds = works(&bench, &file, &managed, &mut Random::new(7));
         assert!(row.state().lags(), "it is in its design still");
         file.append(&[Bytes::from_slice(b"in the queue")]).unwrap();
         file.sync().unwrap();
@@ -225,7 +210,7 @@ fn what_only_a_third_designs_queue_has_comes_back_after_a_crash() {
     let mut all = Vec::new();
     {
         let (file, managed) = bench.open("a");
-        bench.serving(|| all = works(&bench, &file, &managed, &mut Random(11)));
+        bench.serving(|| all = works(&bench, &file, &managed, &mut Random::new(11)));
         bench.serving(|| {
             file.append(&[Bytes::from_slice(b"the end")]).unwrap();
             all.extend_from_slice(b"the end");

@@ -10,6 +10,7 @@ use holdfast_cache::Client;
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
 use holdfast_keeper::audience::{Audience, Level, Stage};
 use holdfast_keeper::config::{FenceChoice, KeeperConfig};
+use holdfast_testkit::ScratchPool;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -23,24 +24,22 @@ const READY: &str = "the keeper listens at ";
 pub struct House {
     keeper: Child,
     socket: PathBuf,
-    pool: PathBuf,
+    pool: ScratchPool,
     directory: tempfile::TempDir,
 }
 
 impl Drop for House {
     fn drop(&mut self) {
         self.kill_keeper();
-        let _ = std::fs::remove_file(&self.pool);
     }
 }
 
 impl House {
     pub fn new(name: &str, configure: impl FnOnce(&mut KeeperConfig)) -> Self {
-        let pool = PathBuf::from(format!("/dev/shm/holdfast-test-{name}-{}.pool", std::process::id()));
-        let _ = std::fs::remove_file(&pool);
+        let pool = ScratchPool::new(name);
         holdfast_recovery::format(&pool, 64 << 20, true, true, &mut |_, _| {}).unwrap();
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut config = KeeperConfig::new(pool.clone());
+        let mut config = KeeperConfig::new(pool.to_path_buf());
         config.volatile = true;
         config.exclusive = vec![directory.path().canonicalize().unwrap()];
         config.fence = FenceChoice::None;
@@ -109,7 +108,7 @@ fn attach(socket: &Path) -> Client {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .unwrap();
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
-    let hello = Hello { kind: HELLO, forked: 0, blind: 0, reserved: 0, version: WIRE_VERSION.into() };
+    let hello = Hello { kind: HELLO, forked: 0, blind: 0, front_end: 0, version: WIRE_VERSION.into() };
     rustix::net::send(&connection, hello.as_bytes(), SendFlags::empty()).unwrap();
     let mut answer = [0u8; size_of::<Welcome>()];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

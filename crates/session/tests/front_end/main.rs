@@ -11,6 +11,7 @@ use holdfast_cache::{Client, Errno, Reason};
 use holdfast_keeper::config::{Durability, KeeperConfig, WriteBehind};
 use holdfast_media::Bytes;
 use holdfast_session::{Backing, File};
+use holdfast_testkit::Random;
 
 use house::House;
 use plain::Plain;
@@ -22,15 +23,6 @@ struct Twin<'a> {
     file: Opened<'a>,
     name: String,
     holds: Vec<u8>,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
 }
 
 fn create<'a>(client: &'a Client, house: &House, name: &str) -> Opened<'a> {
@@ -59,9 +51,9 @@ impl Twin<'_> {
     }
 
     fn step(&mut self, random: &mut Random) {
-        let (offset, bytes) = (random.below(40_000), 1 + random.below(9_000));
-        let content: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
-        match random.below(12) {
+        let (offset, bytes) = (random.number_below(40_000), 1 + random.number_below(9_000));
+        let content: Vec<u8> = (0..bytes).map(|_| random.number_below(256) as u8).collect();
+        match random.number_below(12) {
             0..=4 => self.write(Some(offset), &content),
             5 | 6 => self.write(None, &content),
             7 => {
@@ -92,12 +84,12 @@ impl Twin<'_> {
 fn works_and_comes_back(name: &str, seed: u64, configure: impl FnOnce(&mut KeeperConfig)) {
     let mut house = House::new(name, configure);
     let client = house.attach();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut twins: Vec<Twin<'_>> = ["a", "b"]
         .map(|name| Twin { file: create(&client, &house, name), name: name.to_owned(), holds: vec![] })
         .into();
     for _ in 0..400 {
-        let which = random.below(2) as usize;
+        let which = random.number_below(2) as usize;
         twins[which].step(&mut random);
     }
     for twin in &mut twins {

@@ -6,7 +6,9 @@ use super::DiskState;
 use super::content::Content;
 use super::journal::Change;
 use crate::known::Digest;
-use crate::random::{Choices, Random};
+use holdfast_testkit::Random;
+
+use crate::random::Choices;
 
 /// How much of what was not synced a power cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ impl DiskState {
         next.free_bytes = u64::MAX;
         next.watches.clear();
         next.notices.clear();
-        next.random = Random::new(random.seed());
+        next.random = Random::new(random.next_seed());
         next.version = 0;
         next
     }

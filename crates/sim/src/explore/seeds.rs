@@ -4,10 +4,11 @@
 //! drawn from numbers of its own.
 
 use super::{A, pairs};
+use holdfast_testkit::Random;
+
 use crate::disk::Journal;
 use crate::history::{Behind, History, TINY};
 use crate::op::{Amid, Leave, Op, Step};
-use crate::random::Random;
 
 /// One in so many seeded histories has files that are logged from their first sync on.
 const ON_SYNC_ONE_IN: usize = 4;

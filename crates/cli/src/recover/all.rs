@@ -1,0 +1,96 @@
+//! `recover --all`: every pool of the configuration, one after the other, each by a process of its
+//! own that is its owner. One that cannot be recovered now keeps no other from it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use crate::args::RecoverArgs;
+use crate::config::{self, Configuration, Pool};
+use crate::words::{quoted, shown};
+use crate::{locate, report};
+
+/// Recovers all pools. The status is 1 if anything is left for a person.
+pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
+    let directory = config::directory();
+    let configuration = Configuration::load(&directory);
+    let mut is_well = true;
+    // What can be read counts: a slip in one file costs the others nothing.
+    for (fault, _) in &configuration.faults {
+        report::say(&shown(&fault.to_string()));
+        is_well = false;
+    }
+    if configuration.pools.is_empty() && is_well {
+        report::print(format!("no pool has a file in {}/pools.d\n", directory.display()))?;
+    }
+    for pool in &configuration.pools {
+        is_well &= recovered(pool, args).unwrap_or_else(|error| {
+            report::say(&format!("pool {}: {error:#}", pool.pool.display()));
+            false
+        });
+    }
+    Ok(u8::from(!is_well))
+}
+
+fn recovered(pool: &Pool, args: &RecoverArgs) -> anyhow::Result<bool> {
+    let mounted = mounted().context("cannot see what is mounted (is /proc mounted?)")?;
+    let missing = pool.settings.mounts.iter().find(|mount| !mounted.contains(mount));
+    if let Some(missing) = missing {
+        report::say(&format!(
+            "pool {path} is left for later: {missing} is not mounted, which {file} says that it needs. Mount it, then \
+             `holdfast recover --pool {path}`",
+            path = quoted(&pool.pool),
+            missing = missing.display(),
+            file = pool.file.display()
+        ));
+        return Ok(false);
+    }
+    let mut command = Command::new(locate::executable()?);
+    command.args(["recover", "--if-needed", "--pool"]).arg(&pool.pool).stdin(Stdio::null());
+    for (flag, is_given) in [("--dry-run", args.dry_run), ("--replay", args.replay)] {
+        command.args(is_given.then_some(flag));
+    }
+    Ok(command.status().context("cannot start it")?.success())
+}
+
+/// All mount points.
+fn mounted() -> std::io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let points =
+        table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    Ok(points.map(unescaped).collect())
+}
+
+/// A path as the kernel writes it: blanks, line feeds and backslashes by their numbers.
+fn unescaped(mut word: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(word.len());
+    while let Some((byte, rest)) = word.split_first() {
+        let digits = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(number) if *byte == b'\\' => {
+                path.push(number);
+                word = &rest[3..];
+            }
+            _ => {
+                path.push(*byte);
+                word = rest;
+            }
+        }
+    }
+    Path::new(&OsString::from_vec(path)).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(unescaped(b"/a\\04"), Path::new("/a\\04"));
+        assert!(mounted().expect("readable").contains(&PathBuf::from("/proc")));
+    }
+}
