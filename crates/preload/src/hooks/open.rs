@@ -376,6 +376,21 @@ fn truncated(fd: isize, flags: c_int, open: &impl Fn(c_int) -> isize) -> isize {
     open(flags)
 }
 
+/// Makes such an open, and tells a fence that counts opens whose it is. Where the file has no name
+/// in the call, that comes after the notice, for which the fence waits a moment.
+unsafe fn told(flags: c_int, name: Option<(c_int, Name)>, open: impl FnOnce() -> isize) -> isize {
+    let counts = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
+    let Some(client) = process::client().filter(|client| counts && client.announces_opens()) else {
+        return target::announced(open);
+    };
+    // SAFETY: our caller's path. What it may not lead to by the call is compared afterwards.
+    let announced = name.and_then(|(dirfd, path)| unsafe { announce(client, dirfd, path, flags) });
+    let fd = target::announced(open);
+    let stat = if fd >= 0 { raw::fstat(fd as c_int).ok() } else { None };
+    holdfast_session::opened(client, announced, stat.as_ref());
+    fd
+}
+
 /// The system call `openat2`, which has no function in libc.
 pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
     /// The kernel takes no more than a page.
@@ -386,10 +401,12 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     // SAFETY: readable as probed; the structure begins with the flags.
     let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
     let creates = !fits || flags & libc::O_CREAT as u64 != 0;
-    let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
+    let flags = c_int::try_from(flags).unwrap_or(0);
+    if flags & libc::O_TRUNC == 0 {
         // SAFETY: the kernel checks the addresses.
-        let fd =
-            with_room(|| target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
+        let fd = with_room(|| unsafe {
+            told(flags, Some((dirfd, path)), || call!(libc::SYS_openat2, dirfd, path, how, bytes))
+        });
         if fd >= 0 && process::client().is_some() {
             fds::retire(fd as c_int);
             if creates {
@@ -397,7 +414,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
             }
         }
         return raw::give(fd) as c_long;
-    };
+    }
     let open = |flags: c_int| {
         let mut copy = [0u8; HOW_BYTES_MAX];
         // SAFETY: the program's structure, readable as probed, fits into the copy; the kernel
@@ -405,7 +422,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
         unsafe {
             core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
             copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
-            target::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
+            told(flags, Some((dirfd, path)), || call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
         }
     };
     raw::give(with_room(|| open_as_asked(flags, open))) as c_long
@@ -422,7 +439,7 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     }
     give_int(open_as_asked(flags, |flags| {
         // SAFETY: the kernel checks the address.
-        target::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
+        unsafe { told(flags, None, || call!(libc::SYS_open_by_handle_at, mount, handle, flags)) }
     }))
 }
 
