@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::run;
 use super::source::Source;
-use super::{PoolError, RecoverOptions, Report};
+use super::{PoolError, RecoverOptions, Report, quoted};
 use holdfast_disk::OsDisk;
 
 /// How long to wait for an owner that was killed, or is just ending or starting, to let go of the
@@ -199,7 +199,8 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
         PoolError::new(match error.kind() {
             io::ErrorKind::NotFound => {
                 format!(
-                    "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {shown}`"
+                    "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {}`",
+                    quoted(path)
                 )
             }
             io::ErrorKind::PermissionDenied => {
