@@ -535,7 +535,7 @@ fn a_stopped_keeper_is_told_of() {
     });
     proc::signal(keeper, Signal::CONT);
     for output in [status, drain] {
-        output.expect(&[1]).says(&["has not answered", &keeper.to_string(), "stopped"], &[]);
+        output.expect(&[1]).says(&["is stopped", &format!("kill -CONT {keeper}")], &[]);
     }
     pool.command("drain").ok();
 }
