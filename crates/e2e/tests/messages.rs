@@ -179,3 +179,44 @@ fn a_command_of_another_version_hears_which_the_keeper_is_of() {
     pool.command("status").ok();
     run.kill_all(&pool);
 }
+
+/// Gives a question up that a stopped keeper does not answer, and asks another one on the same
+/// connection; then the keeper goes on.
+const LATE: &str = "
+import json, os, re, signal, socket, struct, sys, time
+def ask(connection, kind, number, version):
+    connection.send(kind + struct.pack('<III', number, 0, version))
+def hear(connection):
+    answer = connection.recv(1 << 20)
+    return struct.unpack('<I', answer[:4])[0], json.loads(answer[4:])
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect(sys.argv[1])
+ask(connection, b'S', 1, 0)
+version = int(re.search('wire ([0-9]+)', hear(connection)[1]['other_version'])[1])
+keeper = int(sys.argv[2])
+os.kill(keeper, signal.SIGSTOP)
+while open('/proc/%d/stat' % keeper).read().rsplit(') ', 1)[1][0] != 'T': time.sleep(0.01)
+connection.settimeout(0.3)
+ask(connection, b'S', 2, version)
+try: print('answered while it was stopped', hear(connection))
+except TimeoutError: pass
+connection.settimeout(None)
+ask(connection, b'F', 3, version)
+os.kill(keeper, signal.SIGCONT)
+number, status = hear(connection)
+print(number, 'keeper_pid' in status, flush=True)
+number, files = hear(connection)
+print(number, 'files' in files and not 'keeper_pid' in files, flush=True)
+";
+
+/// The late answer says which question it is to. That nobody takes it for that to another one is a
+/// test of `keeper/src/control.rs`.
+#[test]
+fn late_answers_of_a_keeper_that_was_stopped_have_their_numbers() {
+    let pool = Pool::new();
+    let (run, socket) = waiting(&pool);
+    let keeper = proc::keeper(&pool.path).to_string();
+    let told = Cmd::new(need::tool("python3")).args(["-c", LATE, &socket, &keeper]).ok();
+    assert_eq!(told.stdout, "2 True\n3 True\n", "{}", told.told());
+    run.kill_all(&pool);
+}
