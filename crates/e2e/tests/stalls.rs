@@ -374,7 +374,7 @@ fn answers_wait_for_who_is_stopped() {
         let keeper = proc::keeper(&pool.path);
         let is_program = |pid: &u32| !proc::is_holdfast(*pid);
         let program = proc::descendants(run.child.id()).into_iter().find(is_program).expect("the program");
-        for round in 0..12 {
+        for round in 0..8 {
             let turns = [[program, keeper], [keeper, program]][round % 2];
             for pid in turns {
                 proc::signal(pid, Signal::STOP);
