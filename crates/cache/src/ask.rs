@@ -86,8 +86,8 @@ pub enum Ask {
     /// Behind a sync by the kernel on device `args[0]`: have that file system commit what is
     /// pending, unless somebody did since the keeper's own last sync there.
     Follow = 19,
-    /// The call is over for which slot `args[0]` of generation `args[1]` was drained, and its writers
-    /// are still kept out: recovery is to know how the file was left.
+    /// The call is over for which slot `args[0]` of generation `args[1]` was drained, and its
+    /// writers are still kept out: recovery is to know how the file was left.
     Left = 20,
 }
 

@@ -86,8 +86,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
     }
 
-    /// The program's own call is over for which that was forgotten, and nobody else may write to the
-    /// file yet: how the kernel has it now is how it was left.
+    /// The program's own call is over for which that was forgotten, and nobody else may write to
+    /// the file yet: how the kernel has it now is how it was left.
     pub(super) fn note_left(&self, file: &ManagedFile<D::File>) {
         let lags = self.board.files()[file.slot as usize].state().lags();
         if !D::File::HAS_TIMES || !lags {

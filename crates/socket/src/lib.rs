@@ -231,7 +231,8 @@ pub fn send_with_descriptors(
 /// Connects to a keeper's socket, where a keeper of this user serves it.
 ///
 /// # Errors
-/// `WouldBlock`: as many wait already to be let in as may, so there is somebody, who lets nobody in.
+/// `WouldBlock`: as many wait already to be let in as may, so there is somebody, who lets nobody
+/// in.
 pub fn connect(socket: &Path) -> io::Result<OwnedFd> {
     connect_unless(socket, || false)
 }
