@@ -56,6 +56,8 @@ fn the_package_is_installed_runs_and_leaves_nothing() {
         "./usr/lib/holdfast/libholdfast.so",
         "./usr/lib/systemd/system/holdfast-recover.service",
         "./usr/share/man/man1/holdfast-run.1.gz",
+        "./usr/share/man/man1/holdfast-bench.1.gz",
+        "./usr/share/man/man5/holdfast-pool.5.gz",
         "./usr/share/man/man5/holdfast.toml.5.gz",
         "./usr/share/bash-completion/completions/holdfast",
         "./etc/holdfast/holdfast.toml",

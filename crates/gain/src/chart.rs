@@ -81,7 +81,8 @@ fn percent(place: f64) -> String {
 pub fn chart(title: &str, lines: &[Line], mark: Option<f64>) -> Markup {
     let axis = Axis::of(lines, mark);
     let bottom = lines.len() as u32 * LINE_PX;
-    let told = lines.iter().map(|line| format!("{}: {}", line.name, line.told)).collect::<Vec<_>>().join("; ");
+    let told =
+        lines.iter().map(|line| format!("{}: {}", line.name, line.told)).collect::<Vec<_>>().join("; ");
     html! {
         svg role="img" height=(bottom + AXIS_PX) aria-label=(format!("{title}. {told}")) {
             @for (place, label) in axis.ticks() {

@@ -61,7 +61,10 @@ fn compared(old: &Report, new: &Report) -> (String, bool) {
     }
     text.push('\n');
     if old.rounds.min(new.rounds) < SAMPLES_MIN as u32 {
-        let _ = writeln!(text, "With fewer than {SAMPLES_MIN} rounds nothing can be told from noise: --rounds 5.");
+        let _ = writeln!(
+            text,
+            "With fewer than {SAMPLES_MIN} rounds nothing can be told from noise: --rounds 5."
+        );
     }
     if native > 0 {
         let _ = writeln!(
@@ -129,7 +132,8 @@ mod tests {
     #[test]
     fn only_what_lies_beyond_the_spread_counts() {
         let old = made(&[(Workload::Random, SLOW, FAST), (Workload::Append, SLOW, FAST)]);
-        let new = made(&[(Workload::Random, SLOW, SLOW), (Workload::Append, SLOW, &[199.0, 202.0, 203.0, 204.0])]);
+        let new =
+            made(&[(Workload::Random, SLOW, SLOW), (Workload::Append, SLOW, &[199.0, 202.0, 203.0, 204.0])]);
         let (text, is_slower) = compared(&old, &new);
         assert!(is_slower);
         assert!(text.contains("random         Holdfast          202        102   -49.6%  slower"), "{text}");

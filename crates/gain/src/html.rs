@@ -101,7 +101,7 @@ fn workload(report: &Report, row: &Row) -> Markup {
             h2 { (row.title) }
             p.quiet { "As " (row.stands_for) "." @if !row.program.is_empty() { " Done by " (row.program) "." } }
             @if let Some(held) = held {
-                @for told in held.absorbed_in_words().into_iter().chain(held.reasons.iter().cloned()) {
+                @for told in held.absorbed_in_words() {
                     p { "Holdfast: " (told) "." }
                 }
             }
@@ -114,13 +114,14 @@ fn workload(report: &Report, row: &Row) -> Markup {
 }
 
 fn table(report: &Report, row: &Row) -> Markup {
+    let has_times = row.sides.values().any(|samples| samples.times_ns().is_some());
     html! {
         table {
-            caption { (row.name) ", " (row.unit) "; times of one operation" }
+            caption { (row.name) ", " (row.unit) @if has_times { "; times of one operation" } }
             thead { tr {
                 th scope="col" { "side" } th scope="col" { "median" } th scope="col" { "lowest" }
-                th scope="col" { "highest" } th scope="col" { "x native" } th scope="col" { "median time" }
-                th scope="col" { "99 %" }
+                th scope="col" { "highest" } th scope="col" { "x native" }
+                @if has_times { th scope="col" { "median time" } th scope="col" { "99 %" } }
             } }
             tbody {
                 @for side in Side::ALL {
@@ -130,9 +131,10 @@ fn table(report: &Report, row: &Row) -> Markup {
                             Some((samples, spread)) => {
                                 (numbers(&spread))
                                 td { (row.against_native(side).map(units::ratio).unwrap_or_default()) }
-                                @let times = samples.times_ns();
-                                td { (times.map(|times| units::time(times.0)).unwrap_or_default()) }
-                                td { (times.map(|times| units::time(times.1)).unwrap_or_default()) }
+                                @if let Some((half, most)) = samples.times_ns() {
+                                    td { (units::time(half)) }
+                                    td { (units::time(most)) }
+                                }
                             }
                             None => {
                                 @let why = report.missing.get(side.name()).map_or("not measured", String::as_str);
@@ -142,7 +144,7 @@ fn table(report: &Report, row: &Row) -> Markup {
                     }
                 }
                 @if let Some(spread) = Spread::of(&row.floor) {
-                    tr { th scope="row" { "floor" } (numbers(&spread)) td {} td {} td {} }
+                    tr { th scope="row" { "floor" } (numbers(&spread)) td {} @if has_times { td {} td {} } }
                 }
             }
         }
@@ -197,15 +199,21 @@ mod tests {
     #[test]
     fn a_page_is_whole_and_holds_no_text_from_outside_as_it_is() {
         let rates: &[f64] = &[1000.0, 1100.0, 1200.0, 1300.0];
-        let report = made(&[(Workload::Random, rates, &[1e6, 1.1e6, 1.2e6, 1.3e6]), (Workload::Plain, rates, rates)]);
+        let report =
+            made(&[(Workload::Random, rates, &[1e6, 1.1e6, 1.2e6, 1.3e6]), (Workload::Plain, rates, rates)]);
         let page = page(&report);
         assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
         assert!(page.contains("/srv/&lt;a&gt; &amp; b") && !page.contains("<a>"), "{page}");
         for word in ["http://", "https://", "<script", "url(", "@import"] {
             assert!(!page.contains(word), "{word}");
         }
-        for word in ["prefers-color-scheme: dark", "EMULATED NVM", "not installed", "99.9 % of syncs absorbed", "1,150,000"]
-        {
+        for word in [
+            "prefers-color-scheme: dark",
+            "EMULATED NVM",
+            "not installed",
+            "99.9 % of syncs absorbed",
+            "1,150,000",
+        ] {
             assert!(page.contains(word), "{word}\n{page}");
         }
         // As many charts as tables, and one over all.

@@ -54,7 +54,8 @@ impl Place {
         let memory = temporary(Path::new(MEMORY))?;
         let (pool, made) = match pool {
             None => {
-                let choice = PoolChoice { path: memory.path().join("pool"), bytes: pool_bytes(MEMORY_BYTES)? };
+                let choice =
+                    PoolChoice { path: memory.path().join("pool"), bytes: pool_bytes(MEMORY_BYTES)? };
                 (choice, Vec::new())
             }
             Some(path) => named_pool(path)?,
@@ -110,7 +111,9 @@ pub fn managed(dir: &Path) -> anyhow::Result<FileSystem> {
     }
     if !file_system.is_managed() {
         let kind = if file_system.kind.is_empty() { "an unknown file system" } else { &file_system.kind };
-        bail!("{dir} is on {kind}, which Holdfast leaves to the kernel; name a directory on ext4, xfs or btrfs");
+        bail!(
+            "{dir} is on {kind}, which Holdfast leaves to the kernel; name a directory on ext4, xfs or btrfs"
+        );
     }
     Ok(file_system)
 }

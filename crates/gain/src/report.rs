@@ -121,8 +121,14 @@ impl Samples {
         Some((median(&self.p50_ns)?, median(&self.p99_ns)?))
     }
 
-    /// Share of syncs that Holdfast answered, in words; nothing where none were made.
-    pub fn absorbed_in_words(&self) -> Option<String> {
+    /// What Holdfast answered, and why it did not where that is most; nothing where nothing was
+    /// synced.
+    pub fn absorbed_in_words(&self) -> Vec<String> {
+        let reasons = self.reasons.iter().filter(|_| self.syncs_by_kernel > self.syncs_absorbed);
+        self.share_in_words().into_iter().chain(reasons.cloned()).collect()
+    }
+
+    fn share_in_words(&self) -> Option<String> {
         let syncs = self.syncs_absorbed + self.syncs_by_kernel;
         if syncs == 0 {
             return None;
@@ -164,7 +170,8 @@ impl Report {
             }
         }
         lines.push(if self.pool.is_emulated {
-            "The pool was memory: with real NVM Holdfast's numbers are lower, and survive a power cut.".to_owned()
+            "The pool was memory: with real NVM Holdfast's numbers are lower, and survive a power cut."
+                .to_owned()
         } else {
             "The pool was NVM: what was synced under Holdfast survives a power cut.".to_owned()
         });
@@ -230,7 +237,7 @@ pub mod tests {
     #[test]
     fn a_share_is_never_rounded_up() {
         let share = |syncs_absorbed, syncs_by_kernel| {
-            Samples { syncs_absorbed, syncs_by_kernel, ..Samples::default() }.absorbed_in_words()
+            Samples { syncs_absorbed, syncs_by_kernel, ..Samples::default() }.share_in_words()
         };
         assert_eq!(share(0, 0), None);
         assert_eq!(share(99_999, 1).as_deref(), Some("99.9 % of syncs absorbed"));

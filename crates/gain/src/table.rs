@@ -29,12 +29,10 @@ pub fn body(report: &Report) -> String {
     for row in &report.workloads {
         let _ = writeln!(text, "\n{} [{}]", row.title, row.name);
         let times = row.sides.values().any(|samples| samples.times_ns().is_some());
-        let (half, most) = if times { ("median", "99 %") } else { ("", "") };
-        let _ = writeln!(
-            text,
-            "  {:10} {:>11}  {:24} {:>9} {:>9} {:>9}",
-            "", row.unit, "lowest .. highest", "x native", half, most
-        );
+        let times = if times { "   median      99 %" } else { "" };
+        let head =
+            format!("  {:10} {:>11}  {:24} {:>9} {times}", "", row.unit, "lowest .. highest", "x native");
+        let _ = writeln!(text, "{}", head.trim_end());
         for side in Side::ALL {
             text += &line(report, row, side);
         }
@@ -42,7 +40,7 @@ pub fn body(report: &Report) -> String {
             let _ = writeln!(text, "  {:10} {:>11}  {}", "floor", units::rate(floor.median), range(&floor));
         }
         if let Some(held) = row.samples(Side::Holdfast) {
-            for told in held.absorbed_in_words().into_iter().chain(held.reasons.iter().cloned()) {
+            for told in held.absorbed_in_words() {
                 let _ = writeln!(text, "  {told}");
             }
         }
@@ -83,8 +81,9 @@ fn range(spread: &Spread) -> String {
 /// What it comes to.
 pub fn foot(report: &Report) -> String {
     let verdict = report.verdict().iter().fold("\n".to_owned(), |text, line| text + line + "\n");
-    let notes = "\neatmydata and tmpfs make nothing durable. The floor is what the bytes alone cost on the pool's media.\n\
-                 A measurement is short, and the disk follows later: --time 30s shows what it can keep up with.\n";
+    let notes = "\neatmydata and tmpfs make nothing durable. The floor is what the bytes alone cost on\n\
+                 the media of the pool. A measurement is short, and the disk follows later:\n\
+                 --time 30s shows what it can keep up with.\n";
     verdict + notes
 }
 
@@ -99,8 +98,8 @@ mod tests {
         let report = made(&[(Workload::Random, &[1000.0, 1100.0, 1200.0], &[1e6, 1.1e6, 1.2e6])]);
         let text = body(&report);
         for line in [
-            "  native           1,100  1,000 .. 1,200                      909.1 us    1.8 ms",
-            "  Holdfast     1,100,000  1,000,000 .. 1,200,000      1,000 x    909 ns    1.8 us",
+            "  native           1,100  1,000 .. 1,200                        909 us    1.8 ms",
+            "  Holdfast     1,100,000  1,000,000 .. 1,200,000     1,000 x    909 ns    1.8 us",
             "  eatmydata  not installed",
             "  tmpfs      not measured",
             "  99.9 % of syncs absorbed",

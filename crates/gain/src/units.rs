@@ -36,14 +36,15 @@ pub fn ratio(ratio: f64) -> String {
     }
 }
 
-/// A time.
+/// A time, with no more digits than three.
 pub fn time(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.1} s", ns as f64 / 1e9),
-    }
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    if value < 99.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 /// A size.
@@ -70,7 +71,8 @@ mod tests {
         assert_eq!(rate(f64::NAN), "?");
         assert_eq!((ratio(0.979), ratio(11.96), ratio(338.4)).0, "0.98 x");
         assert_eq!((ratio(11.96), ratio(1338.4)), ("12.0 x".to_owned(), "1,338 x".to_owned()));
-        assert_eq!((time(999), time(12_340), time(2_000_000_000)).1, "12.3 us");
+        assert_eq!((time(999), time(12_340)), ("999 ns".to_owned(), "12.3 us".to_owned()));
+        assert_eq!((time(500_000_000), time(30_000_000_000)), ("500 ms".to_owned(), "30.0 s".to_owned()));
         assert_eq!((bytes(512), bytes(256 << 20)), ("512 B".to_owned(), "256.0 MiB".to_owned()));
     }
 }

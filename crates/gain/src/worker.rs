@@ -77,12 +77,7 @@ fn repeat(time_ms: u64, mut operation: impl FnMut(u64) -> anyhow::Result<bool>) 
     }
     times.sort_unstable();
     let at = |percent: usize| u64::from(times[(times.len() - 1) * percent / 100]);
-    Ok(Measured {
-        operations,
-        elapsed_ns: before.as_nanos() as u64,
-        p50_ns: at(50),
-        p99_ns: at(99),
-    })
+    Ok(Measured { operations, elapsed_ns: before.as_nanos() as u64, p50_ns: at(50), p99_ns: at(99) })
 }
 
 type Sync = fn(&File) -> std::io::Result<()>;
