@@ -1,6 +1,6 @@
-//! Charts: one dot for each median, with a line from the lowest to the highest sample, on an axis of
-//! powers of ten. Places are percentages, so that a chart is as wide as its page and its text keeps
-//! its size.
+//! Charts: one dot for each median, with a line from the lowest to the highest sample, on an axis
+//! of powers of ten. Places are percentages, so that a chart is as wide as its page and its text
+//! keeps its size.
 //!
 //! Nothing in a chart is told by its colour alone: each line bears its name and its number.
 

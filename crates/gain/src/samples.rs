@@ -1,5 +1,5 @@
-//! Samples of one side: their median, how far they lie apart, and whether two sets of them differ by
-//! more than that.
+//! Samples of one side: their median, how far they lie apart, and whether two sets of them differ
+//! by more than that.
 
 /// Fewer samples than this on either side tell nothing: two sets of four lie apart by chance in one
 /// comparison of thirty-five, two sets of five in one of 126.

@@ -1,4 +1,5 @@
-//! The workloads, as data: what each does, how much of it has to be durable, and for whom it stands.
+//! The workloads, as data: what each does, how much of it has to be durable, and for whom it
+//! stands.
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

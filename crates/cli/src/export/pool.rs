@@ -167,8 +167,8 @@ fn versions(page: &mut String) {
         "If the new program is there already, the version that made the pool recovers it: install that once more, \
          run `holdfast recover --pool PATH`, and upgrade then. Do not format a pool that holds records: \
          acknowledged writes would be lost.",
-        "Programs, keeper and library of one installation belong together: a library of another version does not \
-         join a keeper.",
+        "Programs, keeper and library of one installation belong together: a library that speaks another \
+         version of their protocol is not let in.",
     ] {
         paragraph(page, text);
     }
