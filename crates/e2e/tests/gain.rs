@@ -83,9 +83,8 @@ fn each_workload_is_measured_on_each_side_and_nothing_is_left() {
 
 /// A report against itself, against one that was slower, and against what is none.
 fn compare(json: &Path, mut found: Value, out: &Path) {
-    let compare = |before: &Path, after: &Path| {
-        Cmd::holdfast("bench").arg("compare").arg(before).arg(after).output()
-    };
+    let compare =
+        |before: &Path, after: &Path| Cmd::holdfast("bench").arg("compare").arg(before).arg(after).output();
     let same = compare(json, json);
     same.ok();
     assert!(same.stdout.contains("too few rounds"), "{}", same.told());
@@ -146,7 +145,8 @@ fn who_is_interrupted_leaves_nothing() {
     let disk = Disk::new(Kind::Ext4);
     // In memory, but beside nobody else's.
     let pool = pool::fresh_path("bench");
-    let mut child = bench(&disk.root).args(["--time", "60s"]).arg("--pool").arg(&pool).spawn();
+    let bench = Cmd::holdfast("bench").arg(&disk.root).args(["--time", "10m"]).arg("--pool").arg(&pool);
+    let mut child = bench.spawn();
     let home = || names(&disk.root).into_iter().find(|name| name.starts_with("holdfast-bench-"));
     wait_until(SOON, "a workload", || {
         home().is_some_and(|home| disk.root.join(home).join("native/synced").exists())
@@ -162,7 +162,8 @@ fn who_is_interrupted_leaves_nothing() {
 
 /// The numbers of a line of the table: acknowledged, on disk alone, found, lost.
 fn counts(output: &Output, side: &str) -> [u64; 4] {
-    let line = output.stdout.lines().find_map(|line| line.trim_start().strip_prefix(side));
+    let (_, table) = output.stdout.split_once("on disk alone").expect("a table");
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(side));
     let line = line.unwrap_or_else(|| panic!("no line for {side}\n{}", output.told()));
     let numbers: Vec<u64> =
         line.split_whitespace().map(|word| word.replace(',', "").parse().expect("a number")).collect();
