@@ -236,7 +236,10 @@ impl Bench<'_> {
         let command = side::command(self.host, side, &self.place.pool, &self.place.summary(), program);
         let database = home.join("rows.db");
         let mut session = Session::open(command, &database, Journal::Wal, &self.interrupt)?;
-        session.insert_for(Duration::from_millis(self.options.time_ms))?;
+        let (time, warm_up) = (Duration::from_millis(self.options.time_ms), worker::WARM_UP);
+        session.insert_for(time / warm_up)?;
+        session.count_from_now();
+        session.insert_for(time - time / warm_up)?;
         let done = session.close()?;
         for suffix in ["", "-wal", "-shm"] {
             // The shell removes some of them when it ends.

@@ -119,8 +119,8 @@ fn table(report: &Report, row: &Row) -> Markup {
         table {
             caption { (row.name) ", " (row.unit) @if has_times { "; times of one operation" } }
             thead { tr {
-                th scope="col" { "side" } th scope="col" { "median" } th scope="col" { "lowest" }
-                th scope="col" { "highest" } th scope="col" { "x native" }
+                th scope="col" { "side" } th scope="col" { "median" } th scope="col" { "x native" }
+                th scope="col" { "lowest" } th scope="col" { "highest" }
                 @if has_times { th scope="col" { "median time" } th scope="col" { "99 %" } }
             } }
             tbody {
@@ -129,8 +129,7 @@ fn table(report: &Report, row: &Row) -> Markup {
                         th scope="row" { (side.name()) }
                         @match row.samples(side).and_then(|samples| Some((samples, Spread::of(&samples.per_s)?))) {
                             Some((samples, spread)) => {
-                                (numbers(&spread))
-                                td { (row.against_native(side).map(units::ratio).unwrap_or_default()) }
+                                (numbers(&spread, row.against_native(side)))
                                 @if let Some((half, most)) = samples.times_ns() {
                                     td { (units::time(half)) }
                                     td { (units::time(most)) }
@@ -144,16 +143,17 @@ fn table(report: &Report, row: &Row) -> Markup {
                     }
                 }
                 @if let Some(spread) = Spread::of(&row.floor) {
-                    tr { th scope="row" { "floor" } (numbers(&spread)) td {} @if has_times { td {} td {} } }
+                    tr { th scope="row" { "floor" } (numbers(&spread, None)) @if has_times { td {} td {} } }
                 }
             }
         }
     }
 }
 
-fn numbers(spread: &Spread) -> Markup {
+fn numbers(spread: &Spread, against_native: Option<f64>) -> Markup {
     html! {
         td { (units::rate(spread.median)) }
+        td { (against_native.map(units::ratio).unwrap_or_default()) }
         td { (units::rate(spread.low)) }
         td { (units::rate(spread.high)) }
     }

@@ -170,7 +170,7 @@ impl Report {
             }
         }
         lines.push(if self.pool.is_emulated {
-            "The pool was memory: with real NVM Holdfast's numbers are lower, and survive a power cut."
+            "The pool was memory that stands for NVM. Real NVM is slower, and survives a power cut."
                 .to_owned()
         } else {
             "The pool was NVM: what was synced under Holdfast survives a power cut.".to_owned()

@@ -37,7 +37,7 @@ impl Side {
     pub fn what(self) -> &'static str {
         match self {
             Self::Native => "the program as it is, in the directory",
-            Self::Holdfast => "the same under `holdfast run`",
+            Self::Holdfast => "the same under holdfast run",
             Self::Eatmydata => "the same with every sync dropped",
             Self::Tmpfs => "the program as it is, in memory",
         }

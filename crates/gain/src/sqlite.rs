@@ -45,7 +45,7 @@ impl Journal {
     }
 }
 
-/// What a session did from its first acknowledged row to its last.
+/// What a session did from its first acknowledged row, or from when it was counted, to its last.
 pub struct Done {
     /// Rows acknowledged in that time.
     pub rows: u64,
@@ -67,6 +67,8 @@ pub struct Session {
     answers: Option<JoinHandle<anyhow::Result<Acknowledged>>>,
     seen: Arc<AtomicU64>,
     next: u64,
+    /// Rows that do not count, and when counting began; else all count.
+    counted_from: Option<(u64, Instant)>,
     /// Where its error messages go.
     messages: File,
     interrupt: Interrupt,
@@ -94,7 +96,8 @@ impl Session {
         let counter = Arc::clone(&seen);
         let answers = Some(std::thread::spawn(move || read_answers(BufReader::new(output), &counter)));
         let interrupt = interrupt.clone();
-        let mut session = Self { child, input, answers, seen, next: 1, messages, interrupt };
+        let mut session =
+            Self { child, input, answers, seen, next: 1, counted_from: None, messages, interrupt };
         session.send(&format!(
             ".bail on\n.output /dev/null\nPRAGMA journal_mode={};\n.output stdout\nPRAGMA synchronous=FULL;\n\
              CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT);\n",
@@ -125,6 +128,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// What was acknowledged before does not count.
+    pub fn count_from_now(&mut self) {
+        self.counted_from = Some((self.seen.load(Ordering::Acquire), Instant::now()));
     }
 
     /// Fails if there is no sense in going on.
@@ -177,7 +185,11 @@ impl Session {
             let what = format!("acknowledged {} rows of {}", acknowledged.rows, self.next - 1);
             return Err(self.trouble(&what));
         }
-        Ok(Done { rows: acknowledged.rows, elapsed: acknowledged.last - acknowledged.first })
+        let (rows, from) = self.counted_from.unwrap_or((0, acknowledged.first));
+        Ok(Done {
+            rows: acknowledged.rows - rows,
+            elapsed: acknowledged.last.saturating_duration_since(from),
+        })
     }
 
     /// After a kill: the last row the shell acknowledged, counting what was still in the pipe.
