@@ -55,7 +55,7 @@ impl Place {
         let (pool, made) = match pool {
             None => {
                 let choice =
-                    PoolChoice { path: memory.path().join("pool"), bytes: pool_bytes(MEMORY_BYTES)? };
+                    PoolChoice { path: memory.path().join("pool"), bytes: Some(pool_bytes(MEMORY_BYTES)?) };
                 (choice, Vec::new())
             }
             Some(path) => named_pool(path)?,
@@ -121,15 +121,15 @@ pub fn managed(dir: &Path) -> anyhow::Result<FileSystem> {
 /// A pool that a user named: of it only what is made here is removed.
 fn named_pool(path: &Path) -> anyhow::Result<(PoolChoice, Vec<PathBuf>)> {
     let path = std::path::absolute(path).with_context(|| format!("cannot use {}", path.display()))?;
-    let choice = PoolChoice { path: path.clone(), bytes: POOL_BYTES_MAX };
+    let choice = |bytes| PoolChoice { path: path.clone(), bytes };
     match std::fs::metadata(&path) {
         Ok(found) if found.is_file() => bail!(
             "there is something at {} already: name a file that is not there yet (it is made and removed), \
              or a DAX device",
             path.display()
         ),
-        Ok(_) => Ok((choice, Vec::new())),
-        Err(_) => Ok((choice, vec![path])),
+        Ok(_) => Ok((choice(None), Vec::new())),
+        Err(_) => Ok((choice(Some(POOL_BYTES_MAX)), vec![path])),
     }
 }
 

@@ -54,8 +54,8 @@ impl Side {
 pub struct PoolChoice {
     /// Where it is.
     pub path: PathBuf,
-    /// How large it is, if it has to be made.
-    pub bytes: u64,
+    /// How large it is made; a device's is as large as that.
+    pub bytes: Option<u64>,
 }
 
 /// A program on a side, without its arguments; what Holdfast did is in `summary` afterwards.
@@ -70,7 +70,9 @@ pub fn command(host: &Host, side: Side, pool: &PoolChoice, summary: &Path, progr
         Side::Holdfast => {
             let mut command = Command::new(&host.executable);
             command.args(["run", "--volatile", "--quiet", "--pool"]).arg(&pool.path);
-            command.arg("--size").arg(pool.bytes.to_string());
+            if let Some(bytes) = pool.bytes {
+                command.arg("--size").arg(bytes.to_string());
+            }
             let mut told = std::ffi::OsString::from("--summary=");
             told.push(summary);
             command.arg(told).arg("--").arg(program);

@@ -44,7 +44,7 @@ pub fn demo(options: &DemoOptions, host: &Host) -> anyhow::Result<bool> {
         (host.shown)(&stage.files.path().display().to_string()),
         stage.file_system.kind,
         stage.pool.path.display(),
-        units::bytes(stage.pool.bytes),
+        units::bytes(stage.pool.bytes.unwrap_or_default()),
     ))?;
     stage.show_rates()?;
     let all_there = match disk::Disk::may_be_made() {
@@ -85,7 +85,7 @@ impl<'a> Stage<'a> {
         let file_system = place::managed(&dir)?;
         let files = place::temporary(&dir.canonicalize()?)?;
         let memory = place::in_memory()?;
-        let pool = PoolChoice { path: memory.path().join("pool"), bytes: place::pool_bytes(0)? };
+        let pool = PoolChoice { path: memory.path().join("pool"), bytes: Some(place::pool_bytes(0)?) };
         let measured = Duration::from_secs(options.seconds);
         Ok(Self { host, interrupt, files, file_system, memory, pool, measured })
     }
