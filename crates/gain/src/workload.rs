@@ -66,7 +66,7 @@ impl Workload {
             Self::Append => "write-ahead logs, message queues, redis with appendfsync always",
             Self::Transactions => "applications on SQLite",
             Self::Create => "mail delivery, object stores",
-            Self::Replace => "editors, configuration, snapshots of state; such files are left to the kernel",
+            Self::Replace => "editors, configuration, snapshots of state",
             Self::Plain => "programs that sync nothing: no gain is possible, only a price",
         }
     }
