@@ -37,8 +37,8 @@ fn compared(old: &Report, new: &Report) -> (String, bool) {
     let mut text = differences(old, new);
     let _ = writeln!(
         text,
-        "{:14} {:10} {:>10} {:>10}  {:>7}  {}",
-        "", "", "before", "after", "change", "beyond the spread?"
+        "{:14} {:10} {:>10} {:>10}  {:>7}  beyond the spread?",
+        "", "", "before", "after", "change"
     );
     let (mut slower, mut native) = (Vec::new(), 0);
     for row in &new.workloads {
