@@ -159,7 +159,10 @@ fn looking(page: &mut String) {
 fn versions(page: &mut String) {
     heading(page, "VERSIONS AND UPGRADES");
     for text in [
-        &format!("This program makes and reads version {VERSION} of the format, and no other."),
+        &format!(
+            "This program makes and reads version {VERSION} of the format, and no other. `holdfast --version` says \
+             which."
+        ),
         "A pool of another version is refused, whatever is in it, and is not changed. So that no upgrade meets \
          one: stop the services, bring everything to the disk with `holdfast remove --close-only --pool PATH`, \
          upgrade, and make the pool anew with `holdfast format --pool PATH --force` (a pool that was closed \

@@ -371,6 +371,7 @@ unsafe fn rename_found(
     // Two names of one file are none that one takes from the other.
     let to_taken = is_over && moved.zip(target).is_none_or(|(moved, target)| moved.ino != target.ino);
     let renaming = Renaming { named: from, target: taken, device, to, to_free, to_taken, back };
+    let was_logged = is_over && from.is_some_and(|file| client.has_live(file));
     let result = client.renaming(renaming, |replace| {
         let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
         raw::check(rename(flags | refused)).map(|_| ())
@@ -378,9 +379,9 @@ unsafe fn rename_found(
     match result {
         Ok(Ok(named)) => {
             note_over(match named {
-                _ if from.is_none() => Renamed::Left,
                 Named::Held => Renamed::Held,
-                Named::Settled => Renamed::Settled,
+                Named::Settled if was_logged => Renamed::Settled,
+                Named::Settled => Renamed::Left,
             });
             if swaps && is_of_directory {
                 client.directory_renamed();
