@@ -4,12 +4,12 @@
 mod args;
 mod attach;
 mod config;
-mod demo;
 mod doctor;
 mod elf;
 mod export;
 mod files;
 mod format;
+mod gain;
 mod golang;
 mod install;
 mod keeper_process;
@@ -72,10 +72,12 @@ fn main() -> ExitCode {
         Command::Remove(args) => (install::remove(&args), 1),
         Command::Config(args) => (config::run(&args), 1),
         Command::Doctor(args) => (doctor::run(&args), 1),
-        Command::Demo(args) => (demo::run(&args), 1),
+        Command::Bench(args) => (gain::bench(&args), 1),
+        Command::Demo(args) => (gain::demo(&args), 1),
         Command::Completions(args) => (export::completions(&args), 1),
         Command::Man(args) => (export::man(&args), 1),
         Command::MountServer(args) => (mount::serve(&args), 1),
+        Command::BenchWorker(args) => (gain::work(&args), 1),
         Command::Keeper => (keeper_process::serve(), 1),
     };
     match result {

@@ -35,17 +35,6 @@ pub fn pidfd_of(pid: u32) -> anyhow::Result<OwnedFd> {
     pidfd_open(known, PidfdFlags::empty()).with_context(|| format!("cannot watch process {pid}"))
 }
 
-/// Returns once the process behind a pidfd has ended.
-pub fn wait_for(pidfd: &OwnedFd) -> anyhow::Result<()> {
-    loop {
-        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("cannot wait for a process"),
-        }
-    }
-}
-
 /// Returns once the program has ended and, if the keeper died, the pool is recovered.
 pub fn until_the_end(
     program: &mut Child,

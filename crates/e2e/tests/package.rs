@@ -56,6 +56,8 @@ fn the_package_is_installed_runs_and_leaves_nothing() {
         "./usr/lib/holdfast/libholdfast.so",
         "./usr/lib/systemd/system/holdfast-recover.service",
         "./usr/share/man/man1/holdfast-run.1.gz",
+        "./usr/share/man/man1/holdfast-bench.1.gz",
+        "./usr/share/man/man5/holdfast-pool.5.gz",
         "./usr/share/man/man5/holdfast.toml.5.gz",
         "./usr/share/bash-completion/completions/holdfast",
         "./etc/holdfast/holdfast.toml",
@@ -68,6 +70,23 @@ fn the_package_is_installed_runs_and_leaves_nothing() {
     let tried = Cmd::new("unshare").args(words).ok();
     assert!(tried.stdout.contains("nothing is left"), "{}", tried.told());
     assert!(tried.stdout.contains("% of 100 syncs absorbed"), "{}", tried.told());
+}
+
+/// `strip`, as the package has it, leaves the probes that documents name to tracers.
+#[test]
+fn tracers_find_the_probes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let library = dir.path().join("libholdfast.so");
+    std::fs::copy(need::holdfast().with_file_name("libholdfast.so"), &library).expect("copied");
+    Cmd::new("strip").arg("--strip-debug").arg(&library).ok();
+    let notes = Cmd::new("readelf").arg("--notes").arg(&library).ok().stdout;
+    for probe in ["sync_begin", "sync_end"] {
+        let found = notes.lines().zip(notes.lines().skip(1));
+        let found = found.filter(|(provider, name)| {
+            provider.trim() == "Provider: holdfast" && name.trim() == format!("Name: {probe}")
+        });
+        assert!(found.count() > 0, "{probe}\n{notes}");
+    }
 }
 
 /// What man says of a page is what was meant: no warnings, and nothing that is taken for a request.

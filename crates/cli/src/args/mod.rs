@@ -2,6 +2,7 @@
 //! no file and asks the system for nothing. Help, man pages and completions are generated from
 //! these types.
 
+mod bench;
 mod keeper;
 mod look;
 mod mount;
@@ -14,6 +15,7 @@ use std::sync::LazyLock;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
+pub use bench::{BenchArgs, BenchCommand, BenchWorkerArgs};
 pub use keeper::{Behind, Durability, Fence, KeeperArgs};
 pub use look::{FilesArgs, Format, MetricsArgs, StatusArgs, TopArgs};
 pub use mount::{MountArgs, MountServerArgs};
@@ -64,6 +66,7 @@ const TOP_EXAMPLES: &str = "\
 Examples:
   holdfast demo                                          see it work, in under a minute
   holdfast doctor                                        what this machine offers
+  holdfast bench /srv/db                                 what would be gained there
   holdfast run --pool /mnt/pmem/db.pool -- sqlite3 app.db
   holdfast run --volatile -- sqlite3 app.db              no NVM: survives kills, not power cuts
 
@@ -116,7 +119,10 @@ pub enum Command {
     /// Say what NVM, fences and limits this machine has, and what to do about what is missing
     #[command(after_help = tools::DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Show it at work: real sqlite3, native and under Holdfast, then a kill -9 and a recovery
+    /// Measure what would be gained on a directory, beside native, eatmydata, tmpfs and the floor
+    #[command(after_help = bench::BENCH_EXAMPLES)]
+    Bench(BenchArgs),
+    /// Show it at work: real sqlite3, native and under Holdfast, then a power cut and a recovery
     #[command(after_help = tools::DEMO_EXAMPLES)]
     Demo(DemoArgs),
     /// Print a completion script for a shell
@@ -125,6 +131,9 @@ pub enum Command {
     /// Print the manual page, or write all of them to a directory
     #[command(after_help = tools::MAN_EXAMPLES)]
     Man(ManArgs),
+    /// Do a workload (started by `bench`)
+    #[command(hide = true)]
+    BenchWorker(BenchWorkerArgs),
     /// Own a pool (started by `run`; reads its configuration from standard input)
     #[command(hide = true)]
     Keeper,

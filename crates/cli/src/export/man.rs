@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
+use super::pool;
 use crate::args::Arguments;
 
 /// Writes every page to `man1` and `man5` below a directory.
@@ -20,6 +21,7 @@ pub fn write_all(dir: &Path) -> anyhow::Result<()> {
     for (name, page) in pages()? {
         std::fs::write(dir.join("man1").join(format!("{name}.1")), page).with_context(cannot)?;
     }
+    std::fs::write(dir.join("man5/holdfast-pool.5"), pool::page()).with_context(cannot)?;
     std::fs::write(dir.join("man5/holdfast.toml.5"), configuration()).with_context(cannot)
 }
 
@@ -95,6 +97,9 @@ fn page(command: &Command, name: &str) -> anyhow::Result<String> {
         "holdfast" => others.map(|sub| format!("holdfast-{}(1)", sub.get_name())).collect(),
         _ => vec!["holdfast(1)".to_owned()],
     };
+    if takes_pool || name == "holdfast" {
+        see.push("holdfast-pool(5)".to_owned());
+    }
     see.push("holdfast.toml(5)".to_owned());
     paragraph(&mut page, &see.join(", "));
     Ok(page)
@@ -128,6 +133,19 @@ fn exit_status(name: &str) -> &'static [(&'static str, &'static str)] {
             ("0", "Programs can be run here; the verdict says whether power cuts are survived."),
             ("1", "They cannot, until something is mended: the verdict says what."),
             ("2", "The command line is wrong."),
+        ],
+        "holdfast-bench" => &[
+            ("0", "It is done; for compare: nothing is slower under Holdfast beyond the spread."),
+            ("1", "It failed, or the reports cannot be compared: the message says why."),
+            ("2", "The command line is wrong."),
+            ("3", "Compare: something is slower under Holdfast beyond the spread."),
+            ("128 + n", "Signal n interrupted it. What was made is removed."),
+        ],
+        "holdfast-demo" => &[
+            ("0", "Every row that Holdfast acknowledged is there."),
+            ("1", "A row is lost, nothing was absorbed or at stake, or it failed: the output says what."),
+            ("2", "The command line is wrong."),
+            ("128 + n", "Signal n interrupted it. What was made is removed."),
         ],
         "holdfast-config" => &[
             ("0", "Nothing is wrong."),
@@ -204,19 +222,19 @@ fn configuration() -> String {
     page
 }
 
-fn heading(page: &mut String, text: &str) {
+pub(super) fn heading(page: &mut String, text: &str) {
     let _ = writeln!(page, ".SH \"{text}\"");
 }
 
-fn paragraph(page: &mut String, text: &str) {
+pub(super) fn paragraph(page: &mut String, text: &str) {
     let _ = writeln!(page, ".PP\n{}", escaped(text));
 }
 
-fn item(page: &mut String, tag: &str, text: &str) {
+pub(super) fn item(page: &mut String, tag: &str, text: &str) {
     let _ = writeln!(page, ".TP\n\\fB{}\\fR\n{}", escaped(tag), escaped(text));
 }
 
-fn verbatim(page: &mut String, text: &str) {
+pub(super) fn verbatim(page: &mut String, text: &str) {
     let _ = writeln!(page, ".PP\n.nf\n{}\n.fi", escaped(text));
 }
 
@@ -255,6 +273,7 @@ mod tests {
         }
         assert!(!dir.path().join("man1/holdfast-keeper.1").exists(), "keeper is hidden");
         let keys = std::fs::read_to_string(dir.path().join("man5/holdfast.toml.5")).expect("a page");
+        assert!(dir.path().join("man5/holdfast-pool.5").exists());
         for key in ["write\\-behind", "mounts", "spill\\-size"] {
             assert!(keys.contains(&format!("\\fB{key}\\fR")), "{key}\n{keys}");
         }

@@ -45,7 +45,11 @@ fn of_sync(fd: c_int) -> Target {
 fn sync_file(fd: c_int, number: i64) -> c_int {
     raw::cancellation_point();
     let once = || sync_once(fd, number);
-    give_int(target::held(fd, once, once))
+    // For tracers: an instruction that does nothing, and a note of where it stands.
+    probe::probe!(holdfast, sync_begin, fd);
+    let result = target::held(fd, once, once);
+    probe::probe!(holdfast, sync_end, fd, result);
+    give_int(result)
 }
 
 fn sync_once(fd: c_int, number: i64) -> isize {

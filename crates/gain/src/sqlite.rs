@@ -2,8 +2,8 @@
 //! acknowledged only when the shell's answer to the statement after its commit has been read.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+
+use crate::interrupt::Interrupt;
+use crate::job;
 
 /// How sqlite3 makes a transaction atomic.
 #[derive(Clone, Copy)]
@@ -42,7 +45,7 @@ impl Journal {
     }
 }
 
-/// What a session did from its first acknowledged row to its last.
+/// What a session did from its first acknowledged row, or from when it was counted, to its last.
 pub struct Done {
     /// Rows acknowledged in that time.
     pub rows: u64,
@@ -57,15 +60,18 @@ struct Acknowledged {
     last: Instant,
 }
 
-/// A running shell.
+/// A running shell; it ends with this.
 pub struct Session {
     child: Child,
-    input: ChildStdin,
-    answers: JoinHandle<anyhow::Result<Acknowledged>>,
+    input: Option<ChildStdin>,
+    answers: Option<JoinHandle<anyhow::Result<Acknowledged>>>,
     seen: Arc<AtomicU64>,
     next: u64,
+    /// Rows that do not count, and when counting began; else all count.
+    counted_from: Option<(u64, Instant)>,
     /// Where its error messages go.
-    messages: PathBuf,
+    messages: File,
+    interrupt: Interrupt,
 }
 
 /// At most so many statements are under way: enough that the shell never waits for us.
@@ -73,18 +79,25 @@ const UNDER_WAY_MAX: u64 = 500;
 
 impl Session {
     /// Starts the shell and makes the table; returns when the first row is acknowledged.
-    pub fn open(mut command: Command, database: &Path, journal: Journal) -> anyhow::Result<Self> {
-        let messages = database.with_extension("messages");
-        let errors =
-            File::create(&messages).with_context(|| format!("cannot make {}", messages.display()))?;
-        command.arg(database).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+    pub fn open(
+        mut command: Command,
+        database: &Path,
+        journal: Journal,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        interrupt.check()?;
+        let messages = tempfile::tempfile_in("/dev/shm").context("cannot make a file in /dev/shm")?;
+        command.arg(database).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages.try_clone()?);
         let mut child = command.spawn().context("cannot start sqlite3")?;
-        let input = child.stdin.take().context("sqlite3 has no input")?;
+        drop(command);
+        let input = child.stdin.take();
         let output = child.stdout.take().context("sqlite3 has no output")?;
         let seen = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&seen);
-        let answers = std::thread::spawn(move || read_answers(BufReader::new(output), &counter));
-        let mut session = Self { child, input, answers, seen, next: 1, messages };
+        let answers = Some(std::thread::spawn(move || read_answers(BufReader::new(output), &counter)));
+        let interrupt = interrupt.clone();
+        let mut session =
+            Self { child, input, answers, seen, next: 1, counted_from: None, messages, interrupt };
         session.send(&format!(
             ".bail on\n.output /dev/null\nPRAGMA journal_mode={};\n.output stdout\nPRAGMA synchronous=FULL;\n\
              CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT);\n",
@@ -92,9 +105,7 @@ impl Session {
         ))?;
         session.insert()?;
         while session.seen.load(Ordering::Acquire) == 0 {
-            if session.answers.is_finished() {
-                return Err(session.trouble("ended before its first row"));
-            }
+            session.look("ended before its first row")?;
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(session)
@@ -111,11 +122,24 @@ impl Session {
         while started.elapsed() < time {
             if self.next - self.seen.load(Ordering::Acquire) < UNDER_WAY_MAX {
                 self.insert()?;
-            } else if self.answers.is_finished() {
-                return Err(self.trouble("ended early"));
             } else {
+                self.look("ended early")?;
                 std::thread::sleep(Duration::from_micros(200));
             }
+        }
+        Ok(())
+    }
+
+    /// What was acknowledged before does not count.
+    pub fn count_from_now(&mut self) {
+        self.counted_from = Some((self.seen.load(Ordering::Acquire), Instant::now()));
+    }
+
+    /// Fails if there is no sense in going on.
+    fn look(&mut self, ended: &str) -> anyhow::Result<()> {
+        self.interrupt.check()?;
+        if self.answers.as_ref().is_some_and(|thread| thread.is_finished()) {
+            return Err(self.trouble(ended));
         }
         Ok(())
     }
@@ -128,40 +152,64 @@ impl Session {
     }
 
     fn send(&mut self, text: &str) -> anyhow::Result<()> {
-        self.input.write_all(text.as_bytes()).map_err(|_| self.trouble("takes no more input"))
+        let input = self.input.as_mut().context("sqlite3 has no input")?;
+        input.write_all(text.as_bytes()).map_err(|_| self.trouble("takes no more input"))
     }
 
     /// An error with the messages of the shell and of everything around it.
-    fn trouble(&self, what: &str) -> anyhow::Error {
-        trouble(&self.messages, what)
+    fn trouble(&mut self, what: &str) -> anyhow::Error {
+        // What a signal from a terminal ended is no trouble of its own.
+        if let Err(interrupted) = self.interrupt.check() {
+            return interrupted;
+        }
+        // It may have said nothing yet about what closed its input.
+        drop(self.input.take());
+        drop(self.child.wait());
+        let mut text = String::new();
+        let read = self.messages.rewind().and_then(|()| self.messages.read_to_string(&mut text));
+        match text.trim_end() {
+            said if read.is_ok() && !said.is_empty() => anyhow!("sqlite3 {what}. It said:\n{said}"),
+            _ => anyhow!("sqlite3 {what}"),
+        }
     }
 
     /// Lets the shell finish what it was given.
     pub fn close(mut self) -> anyhow::Result<Done> {
-        drop(self.input);
-        let acknowledged = self.answers.join().expect("panics abort")?;
+        drop(self.input.take());
+        let acknowledged = self.acknowledged()?;
         let status = self.child.wait().context("cannot wait for sqlite3")?;
         if !status.success() {
-            return Err(trouble(&self.messages, &format!("failed ({status})")));
+            return Err(self.trouble(&format!("failed ({status})")));
         }
         if acknowledged.rows + 1 != self.next {
             let what = format!("acknowledged {} rows of {}", acknowledged.rows, self.next - 1);
-            return Err(trouble(&self.messages, &what));
+            return Err(self.trouble(&what));
         }
-        Ok(Done { rows: acknowledged.rows, elapsed: acknowledged.last - acknowledged.first })
+        let (rows, from) = self.counted_from.unwrap_or((0, acknowledged.first));
+        Ok(Done {
+            rows: acknowledged.rows - rows,
+            elapsed: acknowledged.last.saturating_duration_since(from),
+        })
     }
 
     /// After a kill: the last row the shell acknowledged, counting what was still in the pipe.
     pub fn acknowledged_after_kill(mut self) -> anyhow::Result<u64> {
-        drop(self.input);
+        drop(self.input.take());
         self.child.wait().context("cannot wait for sqlite3")?;
-        Ok(self.answers.join().expect("panics abort")?.rows)
+        Ok(self.acknowledged()?.rows)
+    }
+
+    fn acknowledged(&mut self) -> anyhow::Result<Acknowledged> {
+        let thread = self.answers.take().context("the answers were read before")?;
+        thread.join().map_err(|_| anyhow!("sqlite3's answers could not be read"))?
     }
 }
 
-fn trouble(messages: &Path, what: &str) -> anyhow::Error {
-    let text = std::fs::read_to_string(messages).unwrap_or_default();
-    anyhow!("sqlite3 {what}. It said:\n{}", text.trim_end())
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        job::end(&mut self.child);
+    }
 }
 
 /// Reads `1`, `2`, `3`, ... until the shell is gone.
@@ -190,6 +238,13 @@ fn read_answers(output: impl BufRead, seen: &AtomicU64) -> anyhow::Result<Acknow
         seen.store(expected, Ordering::Release);
     }
     Ok(acknowledged)
+}
+
+/// The version of the shell, if there is one.
+pub fn version() -> Option<String> {
+    let told = Command::new("sqlite3").arg("--version").output().ok()?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    Some(told.split(' ').next().unwrap_or_default().to_owned())
 }
 
 /// One question to a shell of its own, without Holdfast.
@@ -224,13 +279,15 @@ mod tests {
 
     #[test]
     fn a_real_shell_acknowledges_every_row() {
-        if Command::new("sqlite3").arg("--version").output().is_err() {
+        if version().is_none() {
             return;
         }
         let dir = tempfile::tempdir().expect("a directory");
+        let interrupt = Interrupt::note().expect("signals");
         for journal in Journal::ALL {
             let database = dir.path().join(journal.name());
-            let mut session = Session::open(Command::new("sqlite3"), &database, journal).expect("started");
+            let session = Session::open(Command::new("sqlite3"), &database, journal, &interrupt);
+            let mut session = session.expect("started");
             session.insert_for(Duration::from_millis(50)).expect("running");
             let done = session.close().expect("all acknowledged");
             assert_eq!(ask(&database, "SELECT count(*) FROM t;").expect("answered"), done.rows.to_string());

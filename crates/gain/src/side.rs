@@ -1,0 +1,90 @@
+//! The sides of a comparison, and how a program is started on each.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Host;
+
+/// How a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// As it is.
+    Native,
+    /// Under Holdfast.
+    Holdfast,
+    /// Under eatmydata, which drops every sync.
+    Eatmydata,
+    /// As it is, with its files on tmpfs.
+    Tmpfs,
+}
+
+impl Side {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 4] = [Self::Native, Self::Holdfast, Self::Eatmydata, Self::Tmpfs];
+
+    /// Its name in a report, and for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Holdfast => "Holdfast",
+            Self::Eatmydata => "eatmydata",
+            Self::Tmpfs => "tmpfs",
+        }
+    }
+
+    /// What it is.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Native => "the program as it is, in the directory",
+            Self::Holdfast => "the same under holdfast run",
+            Self::Eatmydata => "the same with every sync dropped",
+            Self::Tmpfs => "the program as it is, in memory",
+        }
+    }
+
+    /// Whether what was synced survives a power cut; under Holdfast that is the pool's to say.
+    pub fn is_durable(self) -> bool {
+        matches!(self, Self::Native | Self::Holdfast)
+    }
+}
+
+/// The pool of a comparison.
+#[derive(Clone, Debug)]
+pub struct PoolChoice {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How large it is made; a device's is as large as that.
+    pub bytes: Option<u64>,
+}
+
+/// A program on a side, without its arguments; what Holdfast did is in `summary` afterwards.
+pub fn command(host: &Host, side: Side, pool: &PoolChoice, summary: &Path, program: &OsStr) -> Command {
+    let mut command = match side {
+        Side::Native | Side::Tmpfs => Command::new(program),
+        Side::Eatmydata => {
+            let mut command = Command::new("eatmydata");
+            command.arg(program);
+            command
+        }
+        Side::Holdfast => {
+            let mut command = Command::new(&host.executable);
+            command.args(["run", "--volatile", "--quiet", "--pool"]).arg(&pool.path);
+            if let Some(bytes) = pool.bytes {
+                command.arg("--size").arg(bytes.to_string());
+            }
+            let mut told = std::ffi::OsString::from("--summary=");
+            told.push(summary);
+            command.arg(told).arg("--").arg(program);
+            command
+        }
+    };
+    (host.keep_out)(&mut command);
+    command
+}
+
+/// The first program of this name in PATH.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let dirs = std::env::var_os("PATH")?;
+    std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
