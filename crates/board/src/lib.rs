@@ -55,7 +55,7 @@ pub use openers::{Openers, Opening};
 pub use opens::OpensRow;
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use passing::PassingRow;
-pub use requests::{REQUEST_PATH_BYTES, RequestCell, RequestState};
+pub use requests::{AnswerWords, REQUEST_PATH_BYTES, RequestCell, RequestState, RequestWords};
 pub use segments::{SegmentRow, SegmentState};
 pub use shown::Shown;
 pub use stalls::Stall;

@@ -55,6 +55,7 @@ pub use file::{Held, ManagedFile, Meta};
 pub use looks::Tale;
 pub use reclaim::{Effort, Reclaimed};
 pub use removed::REMOVED_FILES_MAX;
+pub use requests::Unanswered;
 pub use rewrite::LiveRecords;
 pub use settle::Writers;
 pub use settle::is_held;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{FileState, Way};
+use holdfast_cache::Onto;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
@@ -36,15 +37,6 @@ pub(super) struct Renaming<F> {
     client: u32,
     /// Device and inode number of the file that it takes the name from.
     replaced: Option<(u64, u64)>,
-}
-
-/// The free name that a file gets, or another file's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Onto {
-    /// Nothing stands there.
-    Free,
-    /// A file stands there.
-    Taken,
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {

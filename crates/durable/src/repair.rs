@@ -69,7 +69,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Second half: the files it kept others out of. Waits for page locks and the disk.
     pub fn repair_files(&self, client: u32) {
         for cell in self.board.requests() {
-            let asked = || cell.client.load(Ordering::SeqCst) == client;
+            let asked = || cell.client() == client;
             // What it asked under its lock must not be done without it.
             if asked() && !cell.advance(RequestState::Posted, RequestState::Free) {
                 while asked() && cell.state() == RequestState::Taken {

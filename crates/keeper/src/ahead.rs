@@ -11,11 +11,9 @@
 //! is being settled, nor wait for a file that somebody has.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::RequestCell;
-use holdfast_cache::Ask;
+use holdfast_cache::{FileRequest, Request};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
@@ -85,10 +83,11 @@ impl Ahead {
 
 /// The file that a request wants settled because its name is about to change: its asker keeps the
 /// writers out.
-pub(crate) fn place_asked_for(cell: &RequestCell) -> Option<Place> {
-    let [slot, generation, held] = [0, 1, 2].map(|index| cell.args[index].load(Ordering::Relaxed));
-    let is_settle = Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::Settle);
-    (is_settle && held == 1).then_some((u32::try_from(slot).ok()?, generation))
+pub(crate) fn place_asked_for(request: &Request) -> Option<Place> {
+    match request {
+        Request::File(file, FileRequest::Settle { held: true }) => Some((file.slot, file.generation)),
+        _ => None,
+    }
 }
 
 /// The files that may be next, if this is a new one: the other new ones of its directory, by name,

@@ -55,7 +55,7 @@ pub(crate) struct Pending {
     pub generation: u64,
     pub client: u32,
     /// The client's descriptor.
-    pub fd: u64,
+    pub fd: i32,
     /// Somebody opened the file in between, and when.
     pub tainted: Option<Instant>,
     /// Kept so that the watch can be taken back.

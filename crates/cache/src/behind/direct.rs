@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 
 use holdfast_media::Nvm;
 
-use crate::ask::{Ask, ask};
 use crate::client::{Client, Errno, FileRef};
+use crate::request::FileRequest;
 
 impl<N: Nvm> Client<N> {
     /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file
@@ -16,7 +16,8 @@ impl<N: Nvm> Client<N> {
         if !row.state().lags() || row.page_rows.get() == 0 {
             return Ok(());
         }
-        ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())
+        self.ask_about(file, FileRequest::Drain)?;
+        Ok(())
     }
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
@@ -24,8 +25,8 @@ impl<N: Nvm> Client<N> {
         if !self.row(file).state().is_absorbed() || self.row(file).state().keeps_up() && !for_good {
             return Ok(());
         }
-        let args = [u64::from(file.slot), file.generation, u64::from(for_good), 0];
-        ask(&self.board, self.id, Ask::Through, args, None).map(|_| ())
+        self.ask_about(file, FileRequest::Through { for_good })?;
+        Ok(())
     }
 
     /// Brings what only the log has to the page cache and leaves state Behind, for a call that

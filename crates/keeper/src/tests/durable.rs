@@ -8,14 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdfast_board::{Board, Change, FileState, Plan, SegmentState};
-use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
+use holdfast_cache::{Answer, Client, Errno, FileRef, FileRequest, Place, Reason, Refusal};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_pool::Identity;
 
 use super::{contents, errno};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
-use holdfast_durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Writers};
+use holdfast_durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Unanswered, Writers};
 use holdfast_testkit::ScratchPool;
+
+/// Its asker keeps the writers out.
+const SETTLE: FileRequest = FileRequest::Settle { held: true };
+const THROUGH: FileRequest = FileRequest::Through { for_good: false };
+const BYPASS: FileRequest = FileRequest::Bypass { reason: Reason::Uncovered, let_go: false };
 
 struct Silent;
 
@@ -130,11 +135,8 @@ impl Bench {
             .unwrap();
     }
 
-    fn ask(&self, ask: Ask) -> Result<[u64; 2], Errno> {
-        // Of a settle: its asker keeps the writers out.
-        let held = u64::from(ask == Ask::Settle);
-        let args = [u64::from(self.place.slot), self.place.generation, held, 0];
-        self.durable.answer(CLIENT, ask, args, || None)
+    fn ask(&self, request: FileRequest) -> Result<Answer, Unanswered> {
+        self.durable.answer(CLIENT, self.place, request, || None)
     }
 }
 
@@ -145,7 +147,7 @@ fn a_file_to_be_rewritten_can_be_settled_and_bypassed_by_who_keeps_its_writers_o
     bench.write(3000, b"a failed sync may have dropped this");
     bench.managed().meta().rewrite = true;
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
-    bench.ask(Ask::Settle).unwrap();
+    bench.ask(SETTLE).unwrap();
     bench.durable.board.files()[bench.place.slot as usize].unlock_exclusive(CLIENT);
     assert_eq!(&contents(&bench.file)[3000..3008], b"a failed");
     bench.write(10, b"more");
@@ -164,7 +166,7 @@ fn a_file_that_was_mapped_before_it_had_a_row_never_goes_behind() {
     let row = &bench.durable.board.files()[bench.place.slot as usize];
     for noted in [false, true] {
         assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
-        bench.ask(Ask::Through).unwrap();
+        bench.ask(THROUGH).unwrap();
         if noted {
             bench.durable.board.header().shown.note(stat.dev, stat.ino);
         }
@@ -179,10 +181,10 @@ fn what_a_dead_client_asked_is_not_done_without_its_lock() {
     // It would take the file out of state Behind while others write.
     let bench = bench("asked-late");
     bench.write(0, b"bytes");
-    assert_eq!(bench.ask(Ask::Through), Err(Errno::EIO));
+    assert_eq!(bench.ask(THROUGH), Err(Refusal::Failed.into()));
     assert_eq!(bench.state(), FileState::Behind);
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
-    bench.ask(Ask::Through).unwrap();
+    bench.ask(THROUGH).unwrap();
     assert_eq!((bench.state(), contents(&bench.file)), (FileState::Through, b"bytes".to_vec()));
 }
 
@@ -360,19 +362,18 @@ fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread(
     let row = &board.files()[bench.place.slot as usize];
     bench.write(0, b"bytes");
     assert!(board.lock_file(bench.place.slot, CLIENT + 1));
-    assert_eq!(bench.ask(Ask::Bypass), Err(Errno::EDEADLK));
+    assert_eq!(bench.ask(BYPASS), Err(Unanswered::Later));
     // A settle waits for nobody, but for what a failed sync may have dropped the log is written
     // anew.
     bench.managed().meta().rewrite = true;
-    assert_eq!(bench.ask(Ask::Settle), Err(Errno::EDEADLK));
+    assert_eq!(bench.ask(SETTLE), Err(Unanswered::Later));
     assert_eq!(bench.managed().meta().failures, 0, "it was no failure of the disk");
     assert!(!bench.durable.retire(&bench.managed()));
     bench.durable.free_slots();
     // The holder's own request is answered meanwhile.
-    let held = [u64::from(bench.place.slot), bench.place.generation, 1, 0];
-    bench.durable.answer(CLIENT + 1, Ask::Settle, held, || None).unwrap();
+    bench.durable.answer(CLIENT + 1, bench.place, SETTLE, || None).unwrap();
     row.unlock_exclusive(CLIENT + 1);
-    bench.ask(Ask::Bypass).unwrap();
+    bench.ask(BYPASS).unwrap();
     assert_eq!((bench.state(), contents(&bench.file)), (FileState::Bypassed, b"bytes".to_vec()));
 }
 
@@ -380,7 +381,7 @@ fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread(
 fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
     let mut bench = bench("back");
     bench.write(0, b"bytes");
-    bench.ask(Ask::Bypass).unwrap();
+    bench.ask(BYPASS).unwrap();
     assert!(!bench.durable.take_back(&bench.managed(), || true), "another reason came up");
     assert_eq!(bench.state(), FileState::Bypassed);
     assert!(bench.durable.take_back(&bench.managed(), || false));
@@ -389,7 +390,7 @@ fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
     assert!(row.needs_real_sync(), "what was written meanwhile is in the page cache alone");
     // And one that nobody has open for writing loses its slot: its next opener finds a file like
     // any other.
-    bench.ask(Ask::Bypass).unwrap();
+    bench.ask(BYPASS).unwrap();
     assert!(!bench.durable.retire(&bench.managed()), "it is open for writing");
     let reader = File::open(bench.managed().held().magic_path()).unwrap();
     bench.file = reader;

@@ -11,9 +11,9 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use holdfast_board::{Board, Plan, RequestState, Way, wait, wake};
-use holdfast_cache::{Ask, Client, Reason, designs};
+use holdfast_cache::{Answer, Client, Reason, Refusal, Request, designs};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
-use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Writers, upkeeps};
+use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered, Writers, upkeeps};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_session::File;
 use holdfast_testkit::{Random, ScratchPool};
@@ -112,12 +112,16 @@ impl Bench {
             while !is_over.load(Ordering::SeqCst) {
                 let seen = bell.load(Ordering::SeqCst);
                 for cell in self.durable.board.requests() {
-                    if cell.advance(RequestState::Posted, RequestState::Taken) {
-                        let args = [0, 1, 2, 3].map(|index: usize| cell.args[index].load(Ordering::SeqCst));
-                        let ask = Ask::from_u32(cell.kind.load(Ordering::SeqCst)).unwrap();
-                        let asker = cell.client.load(Ordering::SeqCst);
-                        let answer = self.durable.answer(asker, ask, args, || None);
-                        cell.result.store(answer.err().map_or(0, |errno| errno.0), Ordering::SeqCst);
+                    if cell.take() {
+                        let Some(Request::File(place, request)) = Request::decode(cell.asked()) else {
+                            panic!("a request about a file")
+                        };
+                        let answer = match self.durable.answer(cell.client(), place, request, || None) {
+                            Ok(answer) => Ok(answer),
+                            Err(Unanswered::Refused(refusal)) => Err(refusal),
+                            Err(Unanswered::Later) => Err(Refusal::Failed),
+                        };
+                        cell.set_answer(Answer::encode(answer));
                         cell.set_state(RequestState::Done);
                         wake(&cell.state, 1);
                     }
