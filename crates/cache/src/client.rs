@@ -49,7 +49,7 @@ impl Errno {
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
 /// (history 20).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileRef {
     /// Row and slot.
     pub slot: u32,

@@ -99,9 +99,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         pages.dedup();
         for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
             let slot = of_file[0].0;
-            let Some(row) = self.board.files().get(slot as usize) else { continue };
-            let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
-            let Some(file) = file else { continue };
+            let Some(file) = self.file_now(slot) else { continue };
             let Some(_draining) = self.begin_drain(&file) else { continue };
             let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
             let _ = self

@@ -83,7 +83,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let row = &self.board.files()[slot as usize];
             // A call around the log may have been under way: what it did is made durable before
             // others go on.
-            if let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) {
+            if let Some(file) = self.file_now(slot) {
                 let _ = self.settle(&file, Writers::KeptOut);
             }
             forget_size(row);
@@ -152,10 +152,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     fn roll_forward_dead(&self, dead: &DeadLane, seq: u64, row: &FileRow) {
         let slot = dead.slot;
-        let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) else { return };
+        let Some(file) = self.file_now(slot) else { return };
         let lane = &self.board.lanes()[dead.index as usize];
         let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
-        let place = (slot, file.generation);
+        let place = file.place();
         self.forget_left(&file);
         let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, place, &mut || {
             let target = self.open_for_writing(&file)?;

@@ -44,7 +44,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         request: FileRequest,
         path: impl FnOnce() -> Option<PathBuf>,
     ) -> Result<Answer, Unanswered> {
-        let Some(file) = self.file(u64::from(place.slot), place.generation) else {
+        let Some(file) = self.file(place) else {
             return Err(Refusal::Kernels.into());
         };
         let holder = self.board.files()[file.slot as usize].exclusive.load(Ordering::SeqCst) & KEEPER_ID;

@@ -79,7 +79,7 @@ impl Keeper {
 
     /// A client leaves the file of a slot to the kernel, for what it does with it cannot be seen.
     pub(crate) fn note_native_slot(&self, client: u32, place: FileRef) {
-        if let Some(file) = self.durable.file(u64::from(place.slot), place.generation)
+        if let Some(file) = self.durable.file(place)
             && let Ok(meta) = std::fs::metadata(file.held().magic_path())
         {
             self.notes.natives.note(identity_of(&meta), client);
@@ -96,10 +96,11 @@ impl Keeper {
             && let Some(slot) = self.durable.board.find(candidate.dev, candidate.ino)
         {
             let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+            let place = FileRef { slot, generation };
             if never_managed(origin).is_none() {
-                self.judge_again(&candidate, (slot, generation), pid, haste)?;
+                self.judge_again(&candidate, place, pid, haste)?;
             }
-            return Ok(FileRef { slot, generation });
+            return Ok(place);
         }
         if self.durable.is_stood_in(candidate.dev, candidate.ino) {
             return self.decline(&candidate, Reason::StoodStill);
@@ -139,12 +140,12 @@ impl Keeper {
     fn judge_again(
         &self,
         candidate: &Candidate,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         pid: u32,
         haste: Haste,
     ) -> Result<(), Unanswered> {
-        let row = &self.durable.board.files()[slot as usize];
-        let Some(file) = self.durable.file(u64::from(slot), generation) else { return Ok(()) };
+        let row = &self.durable.board.files()[place.slot as usize];
+        let Some(file) = self.durable.file(place) else { return Ok(()) };
         // Of an outsider the fence knows when it has gone. What was handed away may be on its way
         // between two processes, and io_uring holds files without descriptors, where no look finds
         // them: for that the slot is given back once the kernel knows of no writer.
@@ -212,7 +213,7 @@ impl Keeper {
     /// First half: watch the file, then let the client ask whether it is alone.
     fn put_up_fence(
         &self,
-        (slot, generation): (u32, u64),
+        FileRef { slot, generation }: FileRef,
         candidate: &Candidate,
     ) -> Result<FileRef, Unanswered> {
         let watched = self.notes.fence.get().map(|fence| match candidate.description() {
@@ -248,10 +249,10 @@ impl Keeper {
         fenced: bool,
     ) -> Result<FileRef, Unanswered> {
         let key = candidate.key();
-        let found = locked(&self.pending).get(&key).map(|pending| {
-            (pending.client == asked.client, pending.slot, pending.generation, pending.tainted)
-        });
-        let Some((true, slot, generation, tainted)) = found else {
+        let found = locked(&self.pending)
+            .get(&key)
+            .map(|pending| (pending.client == asked.client, pending.place, pending.tainted));
+        let Some((true, place, tainted)) = found else {
             return self.decline(candidate, Reason::CannotTell);
         };
         let sole = asked.sole == Some(true);
@@ -282,16 +283,16 @@ impl Keeper {
             None
         };
         let newcomer = ((created && tainted.is_none(), asked.noted), fenced, reason);
-        let place = self.adopt(candidate, (slot, generation), newcomer, (sole, lent))?;
-        match (reason, self.notes.fence.get(), self.durable.file(u64::from(place.slot), place.generation)) {
+        let place = self.adopt(candidate, place, newcomer, (sole, lent))?;
+        match (reason, self.notes.fence.get(), self.durable.file(place)) {
             (None, fence, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced, &file) => {
                 self.durable.allow_behind(&file, created);
                 if let (Some(fence), Some(lent)) = (fence, file.lent()) {
-                    fence.follow(slot, generation, &lent);
+                    fence.follow(place.slot, place.generation, &lent);
                 }
             }
             (Some(Reason::Outsider), Some(fence), Some(file)) => {
-                fence.present(slot, generation, &file.held().magic_path());
+                fence.present(place.slot, place.generation, &file.held().magic_path());
             }
             _ => {}
         }
@@ -367,7 +368,7 @@ impl Keeper {
         (client, fd): (u32, i32),
         candidate: &Candidate,
         haste: Haste,
-    ) -> Result<(u32, u64), Unanswered> {
+    ) -> Result<FileRef, Unanswered> {
         let key = candidate.key();
         for attempt in 0..2 {
             {
@@ -378,11 +379,11 @@ impl Keeper {
                     // turn comes.
                     return Err(Unanswered::Later);
                 }
-                let reserved = |slot: u32| pending.values().any(|pending| pending.slot == slot);
-                if let Some((slot, generation)) = self.durable.free_slot(reserved) {
+                let reserved = |slot: u32| pending.values().any(|pending| pending.place.slot == slot);
+                if let Some(place) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
-                    pending.insert(key, Pending { slot, generation, client, fd, tainted: None, since });
-                    return Ok((slot, generation));
+                    pending.insert(key, Pending { place, client, fd, tainted: None, since });
+                    return Ok(place);
                 }
             }
             if haste == Haste::Quick {
@@ -400,7 +401,7 @@ impl Keeper {
             }
             self.durable.free_slots();
         }
-        self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
+        self.decline(candidate, Reason::NoSlot)
     }
 
     /// A registration is over, whatever came of it.
@@ -411,7 +412,9 @@ impl Keeper {
             .map(|(_, pending)| pending)
             .collect();
         if let Some(fence) = self.notes.fence.get() {
-            ended.iter().for_each(|pending| fence.unwatch(pending.slot, pending.generation, None));
+            ended
+                .iter()
+                .for_each(|pending| fence.unwatch(pending.place.slot, pending.place.generation, None));
         }
     }
 
@@ -423,25 +426,25 @@ impl Keeper {
     fn adopt(
         &self,
         candidate: &mut Candidate,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         newcomer: ((bool, Option<Epoch>), bool, Option<Reason>),
         descriptions: (bool, Option<OsFile>),
     ) -> Result<FileRef, Unanswered> {
         let (_, fenced, _) = newcomer;
-        let adopted = self.open_and_take(candidate, (slot, generation), newcomer, descriptions);
+        let adopted = self.open_and_take(candidate, place, newcomer, descriptions);
         if adopted.is_err()
             && fenced
             && let Some(fence) = self.notes.fence.get()
         {
-            fence.unwatch(slot, generation, Some(&candidate.via));
+            fence.unwatch(place.slot, place.generation, Some(&candidate.via));
         }
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {
             Ok(()) => {
                 if self.config.durability == Durability::Write {
-                    self.look_out_for(slot, generation);
+                    self.look_out_for(place);
                 }
-                Ok(FileRef { slot, generation })
+                Ok(place)
             }
             Err(reason) => self.decline(candidate, reason),
         }
@@ -450,7 +453,7 @@ impl Keeper {
     fn open_and_take(
         &self,
         candidate: &mut Candidate,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         ((created, noted), fenced, bypass): ((bool, Option<Epoch>), bool, Option<Reason>),
         (sole, lent): (bool, Option<OsFile>),
     ) -> Result<(), Reason> {
@@ -466,7 +469,7 @@ impl Keeper {
             (None, lent) => {
                 // Before we open it ourselves.
                 drop(lent);
-                self.open(candidate, slot)?
+                self.open(candidate, place.slot)?
             }
         };
         let newest = match &held {
@@ -478,7 +481,7 @@ impl Keeper {
         let unsynced = bypass.is_none() && self.config.durability == Durability::Sync;
         let newcomer =
             Newcomer { identity: &identity, path: &candidate.path, created, noted, fenced, bypass, unsynced };
-        self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
+        self.durable.take_slot(place, held, &newcomer).map_err(|_| Reason::Permission)
     }
 
     fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {

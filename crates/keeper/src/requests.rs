@@ -168,7 +168,7 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, request: &Request) -> bool
 }
 
 fn file_waits_for_disk(durable: &Durable<Mapping, OsDisk>, place: FileRef, request: &FileRequest) -> bool {
-    let file = || durable.file(u64::from(place.slot), place.generation);
+    let file = || durable.file(place);
     match request {
         FileRequest::Settle { .. }
         | FileRequest::Bypass { .. }
@@ -294,7 +294,7 @@ fn perform_on_file(
     let answer = keeper.durable.answer(client, place, request, path)?;
     if request == FileRequest::Log {
         // From its next state on, which its client is about to give it.
-        keeper.look_out_for(place.slot, place.generation);
+        keeper.look_out_for(place);
     }
     Ok(answer)
 }
@@ -313,7 +313,7 @@ fn program_of(keeper: &Keeper, client: u32, program: Program, named: &[u8]) -> O
 /// The path by which a client calls a file, if the file stands at it and no link or `..` is on the
 /// way: then it is the one that `absolute` would find.
 fn own_name(keeper: &Keeper, place: FileRef, asked: &[u8]) -> Option<PathBuf> {
-    let file = keeper.durable.file(u64::from(place.slot), place.generation)?;
+    let file = keeper.durable.file(place)?;
     let stat = keeper.durable.disk.find(asked).ok()?.stat().ok()?;
     let is_it = (stat.dev, stat.ino) == (file.dev, file.ino) && asked.len() <= PATH_BYTES_MAX;
     is_it.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(asked)))

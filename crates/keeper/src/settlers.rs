@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_cache::{Answer, Refusal, Request};
+use holdfast_cache::{Answer, FileRef, Refusal, Request};
 
-use crate::ahead::{self, Ahead, Place};
+use crate::ahead::{self, Ahead};
 use crate::keeper::Keeper;
 use crate::requests::{self, Haste, Taken};
 use holdfast_disk::locked;
@@ -44,7 +44,7 @@ struct Jobs {
 /// What a settler does next.
 enum Work {
     Asked(Job),
-    Ahead(Place),
+    Ahead(FileRef),
 }
 
 /// Requests that wait for a settler.
@@ -100,7 +100,7 @@ impl Queue {
 
     /// A file that was to be settled ahead is asked for: waits if that is under way, and takes it
     /// off if it is not. Whether it was settled.
-    fn overtaken(&self, place: Place) -> bool {
+    fn overtaken(&self, place: FileRef) -> bool {
         let mut jobs = locked(&self.jobs);
         let mut waited = false;
         while jobs.ahead.overtaken(place) {
@@ -116,13 +116,13 @@ impl Queue {
     }
 
     /// Files that may be settled ahead, in this order.
-    fn put_ahead(&self, places: Vec<Place>) {
+    fn put_ahead(&self, places: Vec<FileRef>) {
         locked(&self.jobs).ahead.put(places);
         self.changed.notify_all();
     }
 
     /// One was settled ahead, or could not be.
-    fn done_ahead(&self, place: Place, well: bool) {
+    fn done_ahead(&self, place: FileRef, well: bool) {
         locked(&self.jobs).ahead.end(place, well);
         self.settled.notify_all();
     }
@@ -171,7 +171,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>, queue: &Queue) {
 /// Somebody has the file of a request for longer than that should take.
 fn say_stalled(keeper: &Keeper, taken: &Taken) {
     if let Request::File(place, _) = taken.request
-        && let Some(file) = keeper.durable.file(u64::from(place.slot), place.generation)
+        && let Some(file) = keeper.durable.file(place)
     {
         let board = &keeper.durable.board;
         board.header().ring_stalled(&board.files()[file.slot as usize]);

@@ -168,7 +168,7 @@ impl House {
         let mut copy = tempfile::tempfile().unwrap();
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
-        holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+        holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, place)
             .unwrap()
             .apply(&mut || Ok(holdfast_disk::OsFile::from(handle.take().unwrap())))
             .unwrap();

@@ -81,9 +81,10 @@ impl Yard {
             bypass: None,
             unsynced: false,
         };
-        let taken = durable.take_slot((SLOT, GENERATION), Held::Open(description), &newcomer);
+        let place = FileRef { slot: SLOT, generation: GENERATION };
+        let taken = durable.take_slot(place, Held::Open(description), &newcomer);
         assert!(taken.is_ok(), "the slot is free");
-        let file = durable.file(SLOT.into(), GENERATION).expect("it was just made");
+        let file = durable.file(place).expect("it was just made");
         let (durable, done, is_over) = (Arc::new(durable), Arc::default(), Arc::default());
         Self { board, kernel, done, media, durable, file, is_over }
     }

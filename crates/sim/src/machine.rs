@@ -409,10 +409,10 @@ fn register(
     };
     durable.take_slot(place, held, &newcomer).map_err(|_| Refusal::Kernels)?;
     if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0
-        && let Some(file) = durable.file(place.0.into(), place.1)
+        && let Some(file) = durable.file(place)
     {
         // Both programs' descriptors are known here: nobody sees the file where we do not.
         durable.allow_behind(&file, created);
     }
-    Ok(FileRef { slot: place.0, generation: place.1 })
+    Ok(place)
 }

@@ -27,7 +27,7 @@ fn drained(name: &str) -> Cut {
     let bench = bench(name);
     let (file, place) = bench.manage_fenced("fenced");
     bench.write_to(place, 0, &[b'a'; 10_000]);
-    let managed = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+    let managed = bench.durable.file(place).unwrap();
     bench.durable.drain(&managed, u64::MAX, Pace::Full).unwrap();
     let cut = Cut { bench, file, place, managed };
     cut.look();
@@ -212,7 +212,7 @@ fn who_removes_a_file_cuts_none() {
         .map(|round| {
             let name = format!("removed-{round}");
             let (file, place) = bench.manage_fenced(&name);
-            let managed = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+            let managed = bench.durable.file(place).unwrap();
             bench.write_to(place, 0, b"bytes");
             bench.durable.leave_behind(&managed, true).unwrap();
             (file, bench.directory.path().join(name), managed)

@@ -77,13 +77,13 @@ pub(super) fn newcomer<'a>(identity: &'a Identity, path: &'a Path) -> Newcomer<'
 /// A new file, in state Behind.
 fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path, fenced: bool) -> (File, FileRef) {
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
-    let (slot, generation) = durable.free_slot(|_| false).unwrap();
+    let place = durable.free_slot(|_| false).unwrap();
     let description = durable.disk.open(path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = Newcomer { fenced, ..newcomer(&identity, path) };
-    assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
-    durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
-    (file, FileRef { slot, generation })
+    assert!(durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
+    durable.allow_behind(&durable.file(place).unwrap(), false);
+    (file, place)
 }
 
 /// A registration that the disk kept waiting for long lost its reservation, and the slot that it
@@ -97,7 +97,7 @@ fn a_slot_that_somebody_has_is_not_taken() {
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
-    let late = (bench.place.slot, bench.durable.board.header().counter.add(1));
+    let late = FileRef { generation: bench.durable.board.header().counter.add(1), ..bench.place };
     assert!(bench.durable.take_slot(late, Held::Open(description), &newcomer).is_err());
     assert_eq!(bench.durable.slots().generation(bench.place.slot), Some(bench.place.generation));
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
@@ -106,7 +106,7 @@ fn a_slot_that_somebody_has_is_not_taken() {
 
 impl Bench {
     pub fn managed(&self) -> Arc<ManagedFile<OsFile>> {
-        self.durable.file(u64::from(self.place.slot), self.place.generation).unwrap()
+        self.durable.file(self.place).unwrap()
     }
 
     pub fn state(&self) -> FileState {
@@ -240,7 +240,7 @@ impl Bench {
         scratch.set_len(bytes as u64).unwrap();
         let file = &scratch;
         let open = || Ok::<_, std::io::Error>(OsFile::from(file.try_clone()?));
-        let at = (self.place.slot, self.place.generation);
+        let at = self.place;
         let live =
             holdfast_durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
         live.unwrap().apply(&mut || open()).unwrap();

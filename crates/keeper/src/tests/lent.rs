@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use holdfast_board::FileState;
-use holdfast_cache::FileRef;
 
 use super::contents;
 use super::durable::{Bench, CLIENT, bench};
@@ -52,7 +51,7 @@ fn lent_bench(name: &str) -> Bench {
     let lent = bench.file.try_clone().unwrap();
     lease::take(lent.as_fd(), rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
     let identity = OsFile::from(bench.file.try_clone().unwrap()).identity().unwrap();
-    let (slot, generation) = bench.durable.free_slot(|_| false).unwrap();
+    let place = bench.durable.free_slot(|_| false).unwrap();
     let newcomer = Newcomer {
         identity: &identity,
         path: &path,
@@ -63,8 +62,8 @@ fn lent_bench(name: &str) -> Bench {
         unsynced: false,
     };
     let held = Held::Lent(bench.durable.disk.hold(&path).unwrap(), Arc::new(OsFile::leased(lent)));
-    assert!(bench.durable.take_slot((slot, generation), held, &newcomer).is_ok());
-    bench.place = FileRef { slot, generation };
+    assert!(bench.durable.take_slot(place, held, &newcomer).is_ok());
+    bench.place = place;
     bench.durable.allow_behind(&bench.managed(), false);
     bench
 }

@@ -102,7 +102,7 @@ fn a_record_goes_to_no_file_but_its_own() {
         bench.write(0, &[1; 5000]);
         if !is_behind {
             bench.leave_behind();
-            let file = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+            let file = bench.durable.file(place).unwrap();
             bench.durable.leave_behind(&file, true).unwrap();
         }
         bench.die(place.slot, (0, 5000));

@@ -35,7 +35,7 @@ fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
     };
     let place = bench.durable.free_slot(|_| false).unwrap();
     assert!(bench.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
-    bench.durable.file(u64::from(place.0), place.1).unwrap()
+    bench.durable.file(place).unwrap()
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Bench {
             unsynced: false,
         };
         assert!(self.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
-        let managed = self.durable.file(u64::from(place.0), place.1).unwrap();
+        let managed = self.durable.file(place).unwrap();
         managed.meta().may_be_behind = true;
         assert!(self.durable.enter(&managed, Way::EnterOther));
         (File::open(&self.client, plain, 0, None).unwrap(), managed)
