@@ -23,6 +23,7 @@ mod openers;
 mod opens;
 #[cfg(shuttle)]
 mod ordinary;
+mod page;
 mod pages;
 mod passing;
 mod reclaim;
@@ -53,6 +54,7 @@ pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
 pub use openers::{Openers, Opening};
 pub use opens::OpensRow;
+pub use page::{FilePage, Page};
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use passing::PassingRow;
 pub use requests::{AnswerWords, REQUEST_PATH_BYTES, RequestCell, RequestState, RequestWords};

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{Content, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, Way};
+use holdfast_board::{Content, FilePage, NO_SIZE, PAGE_BYTES, Page, ROW_MEDIA_BYTES_MAX, Source, Way};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -79,7 +79,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let table = self.board.pages();
         let is_behind =
             |slot: u32| self.board.files().get(slot as usize).is_some_and(|row| row.state().lags());
-        let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|&(slot, _)| is_behind(slot));
+        let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|page| is_behind(page.slot));
         self.drain_of_files(pages.collect(), Pace::Full, |file| {
             if on(Canary::FramesTakenForSync) {
                 self.expire(file, Synced::of(self.board.settled_seq(file.slot)));
@@ -87,21 +87,20 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         });
     }
 
-    /// Drains pages of any files, given by slot and page. Of a file that its disk refuses the rows
-    /// stay. `done` hears of each file.
+    /// Drains pages of any files. Of a file that its disk refuses the rows stay. `done` hears of
+    /// each file.
     pub(super) fn drain_of_files(
         &self,
-        mut pages: Vec<(u32, u64)>,
+        mut pages: Vec<FilePage>,
         pace: Pace,
         done: impl Fn(&ManagedFile<D::File>),
     ) {
         pages.sort_unstable();
         pages.dedup();
-        for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
-            let slot = of_file[0].0;
-            let Some(file) = self.file_now(slot) else { continue };
+        for of_file in pages.chunk_by(|a, b| a.slot == b.slot) {
+            let Some(file) = self.file_now(of_file[0].slot) else { continue };
             let Some(_draining) = self.begin_drain(&file) else { continue };
-            let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
+            let pages: Vec<Page> = of_file.iter().map(|of_file| of_file.page).collect();
             let _ = self
                 .drain_pages(&file, &pages, u64::MAX, pace)
                 .inspect_err(|error| self.drain_failed(&file, error));
@@ -113,7 +112,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn drain_pages(
         &self,
         file: &ManagedFile<D::File>,
-        pages: &[u64],
+        pages: &[Page],
         seq: u64,
         pace: Pace,
     ) -> io::Result<Option<D::File>> {
@@ -122,9 +121,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let target = self.open_for_writing(file)?;
         let (mut buffer, mut summed) = (Vec::new(), Summed::default());
-        let (mut begun, mut since) = (pages[0] * PAGE_BYTES, 0);
-        for piece in pages.chunk_by(|a, b| *b == a + 1).flat_map(|run| run.chunks(PIECE_PAGES as usize)) {
-            let (offset, bytes) = (piece[0] * PAGE_BYTES, piece.len() as u64 * PAGE_BYTES);
+        let (mut begun, mut since) = (pages[0].offset(), 0);
+        for piece in
+            pages.chunk_by(|a, b| a.next() == Some(*b)).flat_map(|run| run.chunks(PIECE_PAGES as usize))
+        {
+            let (offset, bytes) = (piece[0].offset(), piece.len() as u64 * PAGE_BYTES);
             // What was written over meanwhile has died in the log.
             if pace == Pace::Gentle && !piece.iter().any(|&page| self.is_due(file.slot, page, seq)) {
                 continue;
@@ -158,30 +159,30 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
-    fn is_due(&self, slot: u32, page: u64, seq: u64) -> bool {
+    fn is_due(&self, slot: u32, page: Page, seq: u64) -> bool {
         self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
     /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not
     /// among them.
-    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<u64> {
+    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<Page> {
         let row = &self.board.files()[file.slot as usize];
         let table = self.board.pages();
         let mut pages = Vec::new();
         if row.page_rows.get() == 0 {
             return pages;
         }
-        let file_pages = row.size_hint.load(Ordering::SeqCst).div_ceil(PAGE_BYTES);
-        if file_pages <= table.sets() {
+        let size = row.size_hint.load(Ordering::SeqCst);
+        if size.div_ceil(PAGE_BYTES) <= table.sets() {
             // As cheap as a look at the whole table, page by page.
             pages.extend(
-                (0..file_pages)
+                Page::range(0, size)
                     .filter(|&page| table.find(file.slot, page).is_some_and(|row| row.oldest_seq <= seq)),
             );
         } else {
-            table.scan(|slot, page, oldest| {
-                if slot == file.slot && oldest <= seq {
-                    pages.push(page);
+            table.scan(|of, oldest| {
+                if of.slot == file.slot && oldest <= seq {
+                    pages.push(of.page);
                 }
             });
             pages.sort_unstable();
@@ -193,7 +194,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn drain_piece(
         &self,
         (target, file): (&D::File, &ManagedFile<D::File>),
-        piece: &[u64],
+        piece: &[Page],
         seq: u64,
         buffer: &mut Vec<u8>,
         summed: &mut Summed,
@@ -207,7 +208,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             if !self.is_in_range(&row.content) && !on(Canary::RangesBelieved) {
                 return Err(io::Error::other("the board says nonsense of its newest bytes"));
             }
-            let at = page * PAGE_BYTES + u64::from(row.content.lo);
+            let at = page.offset() + u64::from(row.content.lo);
             if at != offset + buffer.len() as u64 {
                 self.write_drained((target, file), offset, buffer, &mut rows, summed)?;
                 offset = at;
@@ -247,7 +248,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let mut at = 0;
         for row in rows.drain(..) {
             let bytes = &buffer[at..at + (row.content.hi - row.content.lo) as usize];
-            let page = (offset + at as u64) / PAGE_BYTES;
+            let page = Page::of(offset + at as u64);
             // What is read often stays at hand when its record goes.
             self.board.loaded().refill(KEEPER_LANE, slot, page, bytes);
             at += bytes.len();
@@ -268,15 +269,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         file: &ManagedFile<D::File>,
         (offset, bytes): (u64, u64),
     ) -> io::Result<()> {
-        let of_range = offset / PAGE_BYTES..offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
+        let (first, end) = (Page::of(offset), offset.saturating_add(bytes).div_ceil(PAGE_BYTES));
         let table = self.board.pages();
         let mut pages = Vec::new();
-        if of_range.end - of_range.start <= table.sets() || on(Canary::RangesBelieved) {
-            pages.extend(of_range);
+        if end - first.number() <= table.sets() || on(Canary::RangesBelieved) {
+            pages.extend(Page::range(offset, bytes));
         } else {
-            table.scan(|slot, page, _| {
-                if slot == file.slot && of_range.contains(&page) {
-                    pages.push(page);
+            table.scan(|of, _| {
+                if of.slot == file.slot && (first..Page::new(end)).contains(&of.page) {
+                    pages.push(of.page);
                 }
             });
             pages.sort_unstable();
@@ -308,7 +309,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn drop_loaded(&self, file: &ManagedFile<D::File>) {
         let row = &self.board.files()[file.slot as usize];
         if row.may_be_loaded() {
-            self.board.loaded().drop_file(file.slot, 0);
+            self.board.loaded().drop_file(file.slot, Page::FIRST);
             row.set_loaded(false);
         }
     }

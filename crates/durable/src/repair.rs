@@ -10,7 +10,7 @@ use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Superblock, seal_segment};
+use holdfast_pool::{SegmentUse, Superblock, seal_segment};
 
 use super::rewrite::{persist, roll_forward};
 use super::{Durable, ManagedFile, Upkeeps, Writers};
@@ -58,7 +58,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.nvm.flush(layout.segment_offset(segment), u64::from(scan.end));
         self.nvm.fence();
         let below = self.board.header().counter.get() + 1;
-        seal_segment(&self.nvm, layout, uuid, (segment, generation), scan.end, below);
+        seal_segment(&self.nvm, layout, uuid, SegmentUse { segment, generation }, scan.end, below);
     }
 
     /// Whether it keeps others out of a file.

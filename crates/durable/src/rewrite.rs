@@ -12,7 +12,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_log::{Header, Kind, Record, headers_in_gap, record_bytes, survey, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Slots, Superblock, segment_generation};
+use holdfast_pool::{SegmentUse, Slots, Superblock, segment_generation};
 
 /// How often a segment is read again in which something seems to be missing: a client may just be
 /// writing there.
@@ -61,7 +61,7 @@ impl LiveRecords {
         let is_ours = |header: &Header| place_of(header) == place && header.seq > expired_seq;
         let (found, cancels, mut is_whole) = (self.found.len(), self.cancels.len(), true);
         let visit = |record: Record<'_>| self.visit(&record);
-        survey(buffer, &superblock.uuid, (segment, generation), None, visit, |gap| {
+        survey(buffer, &superblock.uuid, SegmentUse { segment, generation }, None, visit, |gap| {
             is_whole &=
                 headers_in_gap(buffer, generation, gap).is_some_and(|headers| !headers.iter().any(is_ours));
         });

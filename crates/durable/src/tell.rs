@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::PAGE_BYTES;
+use holdfast_board::{PAGE_BYTES, Page};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -25,9 +25,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(());
         }
         let size = row.size_hint.load(Ordering::SeqCst);
-        let mut pages = vec![row.written_page.load(Ordering::Relaxed)];
+        let mut pages = vec![Page::new(row.written_page.load(Ordering::Relaxed))];
         if file.held().stat()?.size < size {
-            pages.insert(0, (size - 1) / PAGE_BYTES);
+            pages.insert(0, Page::of(size - 1));
             pages.dedup();
         }
         let Some(_draining) = self.begin_drain(file) else { return Ok(()) };
@@ -41,7 +41,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 Some(target) => target,
                 None => target.insert(self.open_for_writing(file)?),
             };
-            let offset = page * PAGE_BYTES;
+            let offset = page.offset();
             let locked = !on(Canary::TellUnlocked);
             if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, PAGE_BYTES) {
                 return Err(io::Error::other("the keeper is stopping"));

@@ -106,6 +106,7 @@ pub(super) enum Outcome {
 /// A fact: one of a few values.
 trait Fact: Copy + 'static {
     /// All of them.
+    #[cfg(test)]
     const ALL: &'static [Self];
 
     /// Its bit in a [`Set`].
@@ -146,6 +147,7 @@ impl<T> BitOr for Set<T> {
 macro_rules! values {
     ($fact:ty: $($name:ident = $value:expr,)*) => {
         impl Fact for $fact {
+            #[cfg(test)]
             const ALL: &'static [Self] = &[$($value,)*];
 
             fn bit(self) -> u8 {
@@ -157,6 +159,7 @@ macro_rules! values {
 }
 
 impl Fact for bool {
+    #[cfg(test)]
     const ALL: &'static [Self] = &[false, true];
 
     fn bit(self) -> u8 {

@@ -232,7 +232,7 @@ fn visible(index: FileIndex) -> Vec<u8> {
         let Some(row) = board.pages().find(seen.file.slot, page) else { continue };
         let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));
         if from < to {
-            let at = (page * PAGE_BYTES) as usize;
+            let at = page.offset() as usize;
             let part = &mut bytes[at + from as usize..at + to as usize];
             fetch(board, &durable().nvm, &row.content, from, part);
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{SegmentState, Source};
+use holdfast_board::{Page, SegmentState, Source};
 use holdfast_cache::Place;
 use holdfast_media::Bytes;
 use holdfast_pool::{Frames, Mount, Stamp, set_segment_generation};
@@ -232,7 +232,7 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
             // Nothing pointed there any more when it was given back.
             let (pages, layout) = (durable.board.pages(), &durable.superblock.layout);
             let start = layout.segment_offset(sealed_again);
-            for row in (0..PAGES).filter_map(|page| pages.find(slot, page)) {
+            for row in (0..PAGES).filter_map(|page| pages.find(slot, Page::new(page))) {
                 if matches!(row.content.source, Source::Log(at) if (start..start + layout.segment_bytes).contains(&at)) {
                     pages.remove(row.index, &durable.board.files()[slot as usize].page_rows);
                 }
