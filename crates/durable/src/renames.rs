@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, Way};
+use holdfast_board::Way;
 use holdfast_cache::Onto;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -174,7 +174,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         };
         let row = &self.board.files()[target.slot as usize];
         let is_kept = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID == client && self.is_current(&target);
-        let is_through = self.never_behind(&target) && row.state() == FileState::Through;
+        let is_through = self.never_behind(&target) && row.state().keeps_up();
         let (marks, path) = {
             let meta = target.meta();
             (meta.marks, meta.unlinking.is_none().then(|| meta.path.clone()))
