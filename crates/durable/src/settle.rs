@@ -229,6 +229,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if is_created && synced.names != Some(meta.names_pushed) && !on(Canary::RenameExpiresEarly) {
             return false;
         }
+        if on(Canary::MarkBeforeExpiry) && is_created {
+            meta.marks &= !MARK_CREATED;
+            self.persist_marks(file, &meta);
+        }
         // The disk is not older than this from now on. Before the records expire: those that stay
         // live tell what it may be besides.
         if let Some(stat) = synced.stat {

@@ -225,7 +225,14 @@ pub const STORIES: [Story; 21] = [
     Story {
         number: 29,
         name: "a_file_that_is_renamed_over_another_takes_its_place_or_leaves_it",
-        bugs: &["ReplacedForgotten", "ReplacedNotVoid", "TakingsIgnored", "TakenFromAnybody"],
+        bugs: &[
+            "ReplacedForgotten",
+            "ReplacedNotVoid",
+            "TakingsIgnored",
+            "TakenFromAnybody",
+            "MarkBeforeExpiry",
+            "TakenFromTheLiving",
+        ],
         machines: &THROUGH,
         plays: plays::replaced_files,
     },

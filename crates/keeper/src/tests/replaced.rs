@@ -87,3 +87,28 @@ fn a_rename_beside_a_call_that_takes_names_is_settled() {
     // Last: without a journal nothing is held while this one is pending.
     assert_eq!(over(["h", "g"], &|| ()), (Named::Settled, Vec::new()), "one is under way");
 }
+
+/// Who asks for a settle has made the rename, wherever the file stands by then.
+#[test]
+fn a_file_that_others_move_on_at_once_is_settled() {
+    let house = house("moved-on", NEVER_MS);
+    let path = |name: &str| house.directory.path().join(name);
+    let device = house.directory.path().metadata().unwrap().dev();
+    std::fs::write(path("a"), "old").unwrap();
+    let (file, place) = house.create("b");
+    write_at(&house.client, place, &file, 0, b"new");
+    sync_directory(&house, &File::open(house.directory.path()).unwrap());
+    let name = std::ffi::CString::new(path("a").into_os_string().into_encoded_bytes()).unwrap();
+    let to = (-100, name.as_c_str());
+    let renaming =
+        Renaming { named: Some(place), target: None, device, to, to_free: false, to_taken: true, back: None };
+    let named = house.client.renaming(renaming, |_| {
+        // A call that takes a name is under way, so the client has the file settled behind this.
+        house.client.board().header().ledger(device).expect("it has files").begin_taking();
+        std::fs::rename(path("b"), path("a"))
+            .and_then(|()| std::fs::rename(path("a"), path("c")))
+            .map_err(errno)
+    });
+    assert_eq!(named, Ok(Ok(Named::Held)));
+    assert_eq!(house.replayed(place), b"", "it is on the disk");
+}

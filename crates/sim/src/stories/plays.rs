@@ -85,7 +85,7 @@ pub(super) fn torn_names(plays: &mut Plays) {
         amid(plays, &[&written[..], &[name]].concat(), |at| Amid::Other(at, 1, Op::Put(A, 5, 20)), &[]);
     }
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Rename(A, B), Op::Put(B, 0, 40), Op::Rename(B, C)]));
-    // Renames that no slot can hold: over another file, and of one that is not all in the log.
+    // Renames over another file, and of one that is not all in the log, which no slot can hold.
     plays.push(alone(&[
         Op::Put(A, 0, 40),
         Op::Put(B, 0, 40),
@@ -197,10 +197,11 @@ pub(super) fn changes_amid_a_sync(plays: &mut Plays) {
 pub(super) fn unlogged_changes(plays: &mut Plays) {
     // The kernel's own copies.
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Fill(A, 20, 60), Op::Sync(A)]));
-    // Renames that no slot holds.
+    // Renames that no slot holds, because the log has not all of the file any more.
     plays.push(alone(&[
         Op::Put(A, 0, 40),
         Op::Put(B, 0, 40),
+        Op::Expire,
         Op::Rename(B, A),
         Op::Put(A, 0, 40),
         Op::Sync(A),
@@ -224,7 +225,7 @@ pub(super) fn unlogged_changes(plays: &mut Plays) {
         &[],
     );
     // A commit comes between the note of a rename and the rename.
-    let renamed = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Put(C, 0, 40), Op::Rename(B, A)];
+    let renamed = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Expire, Op::Put(C, 0, 40), Op::Rename(B, A)];
     let rest = [Op::Sync(A), Op::Put(A, 0, 20)];
     amid(plays, &renamed, |at| Amid::Within(at, 1, Op::Put(C, 5, 10)), &alone(&rest));
     // What happened while no file was managed: without a journal the ledger does not count it.
