@@ -41,7 +41,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     board.use_huge_pages();
     board.header().counter.raise(1);
     let row = &board.files()[0];
-    row.generation.store(1, Ordering::SeqCst);
+    row.begin_use(1);
     row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
     board.go(0, Way::Register);
     board.go(0, Way::EnterBehind);

@@ -229,7 +229,7 @@ impl<N: Nvm> Client<N> {
     /// Whether the place still stands for the file it was found for.
     #[inline]
     pub fn is_current(&self, file: FileRef) -> bool {
-        self.row(file).generation.load(Ordering::SeqCst) == file.generation
+        self.row(file).generation() == file.generation
     }
 
     /// Asks the keeper for something that has no name, and waits for the answer.
@@ -285,7 +285,7 @@ impl<N: Nvm> Client<N> {
     pub fn find(&self, dev: u64, ino: u64) -> Option<Seen> {
         let slot = self.board.find(dev, ino)?;
         let row = &self.board.files()[slot as usize];
-        let generation = row.generation.load(Ordering::SeqCst);
+        let generation = row.generation();
         let state = row.state();
         state.is_in_use().then_some(Seen { file: FileRef { slot, generation }, state })
     }
@@ -437,7 +437,7 @@ impl<N: Nvm> Client<N> {
     pub fn settle_all(&self) {
         for (slot, row) in self.board.files().iter().enumerate() {
             if row.state().is_absorbed() {
-                let generation = row.generation.load(Ordering::SeqCst);
+                let generation = row.generation();
                 // Fails only when the keeper is dead or the disk refuses the data; then every write
                 // to the file fails too.
                 let _ = self.settle(FileRef { slot: slot as u32, generation }, false);
@@ -647,17 +647,15 @@ impl<N: Nvm> Client<N> {
         }
         // The disk is about to have what others did: nothing may be replayed over that.
         self.hear_all(file)?;
-        let covered = row.unlogged.load(Ordering::SeqCst);
+        let covered = row.unlogged();
         let begun_ns = self.note_kernels_sync();
-        row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
-        let synced = raw().inspect_err(|_| {
-            row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        });
-        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        row.begin_sync();
+        let synced = raw();
+        row.end_sync(synced.is_err());
         self.note_kernels_sync_took(begun_ns);
         synced?;
-        let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
-        row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
+        let covered = if on(Canary::SyncCoversLater) { row.unlogged() } else { covered };
+        row.note_synced(covered);
         self.commit_behind_sync(file);
         Ok(())
     }

@@ -256,12 +256,12 @@ impl<N: Nvm> Client<N> {
             Err(Refusal::Kernels) => return Ok(false),
             Err(refusal) => return Err(refusal.into()),
         };
-        let unlogged = row.unlogged.load(Ordering::SeqCst);
-        let is_whole = is_held && unlogged <= row.unlogged_synced.load(Ordering::SeqCst);
+        let unlogged = row.unlogged();
+        let is_whole = is_held && row.is_synced(unlogged);
         row.size_hint.store(content.size().unwrap_or(NO_SIZE), Ordering::SeqCst);
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
-        let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
+        let changed = if on(Canary::UnsyncedForgotten) { row.unlogged() } else { row.note_unlogged() };
         if !self.board.try_go(file.slot, Way::Log) {
             // It was taken from us, who stood still, and is the kernel's.
             return Ok(false);
@@ -272,7 +272,7 @@ impl<N: Nvm> Client<N> {
             // After it was read. Who is told of lost pages has the next sync be real, as natively.
             self.heard(content)?;
             if !self.is_taken(file) {
-                row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
+                row.note_synced(changed + 1);
             }
             return Ok(false);
         }

@@ -6,7 +6,9 @@
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{NO_SIZE, Page};
+use holdfast_board::NO_SIZE;
+#[cfg(not(shuttle))]
+use holdfast_board::Page;
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Bytes, Nvm};
 

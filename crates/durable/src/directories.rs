@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use holdfast_cache::{Errno, Refusal};
 use holdfast_canary::{Canary, on};
@@ -165,7 +164,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let is_blank = |file: &ManagedFile<D::File>| {
             let row = &self.board.files()[file.slot as usize];
             row.state().is_managed()
-                && row.generation.load(Ordering::SeqCst) == file.generation
+                && row.generation() == file.generation
                 && row.is_blank()
                 && file.meta().marks & MARK_CREATED != 0
         };

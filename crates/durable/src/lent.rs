@@ -7,7 +7,6 @@
 //! 18).
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::pause;
@@ -65,16 +64,16 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let row = &self.board.files()[file.slot as usize];
         let until = Instant::now() + SYNC_MAX;
         let abandoned = file.meta().syncs_abandoned;
-        let mut under_way = row.syncs_under_way.load(Ordering::SeqCst);
+        let mut under_way = row.syncs_under_way();
         while under_way > abandoned && Instant::now() < until {
             pause(LOOK_AGAIN);
-            under_way = row.syncs_under_way.load(Ordering::SeqCst);
+            under_way = row.syncs_under_way();
         }
         let mut meta = file.meta();
         if under_way > abandoned {
             meta.syncs_abandoned = under_way;
             return true;
         }
-        row.sync_failures.load(Ordering::SeqCst) != meta.client_failures
+        row.sync_failures() != meta.client_failures
     }
 }

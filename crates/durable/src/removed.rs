@@ -246,7 +246,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some((known, dev)) = found {
             // As at the end of any slot's use: who looks from here on leaves it alone, and whoever
             // has looked is waited for.
-            row.generation.store(0, Ordering::SeqCst);
+            row.end_use();
             if let Some(known) = known.upgrade() {
                 self.await_lookers(&known);
             }

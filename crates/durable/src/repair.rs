@@ -129,7 +129,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             media_offset = layout.segment_offset(record.segment) + u64::from(record.at) + RECORD_HEADER_BYTES;
         });
         let [(header, bytes)] = &members[..] else { return false };
-        let generation = row.generation.load(Ordering::SeqCst);
+        let generation = row.generation();
         let is_its_own = (header.slot, header.slot_generation) == (dead.slot, generation);
         let end = header.file_offset.checked_add(bytes.len() as u64);
         if header.kind != Kind::Write || !is_its_own || end.is_none_or(|end| end > i64::MAX as u64) {

@@ -146,9 +146,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // A client's sync that failed before we had a description took the kernel's only notice of
         // it (history 18), and one that is under way may be about to say so.
-        let unsure =
-            is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0 && !on(Canary::SyncUnderWayForgotten);
-        let client_failures = row.sync_failures.load(Ordering::SeqCst);
+        let unsure = is_new && row.syncs_under_way() != 0 && !on(Canary::SyncUnderWayForgotten);
+        let client_failures = row.sync_failures();
         let mut meta = file.meta();
         meta.rewrite |=
             unsure || client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
@@ -179,7 +178,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
-        let unlogged = row.unlogged.load(Ordering::SeqCst);
+        let unlogged = row.unlogged();
         let names = self.names_given(file);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
@@ -255,7 +254,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.persist_marks(file, &meta);
         }
         drop(meta);
-        row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
+        row.note_synced(synced.unlogged);
         true
     }
 

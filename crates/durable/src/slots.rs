@@ -141,15 +141,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         row.newest_seq.store(generation, Ordering::Relaxed);
         row.expired_seq.store(generation, Ordering::Relaxed);
         row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);
-        // Bytes from before us may be unsynced, unless there were none (invariant 9).
-        row.unlogged.store(u64::from(!created), Ordering::Relaxed);
-        row.unlogged_synced.store(0, Ordering::Relaxed);
-        row.sync_failures.store(0, Ordering::Relaxed);
-        row.syncs_under_way.store(0, Ordering::Relaxed);
+        // Bytes from before us may be unsynced, unless there were none.
+        row.clear_syncs(!created);
         row.page_rows.clear();
         row.set_watched(fenced);
         row.set_ownership(0);
-        row.generation.store(generation, Ordering::SeqCst);
+        row.begin_use(generation);
         let way = match bypass {
             Some(_) => Way::RegisterBypassed,
             None if newcomer.unsynced => Way::RegisterUnsynced,
@@ -226,13 +223,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// The file that has a slot now.
     pub fn file_now(&self, slot: u32) -> Option<Arc<ManagedFile<D::File>>> {
-        let generation = self.board.files().get(slot as usize)?.generation.load(Ordering::SeqCst);
+        let generation = self.board.files().get(slot as usize)?.generation();
         self.file(FileRef { slot, generation })
     }
 
     /// Whether the slot of a file is still its own.
     pub(super) fn is_current(&self, file: &ManagedFile<D::File>) -> bool {
-        self.board.files()[file.slot as usize].generation.load(Ordering::SeqCst) == file.generation
+        self.board.files()[file.slot as usize].generation() == file.generation
     }
 
     /// All managed files.
@@ -292,7 +289,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         // Others may know the file from before, and be about to drain or expire it: who looks from
         // here on leaves the slot alone, and whoever has looked is waited for.
-        row.generation.store(0, Ordering::SeqCst);
+        row.end_use();
         self.await_lookers(file);
         let mut files = locked(&self.files);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");

@@ -95,7 +95,7 @@ impl Keeper {
         if sole.is_none()
             && let Some(slot) = self.durable.board.find(candidate.dev, candidate.ino)
         {
-            let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+            let generation = self.durable.board.files()[slot as usize].generation();
             let place = FileRef { slot, generation };
             if never_managed(origin).is_none() {
                 self.judge_again(&candidate, place, pid, haste)?;

@@ -70,7 +70,7 @@ impl House {
         let row = &board.files()[SLOT as usize];
         row.newest_seq.store(GENERATION, SeqCst);
         row.expired_seq.store(GENERATION, SeqCst);
-        row.generation.store(GENERATION, SeqCst);
+        row.begin_use(GENERATION);
         board.go(SLOT, Way::Register);
         Self { board, media, kernel: Arc::default() }
     }

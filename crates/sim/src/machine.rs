@@ -380,7 +380,7 @@ fn register(
     if let Some(slot) = durable.board.find(dev, ino) {
         let row = &durable.board.files()[slot as usize];
         if row.state().is_in_use() {
-            return Ok(FileRef { slot, generation: row.generation.load(Ordering::SeqCst) });
+            return Ok(FileRef { slot, generation: row.generation() });
         }
     }
     let place = match durable.free_slot(|_| false) {

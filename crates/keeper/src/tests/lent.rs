@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use holdfast_board::FileState;
@@ -90,7 +89,7 @@ fn a_sync_beside_a_programs_own_sync_of_a_lent_file_does_not_count() {
     let bench = lent_bench("lent-syncs");
     bench.write(0, b"lost");
     let row = &bench.durable.board.files()[bench.place.slot as usize];
-    row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+    row.begin_sync();
     std::thread::scope(|scope| {
         let settled = scope.spawn(|| {
             assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
@@ -100,8 +99,7 @@ fn a_sync_beside_a_programs_own_sync_of_a_lent_file_does_not_count() {
         assert!(!settled.is_finished(), "it counted");
         // The page cache gave the page up.
         bench.file.write_all_at(b"gone", 0).unwrap();
-        row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        row.end_sync(true);
         settled.join().unwrap().unwrap();
     });
     row.unlock_exclusive(CLIENT);

@@ -271,11 +271,11 @@ fn what_a_disk_refuses_keeps_nothing_else_from_being_spilled() {
         bench.write_to(place, page * 4096, &page_of(page, 1));
     }
     // As if the slot were another file's by now: nobody drains its rows.
-    let generation = &bench.durable.board.files()[bench.place.slot as usize].generation;
-    generation.fetch_add(1, Ordering::SeqCst);
+    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    row.begin_use(bench.place.generation + 1);
     assert!(refused > 4);
     let spilled: Vec<u32> = (0..4).map(|_| bench.durable.spill(4, Order::Any).segments).collect();
-    generation.fetch_sub(1, Ordering::SeqCst);
+    row.begin_use(bench.place.generation);
     assert!(spilled[0] == 0 && spilled.iter().sum::<u32>() >= 4, "{spilled:?}");
     assert_eq!(bench.segments(SegmentState::Sealed), refused);
 }
