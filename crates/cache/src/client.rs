@@ -223,7 +223,7 @@ impl<N: Nvm> Client<N> {
     #[inline]
     /// The file's row.
     pub fn row(&self, file: FileRef) -> &FileRow {
-        &self.board.files()[file.slot as usize]
+        self.board.row(file.slot)
     }
 
     /// Whether the place still stands for the file it was found for.
@@ -284,7 +284,7 @@ impl<N: Nvm> Client<N> {
     /// Looks a file up by device and inode, without a system call.
     pub fn find(&self, dev: u64, ino: u64) -> Option<Seen> {
         let slot = self.board.find(dev, ino)?;
-        let row = &self.board.files()[slot as usize];
+        let row = self.board.row(slot);
         let generation = row.generation();
         let state = row.state();
         state.is_in_use().then_some(Seen { file: FileRef { slot, generation }, state })

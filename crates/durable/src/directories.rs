@@ -162,7 +162,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
         self.note_held();
         let is_blank = |file: &ManagedFile<D::File>| {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             row.state().is_managed()
                 && row.generation() == file.generation
                 && row.is_blank()

@@ -166,7 +166,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not
     /// among them.
     fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<Page> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let table = self.board.pages();
         let mut pages = Vec::new();
         if row.page_rows.get() == 0 {
@@ -244,7 +244,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
         let slot = file.slot;
-        let count = &self.board.files()[slot as usize].page_rows;
+        let count = &self.board.row(slot).page_rows;
         let mut at = 0;
         for row in rows.drain(..) {
             let bytes = &buffer[at..at + (row.content.hi - row.content.lo) as usize];
@@ -298,7 +298,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         #[cfg(shuttle)]
         let is_last = is_last || mutated(Mutation::CountClearedAmidDrain);
         if is_last {
-            self.board.files()[file.slot as usize].page_rows.clear();
+            self.board.row(file.slot).page_rows.clear();
         }
         self.hand_times_over(file, target, Writers::KeptOut)
     }
@@ -307,7 +307,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// before the page cache can change without us. The caller keeps the file's writers and readers
     /// out.
     pub(super) fn drop_loaded(&self, file: &ManagedFile<D::File>) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.may_be_loaded() {
             self.board.loaded().drop_file(file.slot, Page::FIRST);
             row.set_loaded(false);
@@ -335,7 +335,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// As `leave_behind`, when a sync follows: the disk is at work meanwhile.
     pub(super) fn leave_behind_for_disk(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        if self.board.files()[file.slot as usize].state().lags() {
+        if self.board.row(file.slot).state().lags() {
             self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error))?;
         }
         self.leave_behind(file, false)
@@ -346,7 +346,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// description of our own that is told as well (invariant 4).
     pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         if !on(Canary::ReaderUnheard) {
-            let opens = &self.board.files()[file.slot as usize].client_opens;
+            let opens = &self.board.row(file.slot).client_opens;
             file.description(opens).map(drop).inspect_err(|_| file.meta().rewrite = true)?;
         }
         if self.never_behind(file) && file.lent().is_none() {
@@ -379,7 +379,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Through -> Behind, if the file may be (invariant 6) and write-behind is on.
     pub fn enter_behind(&self, file: &ManagedFile<D::File>) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.state().keeps_up() && self.may_be_behind(file) {
             self.enter(file, Way::EnterBehind);
         }
@@ -388,7 +388,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Takes a file from state Through to one in which the page cache may lag, if that can be now:
     /// nobody else can see what it lacks, and whoever asks may take it there. Whether it is there.
     pub fn enter(&self, file: &ManagedFile<D::File>, way: Way) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if self.open_for_writing(file).is_err() {
             // Its mode may keep us from draining it, though its writer has it open.
             file.meta().may_be_behind = false;
@@ -439,7 +439,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub fn never_behind(&self, file: &ManagedFile<D::File>) -> bool {
         let mut meta = file.meta();
         meta.may_be_behind = false;
-        !self.board.files()[file.slot as usize].state().lags()
+        !self.board.row(file.slot).state().lags()
     }
 
     /// Whether a file may be in state Behind now.
@@ -461,7 +461,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return;
         }
         for file in self.managed() {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             let state = row.state();
             if state.keeps_up() {
                 self.enter_behind(&file);

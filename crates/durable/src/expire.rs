@@ -60,7 +60,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
         let mut dirty: BTreeMap<u64, Vec<Chosen>> = BTreeMap::new();
         for file in self.managed() {
-            let state = self.board.files()[file.slot as usize].state();
+            let state = self.board.row(file.slot).state();
             let is_live = file.meta().marks & GONE == 0;
             if is_live
                 && (state.is_absorbed() || state.is_failed())
@@ -106,7 +106,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // Only to have the disk do the work of all at once; every file is still synced by
             // itself below, which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            let row = &self.board.files()[first.slot as usize];
+            let row = self.board.row(first.slot);
             if let Ok(description) = first.description(&row.client_opens) {
                 self.having_committed(first.dev, || description.sync_file_system());
             }
@@ -156,7 +156,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         self.expire_due(&|file| (!self.is_in_use(file)).then_some(u64::MAX), Pace::Full);
         for file in self.managed() {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             // What it held before the log stood for it.
             if row.state().keeps_up() && row.needs_real_sync() && !self.is_in_use(&file) {
                 // Who fails has its file stay; it is tried again with the next round.
@@ -169,7 +169,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether somebody may have a file open for writing. Of one that is lent the program's
     /// description is in our own hands, whether it is closed there or not.
     fn is_in_use(&self, file: &ManagedFile<D::File>) -> bool {
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         file.lent().is_none()
             && file.description(opens).map_or(true, |description| description.is_open_for_writing())
     }

@@ -91,7 +91,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !is_due() {
             return;
         }
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         // It was synced already; a commit that fails leaves pending what is.
         if let Ok(description) = file.description(opens) {
             let _ = self.commit_file_system(file.dev, &description, is_due);
@@ -274,7 +274,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
         }
         // None of them is left: by the file itself.
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         match file.description(opens) {
             Ok(description) if self.learns_order(file.dev, &description) => {
                 self.commit_file_system(file.dev, &description, || true).map(|_| ())

@@ -54,14 +54,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn exchange(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         file.meta().may_be_behind = false;
         file.give_back();
-        file.description(&self.board.files()[file.slot as usize].client_opens).map(|_| ())
+        file.description(&self.board.row(file.slot).client_opens).map(|_| ())
     }
 
     /// Whether a sync of a lent file that succeeded may have done so because a client's sync took
     /// the notice of an error. Each of those is counted before it begins and, if it fails, once
     /// more before it is over.
     pub(super) fn may_have_told_others(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let until = Instant::now() + SYNC_MAX;
         let abandoned = file.meta().syncs_abandoned;
         let mut under_way = row.syncs_under_way();

@@ -56,7 +56,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if meta.marks & MARK_VOID != 0 || !self.is_current(file) {
             return true;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         // A file leaves state Behind for good before its removal is announced: who has it open
         // reads on in the page cache.
         if meta.unlinking.is_none() || row.state().lags() {
@@ -184,7 +184,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// kernel, by the generation that stays; others do not find it any more, nor a later file with
     /// its inode number instead.
     pub(super) fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let mut files = locked(&self.files);
         if files[file.slot as usize].is_none() {
             return;
@@ -237,7 +237,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if self.board.lingers(slot) || !self.board.try_lock_file(slot, KEEPER_ID) {
             return;
         }
-        let row = &self.board.files()[slot as usize];
+        let row = self.board.row(slot);
         let found = {
             let graves = locked(&self.graves);
             let grave = graves.get(&slot).filter(|grave| grave.generation == generation);

@@ -75,7 +75,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether recovery could build all of a file anew, under the one name that its slot has.
     fn holds_all(&self, file: &ManagedFile<D::File>, meta: &Meta) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         row.state().is_absorbed()
             && meta.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID) == MARK_CREATED
             && meta.names_unsynced == 1
@@ -172,7 +172,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let base = Base { handle_type: there.handle_type, handle: there.handle, born_ns: stat.born_ns };
             return Ok(Some(Replaced { slot: None, base: Some(base) }));
         };
-        let row = &self.board.files()[target.slot as usize];
+        let row = self.board.row(target.slot);
         let is_kept = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID == client && self.is_current(&target);
         let is_through = self.never_behind(&target) && row.state().keeps_up();
         let (marks, path) = {
@@ -249,7 +249,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     fn is_under_way(&self, rename: &Renaming<D::File>) -> bool {
-        let row = &self.board.files()[rename.file.slot as usize];
+        let row = self.board.row(rename.file.slot);
         // Who lets go of the file has made it or withdrawn it.
         let holder = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID;
         holder == rename.client && !self.stands_at(&rename.file, &rename.to)

@@ -80,7 +80,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // A name among it will not be given.
         self.withdraw_announced(client);
         for slot in self.board.files_held_by(client) {
-            let row = &self.board.files()[slot as usize];
+            let row = self.board.row(slot);
             // A call around the log may have been under way: what it did is made durable before
             // others go on.
             if let Some(file) = self.file_now(slot) {

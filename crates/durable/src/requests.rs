@@ -47,7 +47,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let Some(file) = self.file(place) else {
             return Err(Refusal::Kernels.into());
         };
-        let holder = self.board.files()[file.slot as usize].exclusive.load(Ordering::SeqCst) & KEEPER_ID;
+        let holder = self.board.row(file.slot).exclusive.load(Ordering::SeqCst) & KEEPER_ID;
         if holder == TAKER_ID {
             // It is being taken from who stood still. That is over soon.
             return Err(Unanswered::Later);
@@ -150,7 +150,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     fn ensure_logged(&self, file: &ManagedFile<D::File>) -> Result<(), Refusal> {
-        let has_log = self.board.files()[file.slot as usize].state().has_log();
+        let has_log = self.board.row(file.slot).state().has_log();
         if has_log { Ok(()) } else { Err(Refusal::Kernels) }
     }
 }

@@ -134,7 +134,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             stamp: Some(self.stamp_of(&stat, false)),
         };
         self.slots().take(slot, generation, &taken);
-        let row = &self.board.files()[slot as usize];
+        let row = self.board.row(slot);
         row.dev.store(stat.dev, Ordering::Relaxed);
         row.ino.store(stat.ino, Ordering::Relaxed);
         row.set_blank(newcomer.noted.filter(|_| created));
@@ -229,7 +229,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether the slot of a file is still its own.
     pub(super) fn is_current(&self, file: &ManagedFile<D::File>) -> bool {
-        self.board.files()[file.slot as usize].generation() == file.generation
+        self.board.row(file.slot).generation() == file.generation
     }
 
     /// All managed files.
@@ -279,7 +279,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if has_ended && !on(Canary::GivenBackTwice) {
             return;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.state().is_unsynced() {
             self.disown(file);
         }
@@ -322,7 +322,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !matches!(self.try_hold(file), Ok(true)) {
             return false;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let (marks, unlinking) = {
             let meta = file.meta();
             (meta.marks, meta.unlinking.is_some())

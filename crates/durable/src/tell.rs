@@ -20,7 +20,7 @@ use holdfast_disk::{Disk, DiskFile};
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// [`Durable::tell`], of what page rows have.
     pub(super) fn tell_by_rows(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.page_rows.get() == 0 {
             return Ok(());
         }

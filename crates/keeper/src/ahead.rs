@@ -111,7 +111,7 @@ pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, place: FileRef)
 
 /// Whether a file was created and not settled since.
 fn is_new<N: Nvm, D: Disk>(durable: &Durable<N, D>, file: &ManagedFile<D::File>) -> bool {
-    let state = durable.board.files()[file.slot as usize].state();
+    let state = durable.board.row(file.slot).state();
     state.keeps_up() && file.meta().marks & MARK_CREATED != 0
 }
 

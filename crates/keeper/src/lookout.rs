@@ -389,7 +389,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
         for place in lookout.grown(now) {
             grown = now;
             // Of a file that is gone by then nothing is live.
-            let state = keeper.durable.board.files()[place.slot as usize].state();
+            let state = keeper.durable.board.row(place.slot).state();
             with_file(keeper, place, |file| {
                 if state.is_orphan() {
                     return;
@@ -427,7 +427,7 @@ fn see(keeper: &Keeper, lookout: &Lookout, place: FileRef, events: ReadFlags) {
 /// Looks at the files that are being written; has the content of those watched that are no more.
 fn step(keeper: &Arc<Keeper>, lookout: &Lookout) {
     for (place, seen) in lookout.stepped() {
-        let row = &keeper.durable.board.files()[place.slot as usize];
+        let row = keeper.durable.board.row(place.slot);
         let newest_seq = row.newest_seq.load(Ordering::SeqCst);
         let found = with_file(keeper, place, |file| {
             if newest_seq == seen {

@@ -183,7 +183,7 @@ impl Keeper {
             let Ok(meta) = std::fs::metadata(open.path()) else { continue };
             let found = if meta.is_file() { self.durable.board.find(meta.dev(), meta.ino()) } else { None };
             if let (Some(slot), Some(fence)) = (found, self.notes.fence.get()) {
-                let generation = self.durable.board.files()[slot as usize].generation();
+                let generation = self.durable.board.row(slot).generation();
                 fence.present(slot, generation, &open.path());
             }
         }

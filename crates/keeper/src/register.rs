@@ -95,7 +95,7 @@ impl Keeper {
         if sole.is_none()
             && let Some(slot) = self.durable.board.find(candidate.dev, candidate.ino)
         {
-            let generation = self.durable.board.files()[slot as usize].generation();
+            let generation = self.durable.board.row(slot).generation();
             let place = FileRef { slot, generation };
             if never_managed(origin).is_none() {
                 self.judge_again(&candidate, place, pid, haste)?;
@@ -144,7 +144,7 @@ impl Keeper {
         pid: u32,
         haste: Haste,
     ) -> Result<(), Unanswered> {
-        let row = &self.durable.board.files()[place.slot as usize];
+        let row = self.durable.board.row(place.slot);
         let Some(file) = self.durable.file(place) else { return Ok(()) };
         // Of an outsider the fence knows when it has gone. What was handed away may be on its way
         // between two processes, and io_uring holds files without descriptors, where no look finds
@@ -485,7 +485,7 @@ impl Keeper {
     }
 
     fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {
-        let row = &self.durable.board.files()[slot as usize];
+        let row = self.durable.board.row(slot);
         // The fence stands already and will see this open of ours.
         row.client_opens.fetch_add(1, Ordering::SeqCst);
         let description = self.durable.disk.open(&candidate.via).map_err(|_| Reason::Permission)?;

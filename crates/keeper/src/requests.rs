@@ -177,7 +177,7 @@ fn file_waits_for_disk(durable: &Durable<Mapping, OsDisk>, place: FileRef, reque
         | FileRequest::Commit { .. } => true,
         FileRequest::Hear => file().is_some_and(|file| durable.seems_changed(&file)),
         FileRequest::Log => {
-            let noted = file().and_then(|file| durable.board.files()[file.slot as usize].noted());
+            let noted = file().and_then(|file| durable.board.row(file.slot).noted());
             durable.has_pending(noted)
         }
         FileRequest::Unlinking { .. } | FileRequest::Naming { .. } => durable.has_pending(None),

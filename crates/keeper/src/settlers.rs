@@ -174,6 +174,6 @@ fn say_stalled(keeper: &Keeper, taken: &Taken) {
         && let Some(file) = keeper.durable.file(place)
     {
         let board = &keeper.durable.board;
-        board.header().ring_stalled(&board.files()[file.slot as usize]);
+        board.header().ring_stalled(board.row(file.slot));
     }
 }

@@ -200,7 +200,7 @@ impl Yard {
 
     /// With nobody at work: the kernel has all of the file.
     pub fn check_drained(&self) {
-        let row = &self.board.files()[SLOT as usize];
+        let row = self.board.row(SLOT);
         assert!(row.page_rows.get() == 0, "rows are left");
         assert!(!row.state().is_failed());
     }

@@ -378,7 +378,7 @@ fn register(
         return Err(Refusal::Kernels);
     };
     if let Some(slot) = durable.board.find(dev, ino) {
-        let row = &durable.board.files()[slot as usize];
+        let row = durable.board.row(slot);
         if row.state().is_in_use() {
             return Ok(FileRef { slot, generation: row.generation() });
         }

@@ -226,7 +226,7 @@ fn visible(index: FileIndex) -> Vec<u8> {
         return bytes;
     };
     let board = client.board();
-    let size = board.files()[seen.file.slot as usize].size_hint.load(Ordering::SeqCst);
+    let size = board.row(seen.file.slot).size_hint.load(Ordering::SeqCst);
     bytes.resize(size as usize, 0);
     for (page, lo, hi) in pieces(0, size) {
         let Some(row) = board.pages().find(seen.file.slot, page) else { continue };

@@ -110,7 +110,7 @@ impl Bench {
     }
 
     pub fn state(&self) -> FileState {
-        self.durable.board.files()[self.place.slot as usize].state()
+        self.durable.board.row(self.place.slot).state()
     }
 
     /// One more file.
@@ -148,7 +148,7 @@ fn a_file_to_be_rewritten_can_be_settled_and_bypassed_by_who_keeps_its_writers_o
     bench.managed().meta().rewrite = true;
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
     bench.ask(SETTLE).unwrap();
-    bench.durable.board.files()[bench.place.slot as usize].unlock_exclusive(CLIENT);
+    bench.durable.board.row(bench.place.slot).unlock_exclusive(CLIENT);
     assert_eq!(&contents(&bench.file)[3000..3008], b"a failed");
     bench.write(10, b"more");
     bench.managed().meta().rewrite = true;
@@ -163,7 +163,7 @@ fn a_file_that_was_mapped_before_it_had_a_row_never_goes_behind() {
     // drained.
     let bench = bench("shown");
     let stat = bench.managed().held().stat().unwrap();
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     for noted in [false, true] {
         assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
         bench.ask(THROUGH).unwrap();
@@ -195,7 +195,7 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
         bench.write(page * 4096 + 7, &[page as u8 + 1; 300]);
     }
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     assert_eq!(row.page_rows.get(), 0);
     assert!(row.expired_seq.load(Ordering::SeqCst) >= row.newest_seq.load(Ordering::SeqCst));
     let bytes = contents(&bench.file);
@@ -209,7 +209,7 @@ fn frames_are_emptied_before_there_are_none() {
     // With all frames in rows, appends of a few bytes went to the page cache one by one, at half
     // the speed.
     let bench = bench("frames");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     for page in 0..3u64 {
         for byte in 0..5 {
             // The file grows: its end is in a frame at once.
@@ -359,7 +359,7 @@ fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread(
     // answered.
     let bench = bench("held-by-a-third");
     let board = &bench.durable.board;
-    let row = &board.files()[bench.place.slot as usize];
+    let row = board.row(bench.place.slot);
     bench.write(0, b"bytes");
     assert!(board.lock_file(bench.place.slot, CLIENT + 1));
     assert_eq!(bench.ask(BYPASS), Err(Unanswered::Later));
@@ -386,7 +386,7 @@ fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
     assert_eq!(bench.state(), FileState::Bypassed);
     assert!(bench.durable.take_back(&bench.managed(), || false));
     assert_eq!(bench.state(), FileState::Through);
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     assert!(row.needs_real_sync(), "what was written meanwhile is in the page cache alone");
     // And one that nobody has open for writing loses its slot: its next opener finds a file like
     // any other.
@@ -483,7 +483,7 @@ fn a_positioned_write_past_the_end_waits_for_an_append_under_way() {
     // It would make the file longer while an append says already where it goes.
     let bench = bench("past-the-end");
     bench.write(0, &[1; 4096]);
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     let lanes = bench.durable.board.lanes();
     let lane = lanes.len() as u32 - 1;
     // A write that took this lane by chance would let go of its lock at the end.
@@ -512,7 +512,7 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
     lane.seq.store(board.header().counter.add(1), Ordering::SeqCst);
     bench.durable.repair(9);
-    assert_eq!(board.files()[bench.place.slot as usize].size_hint.load(Ordering::SeqCst), 10_000);
+    assert_eq!(board.row(bench.place.slot).size_hint.load(Ordering::SeqCst), 10_000);
     assert_eq!(contents(&bench.file).len(), 0);
     assert_eq!(bench.client.hidden_size(bench.place), Some(10_000));
 }

@@ -88,7 +88,7 @@ fn a_sync_beside_a_programs_own_sync_of_a_lent_file_does_not_count() {
     // lost page, ours succeeds.
     let bench = lent_bench("lent-syncs");
     bench.write(0, b"lost");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     row.begin_sync();
     std::thread::scope(|scope| {
         let settled = scope.spawn(|| {

@@ -21,7 +21,7 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     // first file and its records were expired.
     let bench = bench("slot-reused");
     let before = bench.managed();
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
     bench.durable.release(&before);
     row.unlock_exclusive(CLIENT);
@@ -96,7 +96,7 @@ fn a_slot_is_given_back_once() {
 fn a_truncation_to_the_size_a_file_has_drains_nothing() {
     let bench = bench("same-size");
     bench.write(5000, b"the end");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     bench.client.truncate(bench.place, 5007, || bench.file.set_len(5007).map_err(errno)).unwrap();
     assert_eq!((row.page_rows.get(), bench.file.metadata().unwrap().len()), (1, 5007));
     assert_eq!(contents(&bench.file), vec![0; 5007]);
@@ -127,7 +127,7 @@ fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
     bench.write(0, b"soon gone");
     let (file, slot) = (bench.managed(), bench.place.slot);
     let path = file.meta().path.clone();
-    let row = &bench.durable.board.files()[slot as usize];
+    let row = bench.durable.board.row(slot);
     let key = (row.dev.load(Ordering::SeqCst), row.ino.load(Ordering::SeqCst));
     assert!(bench.durable.try_never_behind(&file).is_ok());
     assert!(bench.durable.push_removal(&file, &path, CLIENT).unwrap());

@@ -41,7 +41,7 @@ impl Bench {
     fn die(&self, slot: u32, (offset, bytes): (u64, u64)) {
         let board = &self.durable.board;
         let lane = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0).unwrap();
-        let seq = board.files()[self.place.slot as usize].newest_seq.load(Ordering::SeqCst);
+        let seq = board.row(self.place.slot).newest_seq.load(Ordering::SeqCst);
         lane.slot.store(slot, Ordering::SeqCst);
         lane.seq.store(seq, Ordering::SeqCst);
         lane.lock_offset.store(offset, Ordering::SeqCst);

@@ -191,7 +191,7 @@ fn works(bench: &Bench, file: &Opened<'_>, managed: &ManagedFile<OsFile>, random
 fn a_third_design_keeps_what_it_acknowledged() {
     let bench = bench("queue");
     let (file, managed) = bench.open("a");
-    let row = &bench.durable.board.files()[managed.slot as usize];
+    let row = bench.durable.board.row(managed.slot);
     let path = bench.directory.path().join("a");
     bench.serving(|| {
         let mut holds = works(&bench, &file, &managed, &mut Random::new(7));
@@ -219,7 +219,7 @@ fn what_only_a_third_designs_queue_has_comes_back_after_a_crash() {
             file.append(&[Bytes::from_slice(b"the end")]).unwrap();
             all.extend_from_slice(b"the end");
         });
-        assert!(bench.durable.board.files()[managed.slot as usize].page_rows.get() > 0);
+        assert!(bench.durable.board.row(managed.slot).page_rows.get() > 0);
     }
     // Nobody closes the pool, and nobody drains.
     let path = bench.directory.path().join("a");

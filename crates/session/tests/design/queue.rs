@@ -159,7 +159,7 @@ fn drain_to<N: Nvm, D: Disk, U: Upkeeps>(
     }
     entries.retain(|entry| {
         if is_due(entry) {
-            durable.board.files()[file.slot as usize].page_rows.leave();
+            durable.board.row(file.slot).page_rows.leave();
         }
         !is_due(entry)
     });
