@@ -188,8 +188,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         Some(())
     }
 
-    /// A real directory sync, after which later ones may be absorbed. [`Refusal::Kernels`] leaves it
-    /// to the client.
+    /// A real directory sync, after which later ones may be absorbed.
+    ///
+    /// # Errors
+    /// [`Refusal::Kernels`] leaves it to the client.
     pub fn sync_directory(&self, directory: &Path) -> Result<(), Refusal> {
         let has_files = self.managed().iter().any(|file| file.meta().directories.contains(directory));
         if !has_files || !locked(&self.watched).watch(&self.disk, directory) {

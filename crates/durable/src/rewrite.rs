@@ -151,8 +151,9 @@ fn apply(
     Ok(())
 }
 
-/// Rolls forward the operation with `seq` of a dead client on the file of `place`, if its record or group is complete in `segments`. Returns the header of its first
-/// record if it was. `open` may do what must come before it.
+/// Rolls forward the operation with `seq` of a dead client on the file of `place`, if its record or
+/// group is complete in `segments`. Returns the header of its first record if it was. `open` may do
+/// what must come before it.
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,

@@ -272,8 +272,8 @@ facts! {
         /// Somebody else changed it, as far as can be told: the file, or the names in the directory
         /// that it is missing from.
         changed: Changed,
-        /// An earlier recovery set this use of it aside or was kept from it, and it was served again
-        /// since.
+        /// An earlier recovery set this use of it aside or was kept from it, and it was served
+        /// again since.
         superseded: bool,
     }
     behind {

@@ -224,8 +224,10 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
         let locks = durable.board.page_locks();
         assert!(locks.lock(1, slot, 0, 4096));
         let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(durable.is_spilling());
+        // Not for a time: a panic here would leave the pass waiting for the page for ever.
+        while !durable.is_spilling() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         durable.instead_of_reclaiming(|| {
             rows[taken as usize].set_state(SegmentState::Free);
             assert!(rows[taken as usize].try_take(1));
