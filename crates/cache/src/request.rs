@@ -99,7 +99,13 @@ pub enum FileRequest {
     /// It has no live records and was renamed over: if that was its last name, its slot is free.
     Replaced,
     /// Bring its page rows to the page cache. The client keeps its writers out.
-    Drain,
+    Drain {
+        /// To change the file then by a call of its own, behind which it asks for `Left`.
+        for_call: bool,
+    },
+    /// The call is over for which the file was drained, and its writers are still kept out:
+    /// recovery is to know how the file was left.
+    Left,
     /// `Drain`, and leave state Behind.
     Through {
         /// Never to come back to it.
@@ -221,6 +227,7 @@ mod kind {
     pub(super) const LOG_AGAIN: u32 = 18;
     pub(super) const FOLLOW: u32 = 19;
     pub(super) const HEAR_ALL: u32 = 20;
+    pub(super) const LEFT: u32 = 21;
 }
 
 impl Request {
@@ -314,7 +321,8 @@ impl FileRequest {
             }
             Self::Withdraw => (kind::WITHDRAW, [0; 2]),
             Self::Replaced => (kind::REPLACED, [0; 2]),
-            Self::Drain => (kind::DRAIN, [0; 2]),
+            Self::Drain { for_call } => (kind::DRAIN, [u64::from(for_call), 0]),
+            Self::Left => (kind::LEFT, [0; 2]),
             Self::Through { for_good } => (kind::THROUGH, [u64::from(for_good), 0]),
             Self::Log => (kind::LOG, [0; 2]),
             Self::Commit { behind_sync } => (kind::COMMIT, [u64::from(behind_sync), 0]),
@@ -338,7 +346,8 @@ impl FileRequest {
             }
             kind::WITHDRAW => Self::Withdraw,
             kind::REPLACED => Self::Replaced,
-            kind::DRAIN => Self::Drain,
+            kind::DRAIN => Self::Drain { for_call: to_bool(first)? },
+            kind::LEFT => Self::Left,
             kind::THROUGH => Self::Through { for_good: to_bool(first)? },
             kind::LOG => Self::Log,
             kind::COMMIT => Self::Commit { behind_sync: to_bool(first)? },

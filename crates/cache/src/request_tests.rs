@@ -12,12 +12,13 @@ fn of_file() -> Vec<FileRequest> {
     let mut all = vec![
         FileRequest::Withdraw,
         FileRequest::Replaced,
-        FileRequest::Drain,
+        FileRequest::Left,
         FileRequest::Log,
         FileRequest::Hear,
     ];
     for flag in [false, true] {
         all.push(FileRequest::Settle { held: flag });
+        all.push(FileRequest::Drain { for_call: flag });
         all.push(FileRequest::Through { for_good: flag });
         all.push(FileRequest::Commit { behind_sync: flag });
         all.extend(Reason::ALL.map(|reason| FileRequest::Bypass { reason, let_go: flag }));

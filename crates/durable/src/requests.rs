@@ -54,17 +54,25 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         match request {
             // Its asker died, and the file is others' again.
-            FileRequest::Drain | FileRequest::Through { .. } | FileRequest::Log if holder != client => {
+            FileRequest::Drain { .. }
+            | FileRequest::Left
+            | FileRequest::Through { .. }
+            | FileRequest::Log
+                if holder != client =>
+            {
                 return Err(Refusal::Failed.into());
             }
             // An asker that died meanwhile keeps nobody out any more.
             FileRequest::Settle { held } => self.settle_for(&file, held && holder == client)?,
-            FileRequest::Drain => {
+            FileRequest::Drain { for_call } => {
                 self.drain_all(&file)
                     .inspect_err(|error| self.drain_failed(&file, error))
                     .map_err(|_| Refusal::Failed)?;
-                self.forget_left(&file);
+                if for_call {
+                    self.forget_left(&file);
+                }
             }
+            FileRequest::Left => self.note_left(&file),
             FileRequest::Through { for_good } => {
                 self.leave_behind(&file, for_good).map_err(|_| Refusal::Failed)?;
             }

@@ -172,7 +172,8 @@ fn file_waits_for_disk(durable: &Durable<Mapping, OsDisk>, place: FileRef, reque
     match request {
         FileRequest::Settle { .. }
         | FileRequest::Bypass { .. }
-        | FileRequest::Drain
+        | FileRequest::Drain { .. }
+        | FileRequest::Left
         | FileRequest::Through { .. }
         | FileRequest::Commit { .. } => true,
         FileRequest::Hear => file().is_some_and(|file| durable.seems_changed(&file)),

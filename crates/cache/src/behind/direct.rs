@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use crate::client::{Client, Errno, FileRef};
@@ -11,13 +12,34 @@ use crate::request::FileRequest;
 impl<N: Nvm> Client<N> {
     /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file
     /// exclusively, and no page lock.
-    pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
+    fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
+        self.drain_rows_if_any(file, false).map(|_| ())
+    }
+
+    /// As `drain_rows`, for a call of the program's own that changes the file. True: how the keeper
+    /// left the file says nothing from here on, and the call is to be followed by
+    /// [`Client::tell_left`].
+    pub(crate) fn drain_rows_for_call(&self, file: FileRef) -> Result<bool, Errno> {
+        self.drain_rows_if_any(file, true)
+    }
+
+    fn drain_rows_if_any(&self, file: FileRef, is_for_call: bool) -> Result<bool, Errno> {
         let row = self.row(file);
         if !row.state().lags() || row.page_rows.get() == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        self.ask_about(file, FileRequest::Drain)?;
-        Ok(())
+        let counts = self.board.header().has_times.word.load(Ordering::Relaxed) != 0;
+        self.ask_about(file, FileRequest::Drain { for_call: is_for_call })?;
+        Ok(is_for_call && counts)
+    }
+
+    /// The call is over: from here on whatever is done to the file is somebody else's doing, as
+    /// recovery will judge it. The caller still holds the file exclusively.
+    pub(crate) fn tell_left(&self, file: FileRef) {
+        if !on(Canary::LeftUntold) {
+            // Fails only when the keeper is dead: then nothing is acknowledged.
+            let _ = self.ask_about(file, FileRequest::Left);
+        }
     }
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
