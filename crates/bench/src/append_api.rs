@@ -36,7 +36,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     let (board, _fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count))
         .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
     board.header().counter.raise(1);
-    board.files()[0].generation.store(1, Ordering::SeqCst);
+    board.files()[0].begin_use(1);
     board.go(0, Way::Register);
     let client = Client::new(nvm, board, layout, uuid, 1);
 

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use holdfast_board::{Board, Content, PAGE_BYTES, Plan, SegmentState, Source, Way};
+use holdfast_board::{Board, Content, PAGE_BYTES, Page, Plan, SegmentState, Source, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
@@ -41,7 +41,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     board.use_huge_pages();
     board.header().counter.raise(1);
     let row = &board.files()[0];
-    row.generation.store(1, Ordering::SeqCst);
+    row.begin_use(1);
     row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
     board.go(0, Way::Register);
     board.go(0, Way::EnterBehind);
@@ -75,7 +75,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     // All rows are there before the first stage is timed.
     for page in 0..FILE_PAGES {
         let content = Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) };
-        board.pages().insert(0, page, content, 1, &row_of(board).page_rows);
+        board.pages().insert(0, Page::new(page), content, 1, &row_of(board).page_rows);
     }
     let lane = &board.lanes()[board.lanes().len() - 1];
     let lanes = || {
@@ -89,7 +89,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     };
     let locks = || {
         for &page in &pages {
-            board.prefetch_page(0, page);
+            board.prefetch_page(0, Page::new(page));
             board.page_locks().lock(1, 0, page * PAGE_BYTES, PAGE_BYTES);
             board.page_locks().unlock(1, 0, page * PAGE_BYTES, PAGE_BYTES);
         }
@@ -97,9 +97,9 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     };
     let rows = || {
         for &page in &pages {
-            board.prefetch_page(0, page);
+            board.prefetch_page(0, Page::new(page));
             let content = Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) };
-            if let Some(row) = board.pages().find(0, page) {
+            if let Some(row) = board.pages().find(0, Page::new(page)) {
                 board.pages().replace(row.index, content, 1);
             }
         }

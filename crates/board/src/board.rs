@@ -139,6 +139,13 @@ impl Board {
         self.tables.lanes()
     }
 
+    /// The row of a slot, which there must be: one that a client or a record names is looked up in
+    /// [`Board::files`].
+    #[inline]
+    pub fn row(&self, slot: u32) -> &FileRow {
+        &self.files()[slot as usize]
+    }
+
     /// All file rows.
     #[inline]
     pub fn files(&self) -> &[FileRow] {

@@ -32,7 +32,7 @@ pub struct FileRow {
     /// 0, or who keeps all writers out: a client id, or `u32::MAX >> 1` for the keeper.
     pub exclusive: AtomicU32,
     /// Generation of the slot's use; a client that remembers another one asks again.
-    pub generation: AtomicU64,
+    pub(crate) generation: AtomicU64,
     /// Device number.
     pub dev: AtomicU64,
     /// Inode number.
@@ -62,17 +62,17 @@ pub struct FileRow {
     /// State Behind: the page that was written last.
     pub written_page: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
-    pub unlogged: AtomicU64,
+    pub(crate) unlogged: AtomicU64,
     /// The value of `unlogged` that a real sync has covered (invariant 9).
-    pub unlogged_synced: AtomicU64,
+    pub(crate) unlogged_synced: AtomicU64,
     /// Serializes writes at a shared cursor or at the end of the file; holds lane + 1.
     pub cursor_lock: AtomicU32,
     /// Raised when bringing the file to disk failed; each description reports it once.
     pub error_epoch: AtomicU32,
     /// Real syncs by clients that failed: the keeper's own description may not show their error.
-    pub sync_failures: AtomicU32,
+    pub(crate) sync_failures: AtomicU32,
     /// Real syncs by clients that may be under way; never too low.
-    pub syncs_under_way: AtomicU32,
+    pub(crate) syncs_under_way: AtomicU32,
     /// Page rows of the file; while it has none, the page cache has all of it.
     pub page_rows: Census,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
@@ -321,8 +321,75 @@ impl FileRow {
     }
 
     /// Notes a change that the log does not hold.
-    pub fn note_unlogged(&self) {
-        self.unlogged.fetch_add(1, Ordering::SeqCst);
+    pub fn note_unlogged(&self) -> u64 {
+        self.unlogged.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// How many such changes there were by now. A sync that begins after this is called covers so
+    /// many ([`FileRow::note_synced`]).
+    pub fn unlogged(&self) -> u64 {
+        self.unlogged.load(Ordering::SeqCst)
+    }
+
+    /// A real sync is over that covers so many of them: a later one that covers fewer takes nothing
+    /// back.
+    pub fn note_synced(&self, covered: u64) {
+        self.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
+    }
+
+    /// Whether a real sync covers so many of them.
+    pub fn is_synced(&self, unlogged: u64) -> bool {
+        unlogged <= self.unlogged_synced.load(Ordering::SeqCst)
+    }
+
+    /// A client's sync by the kernel begins. Until it ends it may take the kernel's only notice of
+    /// an error: whoever finds none under way, and then no new failure, knows of all.
+    pub fn begin_sync(&self) {
+        self.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It ends. Its failure is counted before it is not under way any more.
+    pub fn end_sync(&self, has_failed: bool) {
+        if has_failed {
+            self.sync_failures.fetch_add(1, Ordering::SeqCst);
+        }
+        self.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many are under way.
+    pub fn syncs_under_way(&self) -> u32 {
+        self.syncs_under_way.load(Ordering::SeqCst)
+    }
+
+    /// How many have failed.
+    pub fn sync_failures(&self) -> u32 {
+        self.sync_failures.load(Ordering::SeqCst)
+    }
+
+    /// Which use of the row this is; 0: none.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Nobody has been told of the row's next use: it begins with nothing synced by a client, and
+    /// with bytes from before that no record holds, if `has_past` (invariant 9).
+    /// [`FileRow::begin_use`] hands this over.
+    pub fn clear_syncs(&self, has_past: bool) {
+        self.unlogged.store(u64::from(has_past), Ordering::Relaxed);
+        self.unlogged_synced.store(0, Ordering::Relaxed);
+        self.sync_failures.store(0, Ordering::Relaxed);
+        self.syncs_under_way.store(0, Ordering::Relaxed);
+    }
+
+    /// The row is of a file from now on. Everything else in it comes before this.
+    pub fn begin_use(&self, generation: u64) {
+        self.generation.store(generation, Ordering::SeqCst);
+    }
+
+    /// The row is no file's any more: who looks from now on leaves it alone.
+    pub fn end_use(&self) {
+        self.generation.store(0, Ordering::SeqCst);
     }
 }
 

@@ -20,6 +20,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use crate::locks::{PAGE_BYTES, home};
+use crate::page::Page;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, moment};
 
 /// Frames of a set: their tags fill one cache line.
@@ -58,8 +59,8 @@ pub struct TakenFrame {
     tag: u64,
 }
 
-fn tag(slot: u32, page: u64) -> Option<u64> {
-    (page < PAGES_MAX).then(|| u64::from(slot + 1) | page << SLOT_BITS)
+fn tag(slot: u32, page: Page) -> Option<u64> {
+    (page.number() < PAGES_MAX).then(|| u64::from(slot + 1) | page.number() << SLOT_BITS)
 }
 
 impl Loaded<'_> {
@@ -74,13 +75,13 @@ impl Loaded<'_> {
         self.tags.is_empty()
     }
 
-    fn set(&self, slot: u32, page: u64) -> usize {
+    fn set(&self, slot: u32, page: Page) -> usize {
         home(slot, page, self.hands.len() as u64) as usize
     }
 
     /// Finds a page, with or without its lock.
     #[inline]
-    pub fn find(&self, slot: u32, page: u64) -> Option<Found> {
+    pub fn find(&self, slot: u32, page: Page) -> Option<Found> {
         if self.tags.is_empty() {
             return None;
         }
@@ -134,7 +135,7 @@ impl Loaded<'_> {
 
     /// Takes a frame for a page whose lock the caller holds by `lane`, and which is not loaded: a
     /// free one, or that of the clock's victim.
-    pub fn take(&self, lane: u32, slot: u32, page: u64) -> Option<TakenFrame> {
+    pub fn take(&self, lane: u32, slot: u32, page: Page) -> Option<TakenFrame> {
         if self.tags.is_empty() {
             return None;
         }
@@ -168,7 +169,7 @@ impl Loaded<'_> {
     /// Whether a page that was missed is worth a frame: always while one is free in its set, else
     /// one time in seven, so that a file read once from end to end hardly displaces what is read
     /// again and again.
-    pub fn admits(&self, slot: u32, page: u64) -> bool {
+    pub fn admits(&self, slot: u32, page: Page) -> bool {
         if self.tags.is_empty() || cfg!(shuttle) {
             return !self.tags.is_empty();
         }
@@ -179,7 +180,7 @@ impl Loaded<'_> {
     }
 
     /// Takes the frame of a loaded page, to change it. The caller holds the page's lock by `lane`.
-    pub fn take_loaded(&self, lane: u32, slot: u32, page: u64) -> Option<TakenFrame> {
+    pub fn take_loaded(&self, lane: u32, slot: u32, page: Page) -> Option<TakenFrame> {
         let found = self.find(slot, page)?;
         let held = &self.tags[found.frame as usize];
         let mine = TAKEN | u64::from(lane + 1);
@@ -223,7 +224,7 @@ impl Loaded<'_> {
 
     /// The log has all of a loaded page anew: it is read from there, and its frame waits for
     /// [`Loaded::refill`]. The caller holds the page's lock.
-    pub fn note_stale(&self, slot: u32, page: u64) {
+    pub fn note_stale(&self, slot: u32, page: Page) {
         if let Some(found) = self.find(slot, page) {
             let held = &self.tags[found.frame as usize];
             // As in `take_loaded`.
@@ -235,7 +236,7 @@ impl Loaded<'_> {
 
     /// Fills the frame that waits for a page, whose lock the caller holds by `lane` and whose row
     /// it is about to remove: all of its bytes are `bytes`, if they are a whole page.
-    pub fn refill(&self, lane: u32, slot: u32, page: u64, bytes: &[u8]) {
+    pub fn refill(&self, lane: u32, slot: u32, page: Page, bytes: &[u8]) {
         if self.tags.is_empty() || bytes.len() as u64 != PAGE_BYTES {
             return;
         }
@@ -255,7 +256,7 @@ impl Loaded<'_> {
     }
 
     /// Drops a page. The caller holds its lock.
-    pub fn drop_page(&self, slot: u32, page: u64) {
+    pub fn drop_page(&self, slot: u32, page: Page) {
         if let Some(found) = self.find(slot, page) {
             self.drop_frame(found.frame as usize, |held| held == found.tag);
         }
@@ -264,11 +265,11 @@ impl Loaded<'_> {
     /// Drops the pages of a range, as long as that may be. The caller holds their locks, or all of
     /// them when it is longer than the table of locks.
     pub fn drop_pages(&self, slot: u32, offset: u64, bytes: u64) {
-        let pages = offset / PAGE_BYTES..offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
-        if pages.end - pages.start <= self.tags.len() as u64 {
-            pages.for_each(|page| self.drop_page(slot, page));
+        let end = offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
+        if end - Page::of(offset).number() <= self.tags.len() as u64 {
+            Page::range(offset, bytes).for_each(|page| self.drop_page(slot, page));
         } else {
-            self.drop_file(slot, pages.start);
+            self.drop_file(slot, Page::of(offset));
         }
     }
 
@@ -287,9 +288,10 @@ impl Loaded<'_> {
     }
 
     /// Drops all pages of a file from `page` on. The caller keeps all others out of the file.
-    pub fn drop_file(&self, slot: u32, page: u64) {
-        let is_it =
-            |held: u64| held & ((1 << SLOT_BITS) - 1) == u64::from(slot + 1) && held >> SLOT_BITS >= page;
+    pub fn drop_file(&self, slot: u32, page: Page) {
+        let is_it = |held: u64| {
+            held & ((1 << SLOT_BITS) - 1) == u64::from(slot + 1) && held >> SLOT_BITS >= page.number()
+        };
         for (frame, tag) in self.tags.iter().enumerate() {
             // A taken frame is of another file: nobody is in this one.
             let held = tag.load(Ordering::SeqCst);
@@ -349,17 +351,17 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Board, Plan};
+    use crate::{Board, Page, Plan};
 
-    fn load(board: &Board, slot: u32, page: u64, byte: u8) -> bool {
-        let Some(taken) = board.loaded().take(3, slot, page) else { return false };
+    fn load(board: &Board, slot: u32, number: u64, byte: u8) -> bool {
+        let Some(taken) = board.loaded().take(3, slot, Page::new(number)) else { return false };
         board.loaded().fill(&taken, |bytes| bytes.fill(byte));
         board.loaded().keep(taken);
         true
     }
 
-    fn byte_of(board: &Board, slot: u32, page: u64) -> Option<u8> {
-        let found = board.loaded().find(slot, page)?;
+    fn byte_of(board: &Board, slot: u32, number: u64) -> Option<u8> {
+        let found = board.loaded().find(slot, Page::new(number))?;
         let mut bytes = [0; 2];
         board.loaded().read(found, 4094, &mut bytes);
         assert!(board.loaded().is_still(found) && bytes[0] == bytes[1]);
@@ -376,13 +378,13 @@ mod tests {
         for page in 0..32 {
             assert_eq!(byte_of(&other, 5, page), Some(page as u8));
         }
-        let taken = other.loaded().take_loaded(2, 5, 7).unwrap();
+        let taken = other.loaded().take_loaded(2, 5, Page::new(7)).unwrap();
         assert_eq!(byte_of(&board, 5, 7), None, "nobody reads what is being changed");
         other.loaded().write(&taken, 4094, &[77, 77]);
         other.loaded().keep(taken);
         assert_eq!(byte_of(&board, 5, 7), Some(77));
-        board.loaded().drop_page(5, 7);
-        board.loaded().drop_file(5, 20);
+        board.loaded().drop_page(5, Page::new(7));
+        board.loaded().drop_file(5, Page::new(20));
         for page in 0..32 {
             let is_there = page != 7 && page < 20;
             assert_eq!(byte_of(&other, 5, page), is_there.then_some(page as u8));
@@ -398,7 +400,7 @@ mod tests {
             assert!(load(&board, 0, page, page as u8));
         }
         for page in [1, 4] {
-            let found = board.loaded().find(0, page).unwrap();
+            let found = board.loaded().find(0, Page::new(page)).unwrap();
             board.loaded().note_use(found);
         }
         for page in 8..14 {
@@ -406,9 +408,9 @@ mod tests {
         }
         let left: Vec<u64> = (0..8).filter(|&page| byte_of(&board, 0, page).is_some()).collect();
         assert_eq!(left, [1, 4]);
-        let taken: Vec<_> = (20..28).map_while(|page| board.loaded().take(9, 0, page)).collect();
+        let taken: Vec<_> = (20..28).map_while(|page| board.loaded().take(9, 0, Page::new(page))).collect();
         assert_eq!(taken.len(), 8);
-        assert!(board.loaded().take(1, 0, 30).is_none(), "all are taken");
+        assert!(board.loaded().take(1, 0, Page::new(30)).is_none(), "all are taken");
         board.loaded().free_taken(9);
         assert!(load(&board, 0, 30, 1));
     }

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use crate::files::FileRow;
 use crate::header::Header;
+use crate::page::Page;
 use crate::stalls::Stall;
 use crate::sync::{AtomicU32, Ordering, spin_loop, wait, wake};
 
@@ -22,8 +23,8 @@ const SPINS: u32 = if cfg!(shuttle) { 1 } else { 200 };
 /// Place of a page in a table of `count`. A large odd stride keeps files apart while pages of one
 /// file stay neighbours.
 #[inline]
-pub(crate) fn home(slot: u32, page: u64, count: u64) -> u64 {
-    (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(page)) % count
+pub(crate) fn home(slot: u32, page: Page, count: u64) -> u64 {
+    (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(page.number())) % count
 }
 
 /// The table.
@@ -47,9 +48,10 @@ pub(crate) struct Waiter<'a> {
 impl<'a> PageLocks<'a> {
     fn runs(&self, slot: u32, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
         let count = self.words.len() as u64;
-        let first = offset / PAGE_BYTES;
+        let first = Page::of(offset);
         // A dead lane may have said anything.
-        let pages = offset.saturating_add(bytes.max(1) - 1) / PAGE_BYTES - first + 1;
+        let last = Page::of(offset.saturating_add(bytes.max(1) - 1));
+        let pages = last.number() - first.number() + 1;
         if pages >= count {
             return [self.words, &[]];
         }

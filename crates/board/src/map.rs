@@ -16,6 +16,7 @@ use crate::header::Header;
 use crate::lanes::LaneRow;
 use crate::loaded::{LOADED_WAYS, Loaded};
 use crate::locks::{PAGE_BYTES, home};
+use crate::page::Page;
 use crate::pages::{PageRow, Pages, WAYS};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
@@ -209,7 +210,7 @@ impl Board {
 
     /// Has the processor fetch what the board says of a page, which is about to be needed.
     #[inline]
-    pub fn prefetch_page(&self, slot: u32, page: u64) {
+    pub fn prefetch_page(&self, slot: u32, page: Page) {
         const SET_BYTES: usize = size_of::<PageRow>() * WAYS;
         let set = home(slot, page, u64::from(self.plan.lock_count)) as usize;
         let Offsets { locks, changes, keys, pages, .. } = self.tables.offsets;

@@ -9,6 +9,7 @@
 
 use crate::census::Census;
 use crate::locks::{PAGE_BYTES, home};
+use crate::page::{FilePage, Page};
 use crate::stamps::note_change;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -122,15 +123,15 @@ impl<'a> Pages<'a> {
         self.set_count()
     }
 
-    fn locate(&self, slot: u32, page: u64) -> (usize, u64) {
+    fn locate(&self, slot: u32, page: Page) -> (usize, u64) {
         let set = home(slot, page, self.set_count());
-        let key = u64::from(slot + 1) | (page / self.set_count()) << SLOT_BITS;
+        let key = u64::from(slot + 1) | (page.number() / self.set_count()) << SLOT_BITS;
         (set as usize * WAYS, key)
     }
 
     /// The row of a page.
     #[inline]
-    pub fn find(&self, slot: u32, page: u64) -> Option<Row> {
+    pub fn find(&self, slot: u32, page: Page) -> Option<Row> {
         let (first, key) = self.locate(slot, page);
         let way =
             self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Acquire) == key)?;
@@ -148,7 +149,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Whether a row for one more page of this set fits.
-    pub fn has_room(&self, slot: u32, page: u64) -> bool {
+    pub fn has_room(&self, slot: u32, page: Page) -> bool {
         let (first, _) = self.locate(slot, page);
         self.keys[first..first + WAYS].iter().any(|held| held.load(Ordering::Relaxed) == 0)
     }
@@ -156,7 +157,7 @@ impl<'a> Pages<'a> {
     /// Enters a page that has no row; false when its set is full. `count` counts the rows of the
     /// file: it is raised before the row is there and lowered after it has gone, so that it is
     /// never too low.
-    pub fn insert(&self, slot: u32, page: u64, content: Content, seq: u64, count: &Census) -> bool {
+    pub fn insert(&self, slot: u32, page: Page, content: Content, seq: u64, count: &Census) -> bool {
         let (first, key) = self.locate(slot, page);
         let free = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Relaxed) == 0);
         let Some(way) = free else { return false };
@@ -200,7 +201,7 @@ impl<'a> Pages<'a> {
     /// As long as a row is there its content only grows and its oldest seq only rises, the content
     /// first. So an oldest seq holds for the content that is read after it. A row that is entered
     /// anew in between holds newer records still.
-    pub fn is_newer(&self, slot: u32, page: u64, (lo, hi): (u32, u32), seq: u64) -> bool {
+    pub fn is_newer(&self, slot: u32, page: Page, (lo, hi): (u32, u32), seq: u64) -> bool {
         let (first, key) = self.locate(slot, page);
         let held = &self.keys[first..first + WAYS];
         let Some(way) = held.iter().position(|held| held.load(Ordering::Acquire) == key) else {
@@ -219,33 +220,34 @@ impl<'a> Pages<'a> {
         count.leave();
     }
 
-    /// Visits slot, page and oldest seq of all rows, without any lock: what is found may have gone,
+    /// Visits page and oldest seq of all rows, without any lock: what is found may have gone,
     /// what was there before the call and is not found has gone.
-    pub fn scan(&self, mut visit: impl FnMut(u32, u64, u64)) {
+    pub fn scan(&self, mut visit: impl FnMut(FilePage, u64)) {
         for index in 0..self.keys.len() {
-            if let Some((slot, page)) = self.page_of(index) {
-                visit(slot, page, self.rows[index].oldest_seq.load(Ordering::Acquire));
+            if let Some(page) = self.page_of(index) {
+                visit(page, self.rows[index].oldest_seq.load(Ordering::Acquire));
             }
         }
     }
 
-    /// Slot and page of the row with this number, without any lock.
-    pub fn page_of(&self, index: usize) -> Option<(u32, u64)> {
+    /// The page of the row with this number, without any lock.
+    pub fn page_of(&self, index: usize) -> Option<FilePage> {
         let key = self.keys.get(index)?.load(Ordering::Acquire);
         let slot = (key as u32 & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
         let (set, sets) = ((index / WAYS) as u64, self.set_count());
-        let low = (set + sets - home(slot, 0, sets)) % sets;
+        let low = (set + sets - home(slot, Page::FIRST, sets)) % sets;
         let page = (key >> SLOT_BITS).checked_mul(sets)?.checked_add(low)?;
-        (page < PAGES_MAX).then_some((slot, page))
+        (page < PAGES_MAX).then_some(FilePage { slot, page: Page::new(page) })
     }
 }
 
 /// The parts of the byte range `offset..offset + bytes` by page: page, first and one past the last
 /// byte within it. What lies beyond the end of all files is left out.
-pub fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u32, u32)> {
+pub fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (Page, u32, u32)> {
     let end = offset.saturating_add(bytes).min(PAGES_MAX * PAGE_BYTES);
-    (offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(move |page| {
-        let start = page * PAGE_BYTES;
+    (offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(move |number| {
+        let page = Page::new(number);
+        let start = page.offset();
         (page, offset.saturating_sub(start) as u32, (end - start).min(PAGE_BYTES) as u32)
     })
 }
@@ -293,6 +295,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let slot = [0, 3, 65_535][(state >> 33) as usize % 3];
             let page = [0, 1 << 20, (1 << 51) - 200][(state >> 40) as usize % 3] + (state >> 50) % 100;
+            let page = Page::new(page);
             let content = Content { lo: 1, hi: 2 + (state >> 60) as u32, source: Source::Log(round) };
             match (pages.find(slot, page), model.get(&(slot, page))) {
                 (None, None) => {
@@ -325,7 +328,7 @@ mod tests {
         assert!(model.len() > 200, "the test fills the table");
         assert_eq!(count.get() as usize, model.len());
         let mut found = HashMap::new();
-        pages.scan(|slot, page, oldest| assert!(found.insert((slot, page), oldest).is_none()));
+        pages.scan(|page, oldest| assert!(found.insert((page.slot, page.page), oldest).is_none()));
         let expected: HashMap<_, _> = model.into_iter().map(|(key, (_, seq))| (key, seq)).collect();
         assert_eq!(found, expected);
     }
@@ -336,16 +339,18 @@ mod tests {
         let pages = table.pages();
         let content = Content { lo: 0, hi: 4096, source: Source::Log(5) };
         for turn in 0..WAYS as u64 {
-            assert!(pages.insert(2, 7 + turn * SETS as u64, content, 1, &count));
+            assert!(pages.insert(2, Page::new(7 + turn * SETS as u64), content, 1, &count));
         }
-        assert!(!pages.has_room(2, 7));
-        assert!(!pages.insert(2, 7 + 8 * SETS as u64, content, 1, &count));
-        assert!(pages.insert(2, 8, content, 1, &count));
+        assert!(!pages.has_room(2, Page::new(7)));
+        assert!(!pages.insert(2, Page::new(7 + 8 * SETS as u64), content, 1, &count));
+        assert!(pages.insert(2, Page::new(8), content, 1, &count));
     }
 
     #[test]
     fn a_range_is_cut_at_page_boundaries() {
-        let cut = |offset, bytes| pieces(offset, bytes).collect::<Vec<_>>();
+        let cut = |offset, bytes| {
+            pieces(offset, bytes).map(|(page, lo, hi)| (page.number(), lo, hi)).collect::<Vec<_>>()
+        };
         assert_eq!(cut(0, 4096), [(0, 0, 4096)]);
         assert_eq!(cut(4095, 2), [(0, 4095, 4096), (1, 0, 1)]);
         assert_eq!(cut(5000, 10_000), [(1, 904, 4096), (2, 0, 4096), (3, 0, 2712)]);

@@ -25,21 +25,34 @@ pub enum RequestState {
     Done = 5,
 }
 
+/// A request as it lies in a cell; what the words mean is its codec's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestWords {
+    /// What is asked.
+    pub kind: u32,
+    /// About what.
+    pub args: [u64; 4],
+}
+
+/// An answer as it lies in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerWords {
+    /// What kind of answer or refusal it is.
+    pub kind: i32,
+    /// What it tells.
+    pub reply: [u64; 2],
+}
+
 /// One cell.
 #[repr(C, align(64))]
 pub struct RequestCell {
     /// A [`RequestState`]; the client sleeps on it.
     pub state: AtomicU32,
-    /// Client that claimed the cell.
-    pub client: AtomicU32,
-    /// What is asked; the keeper's and the cache's business.
-    pub kind: AtomicU32,
-    /// 0 or an errno.
-    pub result: AtomicI32,
-    /// Arguments.
-    pub args: [AtomicU64; 4],
-    /// Answer.
-    pub reply: [AtomicU64; 2],
+    client: AtomicU32,
+    kind: AtomicU32,
+    result: AtomicI32,
+    args: [AtomicU64; 4],
+    reply: [AtomicU64; 2],
     path_bytes: AtomicU32,
     path: UnsafeCell<[u8; REQUEST_PATH_BYTES]>,
 }
@@ -81,9 +94,62 @@ impl RequestCell {
         self.state.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes a free cell for a client; false when it is not free.
+    pub fn claim(&self, client: u32) -> bool {
+        let claimed = self.advance(RequestState::Free, RequestState::Claimed);
+        if claimed {
+            self.client.store(client, Ordering::Relaxed);
+        }
+        claimed
+    }
+
+    /// The client that claimed the cell, or claims it just now: `SeqCst`, since who repairs after a
+    /// dead one looks whose the cells are.
+    pub fn client(&self) -> u32 {
+        self.client.load(Ordering::SeqCst)
+    }
+
+    /// Asks, by a cell that the caller claimed. The words and the path need no order of their own:
+    /// the state, which is stored last and read first, hands them over (release, acquire), and so
+    /// it is for the answer.
+    pub fn post(&self, words: RequestWords, path: &[u8]) {
+        self.kind.store(words.kind, Ordering::Relaxed);
+        for (place, value) in self.args.iter().zip(words.args) {
+            place.store(value, Ordering::Relaxed);
+        }
+        self.set_path(path);
+        self.set_state(RequestState::Posted);
+    }
+
+    /// Takes a posted request to answer it; false when there is none, which costs the others no
+    /// more than a look.
+    pub fn take(&self) -> bool {
+        self.state() == RequestState::Posted && self.advance(RequestState::Posted, RequestState::Taken)
+    }
+
+    /// What is asked. A client may scribble over it at any time, so it is to be read once.
+    pub fn asked(&self) -> RequestWords {
+        let args = [0, 1, 2, 3].map(|index: usize| self.args[index].load(Ordering::Relaxed));
+        RequestWords { kind: self.kind.load(Ordering::Relaxed), args }
+    }
+
+    /// Stores the answer; the state that follows hands it over.
+    pub fn set_answer(&self, words: AnswerWords) {
+        self.result.store(words.kind, Ordering::Relaxed);
+        for (place, value) in self.reply.iter().zip(words.reply) {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The answer, once the state says that it is there.
+    pub fn answer(&self) -> AnswerWords {
+        let reply = [0, 1].map(|index: usize| self.reply[index].load(Ordering::Relaxed));
+        AnswerWords { kind: self.result.load(Ordering::Relaxed), reply }
+    }
+
     /// Stores a path of at most [`REQUEST_PATH_BYTES`]; only for who claimed the cell.
     #[allow(unsafe_code)]
-    pub fn set_path(&self, path: &[u8]) {
+    fn set_path(&self, path: &[u8]) {
         let bytes = path.len().min(REQUEST_PATH_BYTES);
         // SAFETY: the cell is claimed by the caller, nobody reads the path before it is posted;
         // both ranges hold `bytes` bytes and cannot overlap, as `path` is ordinary memory.

@@ -7,6 +7,7 @@
 //! was true at once. A holder that dies leaves the lock locked, hence no stamp.
 
 use crate::locks::home;
+use crate::page::Page;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A stamp.
@@ -33,13 +34,13 @@ pub(crate) fn note_change(changes: &AtomicU64) {
 
 impl Stamps<'_> {
     #[inline]
-    fn set(&self, slot: u32, page: u64) -> usize {
+    fn set(&self, slot: u32, page: Page) -> usize {
         home(slot, page, self.locks.len() as u64) as usize
     }
 
     /// The stamp of a page; `None` while somebody holds its lock.
     #[inline]
-    pub fn get(&self, slot: u32, page: u64) -> Option<Stamp> {
+    pub fn get(&self, slot: u32, page: Page) -> Option<Stamp> {
         let set = self.set(slot, page);
         // First the count: what is counted under the lock that is then found open was seen.
         let stamp = Stamp(self.changes[set].load(Ordering::Acquire));
@@ -49,7 +50,7 @@ impl Stamps<'_> {
     /// Whether nobody changed the page since its stamp was taken, as far as was read before this
     /// call.
     #[inline]
-    pub fn stands(&self, slot: u32, page: u64, stamp: Stamp) -> bool {
+    pub fn stands(&self, slot: u32, page: Page, stamp: Stamp) -> bool {
         fence(Ordering::Acquire);
         let set = self.set(slot, page);
         // First the lock: who is found to have opened it has counted before.
@@ -58,30 +59,31 @@ impl Stamps<'_> {
 
     /// Counts a change of a page whose lock the caller holds.
     #[inline]
-    pub fn note(&self, slot: u32, page: u64) {
+    pub fn note(&self, slot: u32, page: Page) {
         note_change(&self.changes[self.set(slot, page)]);
     }
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Board, Census, Plan};
+    use crate::{Board, Census, Page, Plan};
 
     #[test]
     fn a_stamp_stands_until_somebody_changes_the_page() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
+        let page = Page::new(7);
         let (stamps, locks) = (board.stamps(), board.page_locks());
-        let stamp = stamps.get(3, 7).unwrap();
+        let stamp = stamps.get(3, page).unwrap();
         assert!(locks.lock(1, 3, 7 * 4096, 1));
-        assert!(stamps.get(3, 7).is_none() && !stamps.stands(3, 7, stamp));
+        assert!(stamps.get(3, page).is_none() && !stamps.stands(3, page, stamp));
         locks.unlock(1, 3, 7 * 4096, 1);
-        assert!(stamps.stands(3, 7, stamp), "nothing was changed");
+        assert!(stamps.stands(3, page, stamp), "nothing was changed");
         assert!(locks.lock(1, 3, 7 * 4096, 1));
         let count = Census::default();
         let content = crate::Content { lo: 0, hi: 1, source: crate::Source::Log(0) };
-        assert!(board.pages().insert(3, 7, content, 1, &count));
+        assert!(board.pages().insert(3, page, content, 1, &count));
         locks.unlock(1, 3, 7 * 4096, 1);
-        assert!(!stamps.stands(3, 7, stamp));
-        assert_ne!(stamps.get(3, 7).unwrap(), stamp);
+        assert!(!stamps.stands(3, page, stamp));
+        assert_ne!(stamps.get(3, page).unwrap(), stamp);
     }
 }

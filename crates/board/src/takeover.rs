@@ -79,9 +79,7 @@ impl Board {
     /// Frees the request cells of a dead client that nobody works on.
     pub fn free_cells(&self, client: u32) {
         for cell in self.requests() {
-            if cell.client.load(Ordering::Relaxed) == client
-                && matches!(cell.state(), RequestState::Claimed | RequestState::Done)
-            {
+            if cell.client() == client && matches!(cell.state(), RequestState::Claimed | RequestState::Done) {
                 cell.set_state(RequestState::Free);
             }
         }

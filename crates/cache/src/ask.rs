@@ -1,4 +1,4 @@
-//! What a client asks of the keeper, and the round trip through a request cell.
+//! The round trip of a request through a cell, and what clients give as reasons.
 //!
 //! No descriptor and no allocation: the cell lies in the board and the client sleeps on its word.
 
@@ -11,7 +11,7 @@ use holdfast_board::{
     Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, spins, wait, wake,
 };
 
-use crate::client::Errno;
+use crate::request::{Answer, Refusal, Request};
 
 /// How long a client sleeps before it looks whether the keeper still lives.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -19,107 +19,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Looks at the answer before going to sleep: longer than a quick request takes, about as long as a
 /// wake-up does.
 const SPINS: u32 = 4000;
-
-/// Requests. `args` and `reply` are those of the cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Ask {
-    /// Manage the file behind descriptor `args[0]`, opened as `args[1]` (an `Origin`). Answers slot
-    /// and generation; result `EAGAIN` asks for [`Ask::Sole`] first; `EOPNOTSUPP` leaves the file
-    /// to the kernel. `args[3]` says when the file's creation was noted
-    /// ([`holdfast_board::Epoch::to_raw`]); 0: not by who asks.
-    Register = 1,
-    /// Second half of `Register`: `args[2]` is 1 when no other description of the file exists.
-    Sole = 2,
-    /// Bring slot `args[0]` of generation `args[1]` to the disk and expire it. `args[2]` is 1 when
-    /// the asker keeps the file's writers out.
-    Settle = 3,
-    /// Settle it and leave it to the kernel for `args[2]` (a [`Reason`]). `args[3]` is 1: and have
-    /// no description of it any more, nor a slot.
-    Bypass = 4,
-    /// The name in the path, relative to descriptor `args[2]`, is about to be removed. Result
-    /// `EAGAIN`: other names stay, so nothing was noted; settle the file and count the change.
-    Unlinking = 5,
-    /// The file is about to get the name in the path, relative to descriptor `args[2]`. `args[3]`
-    /// is 1: in place of its only one, where nothing stands; the slot is to hold the rename. Result
-    /// `EAGAIN`: it cannot, and nothing was noted.
-    Naming = 6,
-    /// The call announced by `Unlinking` or `Naming` failed: the older name stands.
-    Withdraw = 7,
-    /// Make the directory behind descriptor `args[0]` durable, really if `args[1]` is 1: changes
-    /// are pending in the ledger of its file system. `EOPNOTSUPP` leaves it to the kernel.
-    SyncDirectory = 8,
-    /// A file without live records was renamed over: if that was its last name, its slot is free.
-    Replaced = 9,
-    /// Bring the page rows of slot `args[0]` of generation `args[1]` to the page cache. The client
-    /// keeps its writers out. `args[2]` is 1: to change the file then by a call of its own, behind
-    /// which it asks for [`Ask::Left`].
-    Drain = 10,
-    /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
-    Through = 11,
-    /// What a program writes is not seen, for `args[0]` (an [`Unseen`]). Its name is in the path,
-    /// relative to descriptor `args[2]`; none means the client's own program, or, if `args[1]` is
-    /// 1, a child in its memory.
-    Unseen = 12,
-    /// A directory was renamed: the files below it have other names.
-    Moved = 13,
-    /// Slot `args[0]` of generation `args[1]`, which the asker keeps from its writers, is about to
-    /// leave state Unsynced. Answers 1 when the slot holds the file's creation and its only name,
-    /// and 1 when the slot says that it was created.
-    Log = 14,
-    /// Have the file system of slot `args[0]` of generation `args[1]` commit what is pending in its
-    /// ledger. `EOPNOTSUPP`: it makes changes durable file by file, so the asker's own sync does
-    /// what it does natively. `args[2]` is 1: behind a sync of the asker's, if it does so and a
-    /// commit is due.
-    Commit = 15,
-    /// The kernel tells other things of slot `args[0]` of generation `args[1]` than its clients
-    /// left, or what others did is all that a sync of it can be for: enter in the ledger what the
-    /// kernel told of anybody's changes, see whether somebody outside changed this file, and have
-    /// what the kernel has now be durable if so.
-    Hear = 16,
-    /// Let go of removed files: the asker found no space on a disk, or (`args[0]` is 1) removed a
-    /// large file. Answers 1 if space may be free that was not.
-    Room = 17,
-    /// Sync the file or directory with inode number `args[1]` on device `args[0]`, which is at the
-    /// path relative to descriptor `args[2]`: a name of it was changed.
-    LogAgain = 18,
-    /// Behind a sync by the kernel on device `args[0]`: have that file system commit what is
-    /// pending, unless somebody did since the keeper's own last sync there.
-    Follow = 19,
-    /// The call is over for which slot `args[0]` of generation `args[1]` was drained, and its
-    /// writers are still kept out: recovery is to know how the file was left.
-    Left = 20,
-}
-
-impl Ask {
-    /// Decodes a cell's kind.
-    pub fn from_u32(value: u32) -> Option<Self> {
-        [
-            Self::Register,
-            Self::Sole,
-            Self::Settle,
-            Self::Bypass,
-            Self::Unlinking,
-            Self::Naming,
-            Self::Withdraw,
-            Self::SyncDirectory,
-            Self::Replaced,
-            Self::Drain,
-            Self::Through,
-            Self::Unseen,
-            Self::Moved,
-            Self::Log,
-            Self::Commit,
-            Self::Hear,
-            Self::Room,
-            Self::LogAgain,
-            Self::Follow,
-            Self::Left,
-        ]
-        .into_iter()
-        .find(|ask| *ask as u32 == value)
-    }
-}
 
 /// Why a file is left to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +68,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -192,9 +91,9 @@ impl Reason {
         Self::StoodStill,
     ];
 
-    /// Decodes an argument; unknown values read as `Uncovered`.
-    pub fn from_u64(value: u64) -> Self {
-        Self::ALL.into_iter().find(|reason| *reason as u64 == value).unwrap_or(Self::Uncovered)
+    /// Decodes an argument.
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| *reason as u64 == word)
     }
 }
 
@@ -274,7 +173,7 @@ pub enum Unseen {
 }
 
 impl Unseen {
-    const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -347,8 +246,7 @@ fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
     loop {
         for index in 0..cells.len() {
             let cell = &cells[(client as usize + index) % cells.len()];
-            if cell.advance(RequestState::Free, RequestState::Claimed) {
-                cell.client.store(client, Ordering::Relaxed);
+            if cell.claim(client) {
                 return Some(cell);
             }
         }
@@ -360,38 +258,26 @@ fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
     }
 }
 
-fn post<'a>(
-    board: &'a Board,
-    client: u32,
-    ask: Ask,
-    args: [u64; 4],
-    path: Option<&CStr>,
-) -> Option<&'a RequestCell> {
+fn post<'a>(board: &'a Board, client: u32, request: Request, path: Option<&CStr>) -> Option<&'a RequestCell> {
     let cell = claim(board, client)?;
-    cell.kind.store(ask as u32, Ordering::Relaxed);
-    for (place, value) in cell.args.iter().zip(args) {
-        place.store(value, Ordering::Relaxed);
-    }
-    cell.set_path(path.map_or(b"", CStr::to_bytes));
-    cell.set_state(RequestState::Posted);
+    cell.post(request.encode(), path.map_or(b"", CStr::to_bytes));
     let doorbell = &board.header().request_wake.word;
     doorbell.fetch_add(1, Ordering::SeqCst);
     wake(doorbell, 1);
     Some(cell)
 }
 
-/// Asks and waits for the answer. `EIO` when the keeper is dead.
+/// Asks and waits for the answer; a path goes with what is asked about a name.
 pub(crate) fn ask(
     board: &Board,
     client: u32,
-    ask: Ask,
-    args: [u64; 4],
+    request: Request,
     path: Option<&CStr>,
-) -> Result<[u64; 2], Errno> {
+) -> Result<Answer, Refusal> {
     if path.is_some_and(|path| path.to_bytes().len() > REQUEST_PATH_BYTES) {
-        return Err(Errno::ENAMETOOLONG);
+        return Err(Refusal::NoName);
     }
-    let cell = post(board, client, ask, args, path).ok_or(Errno::EIO)?;
+    let cell = post(board, client, request, path).ok_or(Refusal::Failed)?;
     for _ in 0..spins(SPINS) {
         if cell.state() == RequestState::Done {
             break;
@@ -405,14 +291,13 @@ pub(crate) fn ask(
         }
         // The keeper frees the cell of a client that it knows no more: a child may ask in the name
         // of a parent that ended.
-        let is_lost = cell.state() == RequestState::Free || cell.client.load(Ordering::Relaxed) != client;
+        let is_lost = cell.state() == RequestState::Free || cell.client() != client;
         if is_lost || !board.header().keeper_alive() {
-            return Err(Errno::EIO);
+            return Err(Refusal::Failed);
         }
         wait(&cell.state, seen, LOOK_AGAIN);
     }
-    let result = cell.result.load(Ordering::Relaxed);
-    let reply = [cell.reply[0].load(Ordering::Relaxed), cell.reply[1].load(Ordering::Relaxed)];
+    let answer = Answer::decode(cell.answer());
     cell.set_state(RequestState::Free);
-    if result == 0 { Ok(reply) } else { Err(Errno(result)) }
+    answer
 }

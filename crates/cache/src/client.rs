@@ -16,9 +16,10 @@ use holdfast_pool::Layout;
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
-use crate::ask::{Ask, Reason, Unseen, ask};
+use crate::ask::{Reason, Unseen, ask};
 use crate::design::{Designs, Stock, ToSync};
 use crate::lane::now_ns;
+use crate::request::{Answer, FileRequest, Program, Refusal, Request};
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
@@ -29,8 +30,6 @@ pub struct Errno(pub i32);
 impl Errno {
     /// Input/output error: nothing is acknowledged any more.
     pub const EIO: Self = Self(5);
-    /// Ask again.
-    pub const EAGAIN: Self = Self(11);
     /// No space left: not for want of disk space, but of log space that expiry could give.
     pub const ENOSPC: Self = Self(28);
     /// The file must leave state Behind first.
@@ -39,8 +38,6 @@ impl Errno {
     pub const EEXIST: Self = Self(17);
     /// Not a pool or board this library knows, or nothing that this kernel can be asked for.
     pub const EINVAL: Self = Self(22);
-    /// Within the keeper alone: somebody has the file; to be tried again.
-    pub const EDEADLK: Self = Self(35);
     /// Path longer than a request can carry.
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
@@ -52,7 +49,7 @@ impl Errno {
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
 /// (history 20).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileRef {
     /// Row and slot.
     pub slot: u32,
@@ -76,6 +73,16 @@ pub enum Origin {
     AsyncIo = 5,
     /// The file is about to be mapped shared and writable: never managed.
     Mapped = 6,
+}
+
+impl Origin {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Created, Self::Opened, Self::Unknown, Self::Libc, Self::AsyncIo, Self::Mapped];
+
+    /// Decodes an argument.
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|origin| *origin as u64 == word)
+    }
 }
 
 /// Where a write goes.
@@ -216,13 +223,33 @@ impl<N: Nvm> Client<N> {
     #[inline]
     /// The file's row.
     pub fn row(&self, file: FileRef) -> &FileRow {
-        &self.board.files()[file.slot as usize]
+        self.board.row(file.slot)
     }
 
     /// Whether the place still stands for the file it was found for.
     #[inline]
     pub fn is_current(&self, file: FileRef) -> bool {
-        self.row(file).generation.load(Ordering::SeqCst) == file.generation
+        self.row(file).generation() == file.generation
+    }
+
+    /// Asks the keeper for something that has no name, and waits for the answer.
+    pub(crate) fn ask(&self, request: Request) -> Result<Answer, Refusal> {
+        ask(&self.board, self.id, request, None)
+    }
+
+    /// The same of a file.
+    pub(crate) fn ask_about(&self, file: FileRef, request: FileRequest) -> Result<Answer, Refusal> {
+        self.ask(Request::File(file, request))
+    }
+
+    /// The same of a file and a name.
+    pub(crate) fn ask_about_name(
+        &self,
+        file: FileRef,
+        request: FileRequest,
+        path: &CStr,
+    ) -> Result<Answer, Refusal> {
+        ask(&self.board, self.id, Request::File(file, request), Some(path))
     }
 
     /// Ends what `Board::lock_file` began.
@@ -257,8 +284,8 @@ impl<N: Nvm> Client<N> {
     /// Looks a file up by device and inode, without a system call.
     pub fn find(&self, dev: u64, ino: u64) -> Option<Seen> {
         let slot = self.board.find(dev, ino)?;
-        let row = &self.board.files()[slot as usize];
-        let generation = row.generation.load(Ordering::SeqCst);
+        let row = self.board.row(slot);
+        let generation = row.generation();
         let state = row.state();
         state.is_in_use().then_some(Seen { file: FileRef { slot, generation }, state })
     }
@@ -345,17 +372,13 @@ impl<N: Nvm> Client<N> {
         if !has_files || on(Canary::OthersUnasked) {
             return;
         }
-        // Of no file; that there is none is the answer.
-        let _ = ask(&self.board, self.id, Ask::Hear, [u64::MAX; 4], None);
+        // A dead keeper hears of nothing.
+        let _ = self.ask(Request::HearAll);
     }
 
     #[cold]
     fn have_heard(&self, file: FileRef) -> Result<(), Errno> {
-        let args = [u64::from(file.slot), file.generation, 0, 0];
-        match ask(&self.board, self.id, Ask::Hear, args, None) {
-            Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        let_go_is_done(self.ask_about(file, FileRequest::Hear))
     }
 
     /// Whether descriptions of the program's may be leased.
@@ -374,17 +397,15 @@ impl<N: Nvm> Client<N> {
         noted: Option<Epoch>,
         sole: impl FnOnce() -> bool,
     ) -> Result<Option<FileRef>, Errno> {
-        let noted = noted.map_or(0, Epoch::to_raw);
-        let args = [fd as u64, origin as u64, 0, noted];
-        let mut answer = ask(&self.board, self.id, Ask::Register, args, None);
-        if answer == Err(Errno::EAGAIN) {
-            let args = [fd as u64, origin as u64, u64::from(sole()), noted];
-            answer = ask(&self.board, self.id, Ask::Sole, args, None);
+        let mut answer = self.ask(Request::Register { fd, origin, noted, sole: None });
+        if answer == Err(Refusal::AskSole) {
+            answer = self.ask(Request::Register { fd, origin, noted, sole: Some(sole()) });
         }
         match answer {
-            Ok([slot, generation]) => Ok(Some(FileRef { slot: slot as u32, generation })),
-            Err(Errno::EOPNOTSUPP) => Ok(None),
-            Err(errno) => Err(errno),
+            Ok(Answer::Place(file)) => Ok(Some(file)),
+            Ok(_) => Err(Errno::EIO),
+            Err(Refusal::Kernels) => Ok(None),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -403,22 +424,20 @@ impl<N: Nvm> Client<N> {
     /// process has just removed a large one, else because a disk is full. Whether space may be free
     /// by now that was not. Not with a lock held.
     pub fn make_room(&self, own: bool) -> bool {
-        let answer = ask(&self.board, self.id, Ask::Room, [u64::from(own), 0, 0, 0], None);
-        answer.is_ok_and(|[is_free, _]| is_free != 0)
+        self.ask(Request::Room { own }) == Ok(Answer::Room(true))
     }
 
     /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done
     /// before. `held` says that the caller keeps the file's writers out.
     pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
-        let args = [u64::from(file.slot), file.generation, u64::from(held), 0];
-        let_go_is_done(ask(&self.board, self.id, Ask::Settle, args, None))
+        let_go_is_done(self.ask_about(file, FileRequest::Settle { held }))
     }
 
     /// [`Client::settle`] for all files, for a process that nobody will follow any more.
     pub fn settle_all(&self) {
         for (slot, row) in self.board.files().iter().enumerate() {
             if row.state().is_absorbed() {
-                let generation = row.generation.load(Ordering::SeqCst);
+                let generation = row.generation();
                 // Fails only when the keeper is dead or the disk refuses the data; then every write
                 // to the file fails too.
                 let _ = self.settle(FileRef { slot: slot as u32, generation }, false);
@@ -434,30 +453,29 @@ impl<N: Nvm> Client<N> {
 
     /// Leaves a file to the kernel for good, after it is settled.
     pub fn bypass(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
-        let args = [u64::from(file.slot), file.generation, reason as u64, 0];
-        let_go_is_done(ask(&self.board, self.id, Ask::Bypass, args, None))
+        let_go_is_done(self.ask_about(file, FileRequest::Bypass { reason, let_go: false }))
     }
 
     /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open
     /// afterwards. The caller must not use the place any more.
     pub fn let_go(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
-        let args = [u64::from(file.slot), file.generation, reason as u64, 1];
-        let_go_is_done(ask(&self.board, self.id, Ask::Bypass, args, None))
+        let_go_is_done(self.ask_about(file, FileRequest::Bypass { reason, let_go: true }))
     }
 
     /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is
     /// a path and the descriptor it is relative to; `None`: this one. True when the keeper hears it
     /// for the first time.
     pub fn note_unseen(&self, why: Unseen, program: Option<(i32, &CStr)>) -> bool {
-        let dirfd = program.map_or(0, |(dirfd, _)| dirfd as u64);
-        let args = [why as u64, 0, dirfd, 0];
-        ask(&self.board, self.id, Ask::Unseen, args, program.map(|(_, path)| path))
-            .is_ok_and(|[is_new, _]| is_new != 0)
+        let (program, path) = match program {
+            Some((dirfd, path)) => (Program::Named { dirfd }, Some(path)),
+            None => (Program::Own, None),
+        };
+        ask(&self.board, self.id, Request::Unseen { why, program }, path) == Ok(Answer::News(true))
     }
 
     /// Tells the keeper why what a child writes that runs in this program's memory is not seen.
     pub fn note_unseen_child(&self, why: Unseen) {
-        let _: Result<[u64; 2], Errno> = ask(&self.board, self.id, Ask::Unseen, [why as u64, 1, 0, 0], None);
+        let _ = self.ask(Request::Unseen { why, program: Program::Child });
     }
 
     /// Notes a change of a file's content that the log does not hold: the next sync is real
@@ -550,10 +568,10 @@ impl<N: Nvm> Client<N> {
             self.board.header().want_commit(ledger);
             return Ok(false);
         }
-        match ask(&self.board, self.id, Ask::Commit, [u64::from(file.slot), file.generation, 0, 0], None) {
+        match self.ask_about(file, FileRequest::Commit { behind_sync: false }) {
             Ok(_) => Ok(true),
-            Err(Errno::EOPNOTSUPP) => Ok(false),
-            Err(errno) => Err(errno),
+            Err(Refusal::Kernels) => Ok(false),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -629,17 +647,15 @@ impl<N: Nvm> Client<N> {
         }
         // The disk is about to have what others did: nothing may be replayed over that.
         self.hear_all(file)?;
-        let covered = row.unlogged.load(Ordering::SeqCst);
+        let covered = row.unlogged();
         let begun_ns = self.note_kernels_sync();
-        row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
-        let synced = raw().inspect_err(|_| {
-            row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        });
-        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        row.begin_sync();
+        let synced = raw();
+        row.end_sync(synced.is_err());
         self.note_kernels_sync_took(begun_ns);
         synced?;
-        let covered = if on(Canary::SyncCoversLater) { row.unlogged.load(Ordering::SeqCst) } else { covered };
-        row.unlogged_synced.fetch_max(covered, Ordering::SeqCst);
+        let covered = if on(Canary::SyncCoversLater) { row.unlogged() } else { covered };
+        row.note_synced(covered);
         self.commit_behind_sync(file);
         Ok(())
     }
@@ -650,8 +666,7 @@ impl<N: Nvm> Client<N> {
     pub fn commit_behind_sync(&self, file: FileRef) {
         if self.ledger(self.row(file)).is_some_and(LedgerRow::is_due) {
             // The sync is over; a commit that fails leaves pending what is.
-            let _ =
-                ask(&self.board, self.id, Ask::Commit, [u64::from(file.slot), file.generation, 1, 0], None);
+            let _ = self.ask_about(file, FileRequest::Commit { behind_sync: true });
         }
     }
 
@@ -666,7 +681,8 @@ impl<N: Nvm> Client<N> {
         if !may_leave_out || on(Canary::OwnSyncUnmatched) {
             return Ok(());
         }
-        ask(&self.board, self.id, Ask::Follow, [device, 0, 0, 0], None).map(|_| ())
+        self.ask(Request::Follow { device })?;
+        Ok(())
     }
 
     /// Whether a sync of a file without a row, which is over, had better be followed so: the file
@@ -678,9 +694,9 @@ impl<N: Nvm> Client<N> {
 }
 
 /// Of a file that the keeper has let go of nothing is live, and it is the kernel's.
-fn let_go_is_done(answer: Result<[u64; 2], Errno>) -> Result<(), Errno> {
+pub(crate) fn let_go_is_done(answer: Result<Answer, Refusal>) -> Result<(), Errno> {
     match answer {
-        Ok(_) | Err(Errno::EOPNOTSUPP) => Ok(()),
-        Err(errno) => Err(errno),
+        Ok(_) | Err(Refusal::Kernels) => Ok(()),
+        Err(refusal) => Err(refusal.into()),
     }
 }

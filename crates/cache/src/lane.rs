@@ -205,7 +205,7 @@ impl<N: Nvm> Lane<'_, N> {
             #[cfg(shuttle)]
             let kept_out =
                 if mutated(Mutation::LookBeforeAnnouncing) { !exclusive && looked } else { kept_out };
-            let is_current = row.generation.load(Ordering::SeqCst) == file.generation;
+            let is_current = row.generation() == file.generation;
             if !kept_out && (is_current || on(Canary::SlotGenerationUnchecked)) {
                 let entry = judge(row.state());
                 if !matches!(entry, Ok(Entry::Absorbed(_) | Entry::Unsynced)) {

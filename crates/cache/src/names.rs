@@ -15,8 +15,9 @@ use holdfast_board::{Commits, Epoch, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::ask::{Ask, Reason, ask};
-use crate::client::{Client, Errno, FileRef};
+use crate::ask::Reason;
+use crate::client::{Client, Errno, FileRef, let_go_is_done};
+use crate::request::{FileRequest, Onto, Refusal, Request};
 
 /// What was announced about a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,19 +98,19 @@ impl<N: Nvm> Client<N> {
             return Ok(Removal::Counted);
         }
         // Who has it open reads on when no slot has it any more, so the keeper takes it out of
-        // state Behind for good. At EBUSY somebody has the file now, whom only we may wait for.
-        let ask = |board, id, kind, args, path| match ask(board, id, kind, args, path) {
-            Err(Errno::EBUSY) => {
-                self.leave_behind(file, true).and_then(|()| ask(board, id, kind, args, path))
-            }
-            answer => answer,
-        };
-        match ask(&self.board, self.id, Ask::Unlinking, name_args(file, dirfd), Some(path)) {
+        // state Behind for good. Unless somebody has the file now, whom only we may wait for.
+        let announce = || self.ask_about_name(file, FileRequest::Unlinking { dirfd }, path);
+        let mut answer = announce();
+        if answer == Err(Refusal::Held) {
+            self.leave_behind(file, true)?;
+            answer = announce();
+        }
+        match answer {
             Ok(_) => Ok(Removal::Held),
-            Err(Errno::EAGAIN) => self.settle_if_live(file, false).map(|()| Removal::Counted),
-            Err(Errno::ENAMETOOLONG) => self.bypass(file, Reason::Unreachable).map(|()| Removal::Counted),
-            Err(Errno::EOPNOTSUPP) => Ok(Removal::Counted),
-            Err(errno) => Err(errno),
+            Err(Refusal::NotHeld) => self.settle_if_live(file, false).map(|()| Removal::Counted),
+            Err(Refusal::NoName) => self.bypass(file, Reason::Unreachable).map(|()| Removal::Counted),
+            Err(Refusal::Kernels) => Ok(Removal::Counted),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -153,7 +154,7 @@ impl<N: Nvm> Client<N> {
         // What was written since the removal was announced. If the disk refuses it, or the keeper
         // is dead, its writers are told.
         if self.settle_if_live(file, true).is_ok() {
-            let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
+            let _ = self.ask_about(file, FileRequest::Replaced);
         }
         self.unlock_file(file);
     }
@@ -161,7 +162,7 @@ impl<N: Nvm> Client<N> {
     fn withdraw(&self, file: FileRef) {
         if self.is_current(file) {
             // A dead keeper cannot be told; recovery then judges by what it finds at the names.
-            let _ = ask(&self.board, self.id, Ask::Withdraw, name_args(file, 0), None);
+            let _ = self.ask_about(file, FileRequest::Withdraw);
         }
     }
 
@@ -256,12 +257,11 @@ impl<N: Nvm> Client<N> {
             return Ok(None);
         }
         let (dirfd, path) = renaming.to;
-        let [slot, generation, dirfd, _] = name_args(file, dirfd);
-        let onto = if to_free { 1 } else { 2 };
-        match ask(&self.board, self.id, Ask::Naming, [slot, generation, dirfd, onto], Some(path)) {
+        let onto = Some(if to_free { Onto::Free } else { Onto::Taken });
+        match self.ask_about_name(file, FileRequest::Naming { dirfd, onto }, path) {
             Ok(_) => {}
-            Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => return Ok(None),
-            Err(errno) => return Err(errno),
+            Err(Refusal::NotHeld | Refusal::Kernels) => return Ok(None),
+            Err(refusal) => return Err(refusal.into()),
         }
         match raw(if to_free { Replace::Never } else { Replace::AsAsked }) {
             Ok(()) if to_free => Ok(Some(Ok(()))),
@@ -327,12 +327,10 @@ impl<N: Nvm> Client<N> {
                 if !self.is_managed(file) {
                     continue;
                 }
-                match ask(&self.board, self.id, Ask::Naming, name_args(file, dirfd), Some(path)) {
-                    Ok(_) | Err(Errno::EOPNOTSUPP) => {}
-                    Err(errno) => {
-                        named.into_iter().flatten().take(index).for_each(|(file, _)| self.withdraw(file));
-                        return Err(errno);
-                    }
+                let told = self.ask_about_name(file, FileRequest::Naming { dirfd, onto: None }, path);
+                if let Err(errno) = let_go_is_done(told) {
+                    named.into_iter().flatten().take(index).for_each(|(file, _)| self.withdraw(file));
+                    return Err(errno);
                 }
             }
         }
@@ -346,7 +344,7 @@ impl<N: Nvm> Client<N> {
         if done.is_ok() {
             let replaced = renaming.target.filter(|_| exchanged.is_none());
             if let Some(file) = replaced.filter(|&file| self.is_current(file)) {
-                let _ = ask(&self.board, self.id, Ask::Replaced, name_args(file, 0), None);
+                let _ = self.ask_about(file, FileRequest::Replaced);
             }
             if !on(Canary::NotedOnce) {
                 self.note_change(renaming.device);
@@ -364,7 +362,7 @@ impl<N: Nvm> Client<N> {
     /// names.
     pub fn directory_renamed(&self) {
         // A dead keeper cannot be told; recovery then looks for the files by their handles.
-        let _ = ask(&self.board, self.id, Ask::Moved, [0; 4], None);
+        let _ = self.ask(Request::Moved);
     }
 
     /// Whether the file's slot says what becomes of it.
@@ -401,14 +399,10 @@ impl<N: Nvm> Client<N> {
     ) -> Result<(), Errno> {
         let ledger = self.board.header().ledger(device);
         let is_clean = ledger.is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored);
-        match ask(&self.board, self.id, Ask::SyncDirectory, [fd as u64, u64::from(!is_clean), 0, 0], None) {
+        match self.ask(Request::SyncDirectory { fd, really: !is_clean }) {
             Ok(_) => Ok(()),
-            Err(Errno::EOPNOTSUPP) => raw(),
-            Err(errno) => Err(errno),
+            Err(Refusal::Kernels) => raw(),
+            Err(refusal) => Err(refusal.into()),
         }
     }
-}
-
-fn name_args(file: FileRef, dirfd: i32) -> [u64; 4] {
-    [u64::from(file.slot), file.generation, dirfd as u64, 0]
 }

@@ -14,8 +14,9 @@ use holdfast_board::{Commits, LedgerRow, Moment, TreeLog, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::ask::{Ask, ask};
+use crate::ask::ask;
 use crate::client::Client;
+use crate::request::Request;
 
 /// How long a sync waits for names that others are having logged, and how often it looks.
 const WAITS: u32 = 2000;
@@ -89,8 +90,8 @@ impl<N: Nvm> Client<N> {
     /// what is there, or the keeper is dead. `path` is relative to a directory of the program. By
     /// the keeper, since a description that closes in this process would end its record locks.
     pub fn log_again(&self, moment: Option<Moment>, inode: Inode, (dirfd, path): (i32, &CStr)) -> bool {
-        let args = [inode.device, inode.ino, dirfd as u64, 0];
-        let is_synced = ask(&self.board, self.id, Ask::LogAgain, args, Some(path)).is_ok();
+        let request = Request::LogAgain { inode, dirfd };
+        let is_synced = ask(&self.board, self.id, request, Some(path)).is_ok();
         if let Some(moment) = moment.filter(|_| is_synced) {
             self.tree_log().note_relogged(moment, inode.device, inode.ino);
         }

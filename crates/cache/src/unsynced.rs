@@ -20,10 +20,10 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
-use crate::ask::{Ask, ask};
 use crate::calls::WriteCall;
 use crate::client::{Client, Errno, FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
+use crate::request::{Answer, FileRequest, Refusal};
 
 /// New files of up to this many bytes are logged as a whole at their first sync.
 const CONTENT_BYTES_MAX: u64 = 1 << 20;
@@ -248,20 +248,20 @@ impl<N: Nvm> Client<N> {
         content: &impl Content,
     ) -> Result<bool, Errno> {
         let row = self.row(file);
-        let args = [u64::from(file.slot), file.generation, 0, 0];
-        let (is_held, was_created) = match ask(&self.board, self.id, Ask::Log, args, None) {
-            Ok([is_held, was_created]) => (is_held != 0, was_created != 0),
+        let (is_held, was_created) = match self.ask_about(file, FileRequest::Log) {
+            Ok(Answer::Logged { is_held, was_created }) => (is_held, was_created),
+            Ok(_) => return Err(Errno::EIO),
             // Somebody took the slot away, or the file has no name: the kernel's, until it is asked
             // for anew.
-            Err(Errno::EOPNOTSUPP) => return Ok(false),
-            Err(errno) => return Err(errno),
+            Err(Refusal::Kernels) => return Ok(false),
+            Err(refusal) => return Err(refusal.into()),
         };
-        let unlogged = row.unlogged.load(Ordering::SeqCst);
-        let is_whole = is_held && unlogged <= row.unlogged_synced.load(Ordering::SeqCst);
+        let unlogged = row.unlogged();
+        let is_whole = is_held && row.is_synced(unlogged);
         row.size_hint.store(content.size().unwrap_or(NO_SIZE), Ordering::SeqCst);
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
-        let changed = row.unlogged.fetch_add(u64::from(!on(Canary::UnsyncedForgotten)), Ordering::SeqCst);
+        let changed = if on(Canary::UnsyncedForgotten) { row.unlogged() } else { row.note_unlogged() };
         if !self.board.try_go(file.slot, Way::Log) {
             // It was taken from us, who stood still, and is the kernel's.
             return Ok(false);
@@ -272,7 +272,7 @@ impl<N: Nvm> Client<N> {
             // After it was read. Who is told of lost pages has the next sync be real, as natively.
             self.heard(content)?;
             if !self.is_taken(file) {
-                row.unlogged_synced.fetch_max(changed + 1, Ordering::SeqCst);
+                row.note_synced(changed + 1);
             }
             return Ok(false);
         }

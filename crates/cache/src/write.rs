@@ -7,6 +7,8 @@
 use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
+#[cfg(not(shuttle))]
+use holdfast_board::Page;
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Bytes, Nvm};
 
@@ -83,7 +85,7 @@ impl<N: Nvm> Client<N> {
         if let Place::At(offset) = place
             && self.row(file).state().lags()
         {
-            self.board.prefetch_page(file.slot, offset / holdfast_board::PAGE_BYTES);
+            self.board.prefetch_page(file.slot, Page::of(offset));
         }
         // Step 0: space before any lock.
         let reserved = if on(Canary::ReserveLate) { self.take_lane() } else { self.reserve(write.total) };

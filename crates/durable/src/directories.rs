@@ -12,9 +12,8 @@
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
-use holdfast_cache::Errno;
+use holdfast_cache::{Errno, Refusal};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
@@ -163,9 +162,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
         self.note_held();
         let is_blank = |file: &ManagedFile<D::File>| {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             row.state().is_managed()
-                && row.generation.load(Ordering::SeqCst) == file.generation
+                && row.generation() == file.generation
                 && row.is_blank()
                 && file.meta().marks & MARK_CREATED != 0
         };
@@ -189,14 +188,16 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         Some(())
     }
 
-    /// A real directory sync, after which later ones may be absorbed. `EOPNOTSUPP` leaves it to the
-    /// client.
-    pub fn sync_directory(&self, directory: &Path) -> Result<(), Errno> {
+    /// A real directory sync, after which later ones may be absorbed.
+    ///
+    /// # Errors
+    /// [`Refusal::Kernels`] leaves it to the client.
+    pub fn sync_directory(&self, directory: &Path) -> Result<(), Refusal> {
         let has_files = self.managed().iter().any(|file| file.meta().directories.contains(directory));
         if !has_files || !locked(&self.watched).watch(&self.disk, directory) {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Refusal::Kernels);
         }
-        let open = self.disk.open(directory).map_err(|_| Errno::EOPNOTSUPP)?;
+        let open = self.disk.open(directory).map_err(|_| Refusal::Kernels)?;
         self.note_held();
         {
             let mut watched_directories = locked(&self.watched);
@@ -211,7 +212,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.board.header().syncs_real.add(1);
         // A journal has all names that changed before in one commit; the directory's own sync would
         // commit none if it has not changed since the last one.
-        let device = open.stat().map_err(|_| Errno::EIO)?.dev;
+        let device = open.stat().map_err(|_| Refusal::Failed)?.dev;
         let synced = self.commit_beside(directory, device).and_then(|_| open.sync());
         self.note_own_sync(device, &open);
         if synced.is_err()
@@ -219,6 +220,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         {
             watched.foreign = true;
         }
-        synced.map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))
+        synced
+            .map_err(|error| error.raw_os_error().map_or(Refusal::Failed, |errno| Refusal::Os(Errno(errno))))
     }
 }

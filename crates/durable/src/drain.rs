@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{Content, NO_SIZE, PAGE_BYTES, ROW_MEDIA_BYTES_MAX, Source, Way};
+use holdfast_board::{Content, FilePage, NO_SIZE, PAGE_BYTES, Page, ROW_MEDIA_BYTES_MAX, Source, Way};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -79,7 +79,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let table = self.board.pages();
         let is_behind =
             |slot: u32| self.board.files().get(slot as usize).is_some_and(|row| row.state().lags());
-        let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|&(slot, _)| is_behind(slot));
+        let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|page| is_behind(page.slot));
         self.drain_of_files(pages.collect(), Pace::Full, |file| {
             if on(Canary::FramesTakenForSync) {
                 self.expire(file, Synced::of(self.board.settled_seq(file.slot)));
@@ -87,23 +87,20 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         });
     }
 
-    /// Drains pages of any files, given by slot and page. Of a file that its disk refuses the rows
-    /// stay. `done` hears of each file.
+    /// Drains pages of any files. Of a file that its disk refuses the rows stay. `done` hears of
+    /// each file.
     pub(super) fn drain_of_files(
         &self,
-        mut pages: Vec<(u32, u64)>,
+        mut pages: Vec<FilePage>,
         pace: Pace,
         done: impl Fn(&ManagedFile<D::File>),
     ) {
         pages.sort_unstable();
         pages.dedup();
-        for of_file in pages.chunk_by(|a, b| a.0 == b.0) {
-            let slot = of_file[0].0;
-            let Some(row) = self.board.files().get(slot as usize) else { continue };
-            let file = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst));
-            let Some(file) = file else { continue };
+        for of_file in pages.chunk_by(|a, b| a.slot == b.slot) {
+            let Some(file) = self.file_now(of_file[0].slot) else { continue };
             let Some(_draining) = self.begin_drain(&file) else { continue };
-            let pages: Vec<u64> = of_file.iter().map(|&(_, page)| page).collect();
+            let pages: Vec<Page> = of_file.iter().map(|of_file| of_file.page).collect();
             let _ = self
                 .drain_pages(&file, &pages, u64::MAX, pace)
                 .inspect_err(|error| self.drain_failed(&file, error));
@@ -115,7 +112,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn drain_pages(
         &self,
         file: &ManagedFile<D::File>,
-        pages: &[u64],
+        pages: &[Page],
         seq: u64,
         pace: Pace,
     ) -> io::Result<Option<D::File>> {
@@ -124,9 +121,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let target = self.open_for_writing(file)?;
         let (mut buffer, mut summed) = (Vec::new(), Summed::default());
-        let (mut begun, mut since) = (pages[0] * PAGE_BYTES, 0);
-        for piece in pages.chunk_by(|a, b| *b == a + 1).flat_map(|run| run.chunks(PIECE_PAGES as usize)) {
-            let (offset, bytes) = (piece[0] * PAGE_BYTES, piece.len() as u64 * PAGE_BYTES);
+        let (mut begun, mut since) = (pages[0].offset(), 0);
+        for piece in
+            pages.chunk_by(|a, b| a.next() == Some(*b)).flat_map(|run| run.chunks(PIECE_PAGES as usize))
+        {
+            let (offset, bytes) = (piece[0].offset(), piece.len() as u64 * PAGE_BYTES);
             // What was written over meanwhile has died in the log.
             if pace == Pace::Gentle && !piece.iter().any(|&page| self.is_due(file.slot, page, seq)) {
                 continue;
@@ -160,30 +159,30 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
-    fn is_due(&self, slot: u32, page: u64, seq: u64) -> bool {
+    fn is_due(&self, slot: u32, page: Page, seq: u64) -> bool {
         self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
     /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not
     /// among them.
-    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<u64> {
-        let row = &self.board.files()[file.slot as usize];
+    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<Page> {
+        let row = self.board.row(file.slot);
         let table = self.board.pages();
         let mut pages = Vec::new();
         if row.page_rows.get() == 0 {
             return pages;
         }
-        let file_pages = row.size_hint.load(Ordering::SeqCst).div_ceil(PAGE_BYTES);
-        if file_pages <= table.sets() {
+        let size = row.size_hint.load(Ordering::SeqCst);
+        if size.div_ceil(PAGE_BYTES) <= table.sets() {
             // As cheap as a look at the whole table, page by page.
             pages.extend(
-                (0..file_pages)
+                Page::range(0, size)
                     .filter(|&page| table.find(file.slot, page).is_some_and(|row| row.oldest_seq <= seq)),
             );
         } else {
-            table.scan(|slot, page, oldest| {
-                if slot == file.slot && oldest <= seq {
-                    pages.push(page);
+            table.scan(|of, oldest| {
+                if of.slot == file.slot && oldest <= seq {
+                    pages.push(of.page);
                 }
             });
             pages.sort_unstable();
@@ -195,7 +194,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn drain_piece(
         &self,
         (target, file): (&D::File, &ManagedFile<D::File>),
-        piece: &[u64],
+        piece: &[Page],
         seq: u64,
         buffer: &mut Vec<u8>,
         summed: &mut Summed,
@@ -209,7 +208,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             if !self.is_in_range(&row.content) && !on(Canary::RangesBelieved) {
                 return Err(io::Error::other("the board says nonsense of its newest bytes"));
             }
-            let at = page * PAGE_BYTES + u64::from(row.content.lo);
+            let at = page.offset() + u64::from(row.content.lo);
             if at != offset + buffer.len() as u64 {
                 self.write_drained((target, file), offset, buffer, &mut rows, summed)?;
                 offset = at;
@@ -245,11 +244,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
         let slot = file.slot;
-        let count = &self.board.files()[slot as usize].page_rows;
+        let count = &self.board.row(slot).page_rows;
         let mut at = 0;
         for row in rows.drain(..) {
             let bytes = &buffer[at..at + (row.content.hi - row.content.lo) as usize];
-            let page = (offset + at as u64) / PAGE_BYTES;
+            let page = Page::of(offset + at as u64);
             // What is read often stays at hand when its record goes.
             self.board.loaded().refill(KEEPER_LANE, slot, page, bytes);
             at += bytes.len();
@@ -270,15 +269,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         file: &ManagedFile<D::File>,
         (offset, bytes): (u64, u64),
     ) -> io::Result<()> {
-        let of_range = offset / PAGE_BYTES..offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
+        let (first, end) = (Page::of(offset), offset.saturating_add(bytes).div_ceil(PAGE_BYTES));
         let table = self.board.pages();
         let mut pages = Vec::new();
-        if of_range.end - of_range.start <= table.sets() || on(Canary::RangesBelieved) {
-            pages.extend(of_range);
+        if end - first.number() <= table.sets() || on(Canary::RangesBelieved) {
+            pages.extend(Page::range(offset, bytes));
         } else {
-            table.scan(|slot, page, _| {
-                if slot == file.slot && of_range.contains(&page) {
-                    pages.push(page);
+            table.scan(|of, _| {
+                if of.slot == file.slot && (first..Page::new(end)).contains(&of.page) {
+                    pages.push(of.page);
                 }
             });
             pages.sort_unstable();
@@ -299,7 +298,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         #[cfg(shuttle)]
         let is_last = is_last || mutated(Mutation::CountClearedAmidDrain);
         if is_last {
-            self.board.files()[file.slot as usize].page_rows.clear();
+            self.board.row(file.slot).page_rows.clear();
         }
         self.hand_times_over(file, target, Writers::KeptOut)
     }
@@ -308,9 +307,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// before the page cache can change without us. The caller keeps the file's writers and readers
     /// out.
     pub(super) fn drop_loaded(&self, file: &ManagedFile<D::File>) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.may_be_loaded() {
-            self.board.loaded().drop_file(file.slot, 0);
+            self.board.loaded().drop_file(file.slot, Page::FIRST);
             row.set_loaded(false);
         }
     }
@@ -336,7 +335,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// As `leave_behind`, when a sync follows: the disk is at work meanwhile.
     pub(super) fn leave_behind_for_disk(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        if self.board.files()[file.slot as usize].state().lags() {
+        if self.board.row(file.slot).state().lags() {
             self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error))?;
         }
         self.leave_behind(file, false)
@@ -347,7 +346,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// description of our own that is told as well (invariant 4).
     pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         if !on(Canary::ReaderUnheard) {
-            let opens = &self.board.files()[file.slot as usize].client_opens;
+            let opens = &self.board.row(file.slot).client_opens;
             file.description(opens).map(drop).inspect_err(|_| file.meta().rewrite = true)?;
         }
         if self.never_behind(file) && file.lent().is_none() {
@@ -380,7 +379,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Through -> Behind, if the file may be (invariant 6) and write-behind is on.
     pub fn enter_behind(&self, file: &ManagedFile<D::File>) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.state().keeps_up() && self.may_be_behind(file) {
             self.enter(file, Way::EnterBehind);
         }
@@ -389,7 +388,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Takes a file from state Through to one in which the page cache may lag, if that can be now:
     /// nobody else can see what it lacks, and whoever asks may take it there. Whether it is there.
     pub fn enter(&self, file: &ManagedFile<D::File>, way: Way) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if self.open_for_writing(file).is_err() {
             // Its mode may keep us from draining it, though its writer has it open.
             file.meta().may_be_behind = false;
@@ -440,7 +439,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub fn never_behind(&self, file: &ManagedFile<D::File>) -> bool {
         let mut meta = file.meta();
         meta.may_be_behind = false;
-        !self.board.files()[file.slot as usize].state().lags()
+        !self.board.row(file.slot).state().lags()
     }
 
     /// Whether a file may be in state Behind now.
@@ -462,7 +461,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return;
         }
         for file in self.managed() {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             let state = row.state();
             if state.keeps_up() {
                 self.enter_behind(&file);

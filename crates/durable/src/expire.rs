@@ -6,10 +6,10 @@
 //! (`crate::expire`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
@@ -29,12 +29,11 @@ pub const BYPASSED_FILE: Duration = Duration::from_secs(2);
 /// `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;
 
-/// A slot and its generation: a file that is removed meanwhile is not kept from being let go of.
-type Place = (u32, u64);
-/// A file that is due, and the seq up to which its records are.
-type Chosen = (Place, u64);
+/// A file that is due, by its place, so that one which is removed meanwhile is not kept from being
+/// let go of, and the seq up to which its records are.
+type Chosen = (FileRef, u64);
 /// A file with what its sync covered.
-type Covered = (Place, Synced);
+type Covered = (FileRef, Synced);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees
@@ -61,14 +60,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         locked(&self.fresh).retain(|file| file.meta().marks & MARK_CREATED != 0);
         let mut dirty: BTreeMap<u64, Vec<Chosen>> = BTreeMap::new();
         for file in self.managed() {
-            let state = self.board.files()[file.slot as usize].state();
+            let state = self.board.row(file.slot).state();
             let is_live = file.meta().marks & GONE == 0;
             if is_live
                 && (state.is_absorbed() || state.is_failed())
                 && self.is_dirty(&file)
                 && let Some(seq_max) = due(&file)
             {
-                dirty.entry(file.dev).or_default().push(((file.slot, file.generation), seq_max));
+                dirty.entry(file.dev).or_default().push((file.place(), seq_max));
             }
         }
         let mut clean = true;
@@ -78,7 +77,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let named = self.sync_names(&synced);
         for (place, covered) in synced {
-            let Some(file) = self.at(place) else { continue };
+            let Some(file) = self.file(place) else { continue };
             if named || file.meta().marks & MARK_CREATED == 0 {
                 self.expire(&file, covered);
             }
@@ -88,10 +87,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.free_segments();
         self.review_behind();
         clean && named
-    }
-
-    fn at(&self, (slot, generation): Place) -> Option<Arc<ManagedFile<D::File>>> {
-        self.file(u64::from(slot), generation)
     }
 
     /// Gives back the slots of removed files: their directories are synced, nothing else.
@@ -106,18 +101,18 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn sync_group(&self, files: &[Chosen], pace: Pace, synced: &mut Vec<Covered>) -> bool {
         let mut clean = true;
         if files.len() >= SYNCFS_FILES_MIN
-            && let Some(first) = files.iter().find_map(|(place, _)| self.at(*place))
+            && let Some(first) = files.iter().find_map(|(place, _)| self.file(*place))
         {
             // Only to have the disk do the work of all at once; every file is still synced by
             // itself below, which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            let row = &self.board.files()[first.slot as usize];
+            let row = self.board.row(first.slot);
             if let Ok(description) = first.description(&row.client_opens) {
                 self.having_committed(first.dev, || description.sync_file_system());
             }
         }
         for (place, seq_max) in files {
-            let Some(file) = self.at(*place) else { continue };
+            let Some(file) = self.file(*place) else { continue };
             match self.sync_file(&file, Writers::MayBeIn, *seq_max, pace) {
                 Ok(covered) => synced.push((*place, covered)),
                 Err(_) => clean = false,
@@ -129,14 +124,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Syncs the directories of new and removed names and gives back the slots of removed files.
     fn sync_names(&self, synced: &[Covered]) -> bool {
         let (graves, mut directories) = self.graves();
-        for file in synced.iter().filter_map(|(place, _)| self.at(*place)) {
+        for file in synced.iter().filter_map(|(place, _)| self.file(*place)) {
             let meta = file.meta();
             if meta.marks & MARK_CREATED != 0 {
                 directories.extend(meta.directories.iter().cloned());
             }
         }
         if on(Canary::ReleaseBeforeDirectorySync) {
-            graves.iter().for_each(|(slot, _)| self.slots().release(*slot));
+            graves.iter().for_each(|place| self.slots().release(place.slot));
         }
         if let Err(error) = self.sync_directories(&directories) {
             self.events.trouble(format!("cannot bring a directory to disk: {error}"));
@@ -161,7 +156,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         self.expire_due(&|file| (!self.is_in_use(file)).then_some(u64::MAX), Pace::Full);
         for file in self.managed() {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             // What it held before the log stood for it.
             if row.state().keeps_up() && row.needs_real_sync() && !self.is_in_use(&file) {
                 // Who fails has its file stay; it is tried again with the next round.
@@ -174,7 +169,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether somebody may have a file open for writing. Of one that is lent the program's
     /// description is in our own hands, whether it is closed there or not.
     fn is_in_use(&self, file: &ManagedFile<D::File>) -> bool {
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         file.lent().is_none()
             && file.description(opens).map_or(true, |description| description.is_open_for_writing())
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
 
 use holdfast_board::{AtomicU32, AtomicU64};
-use holdfast_cache::Reason;
+use holdfast_cache::{FileRef, Reason};
 
 use super::turn::Turn;
 use super::{IDLE_FILE, locked};
@@ -147,8 +147,13 @@ impl Drop for Draining<'_> {
 }
 
 impl<F> ManagedFile<F> {
+    /// Where it is found.
+    pub fn place(&self) -> FileRef {
+        FileRef { slot: self.slot, generation: self.generation }
+    }
+
     pub(super) fn new(
-        (slot, generation): (u32, u64),
+        FileRef { slot, generation }: FileRef,
         (dev, ino): (u64, u64),
         held: Held<F>,
         fenced: bool,

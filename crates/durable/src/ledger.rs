@@ -91,7 +91,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !is_due() {
             return;
         }
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         // It was synced already; a commit that fails leaves pending what is.
         if let Ok(description) = file.description(opens) {
             let _ = self.commit_file_system(file.dev, &description, is_due);
@@ -237,10 +237,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// changed, which the file system does not log by itself because of a commit of ours.
     pub fn log_again(&self, path: &Path, device: u64, ino: u64) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        let files = self.board.files();
-        let managed = self.board.find(device, ino);
-        let generation = |slot: u32| files[slot as usize].generation.load(Ordering::SeqCst);
-        if let Some(file) = managed.and_then(|slot| self.file(u64::from(slot), generation(slot))) {
+        let slot = self.board.find(device, ino);
+        if let Some(file) = slot.and_then(|slot| self.file_now(slot)) {
             return self.sync_file(&file, Writers::MayBeIn, u64::MAX, Pace::Full).map(drop);
         }
         let found = self.disk.find(path.as_os_str().as_bytes())?;
@@ -276,7 +274,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
         }
         // None of them is left: by the file itself.
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         match file.description(opens) {
             Ok(description) if self.learns_order(file.dev, &description) => {
                 self.commit_file_system(file.dev, &description, || true).map(|_| ())

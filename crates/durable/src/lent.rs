@@ -7,7 +7,6 @@
 //! 18).
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::pause;
@@ -55,26 +54,26 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn exchange(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         file.meta().may_be_behind = false;
         file.give_back();
-        file.description(&self.board.files()[file.slot as usize].client_opens).map(|_| ())
+        file.description(&self.board.row(file.slot).client_opens).map(|_| ())
     }
 
     /// Whether a sync of a lent file that succeeded may have done so because a client's sync took
     /// the notice of an error. Each of those is counted before it begins and, if it fails, once
     /// more before it is over.
     pub(super) fn may_have_told_others(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let until = Instant::now() + SYNC_MAX;
         let abandoned = file.meta().syncs_abandoned;
-        let mut under_way = row.syncs_under_way.load(Ordering::SeqCst);
+        let mut under_way = row.syncs_under_way();
         while under_way > abandoned && Instant::now() < until {
             pause(LOOK_AGAIN);
-            under_way = row.syncs_under_way.load(Ordering::SeqCst);
+            under_way = row.syncs_under_way();
         }
         let mut meta = file.meta();
         if under_way > abandoned {
             meta.syncs_abandoned = under_way;
             return true;
         }
-        row.sync_failures.load(Ordering::SeqCst) != meta.client_failures
+        row.sync_failures() != meta.client_failures
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use holdfast_board::Board;
-use holdfast_cache::Reason;
+use holdfast_cache::{FileRef, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::{Slots, Superblock, Words};
 
@@ -55,6 +55,7 @@ pub use file::{Held, ManagedFile, Meta};
 pub use looks::Tale;
 pub use reclaim::{Effort, Reclaimed};
 pub use removed::REMOVED_FILES_MAX;
+pub use requests::Unanswered;
 pub use rewrite::LiveRecords;
 pub use settle::Writers;
 pub use settle::is_held;
@@ -112,7 +113,7 @@ pub struct Durable<N, D: Disk, U = Stock> {
     /// Slots that are being taken.
     taking: Mutex<HashSet<u32>>,
     /// Files without a name that are not let go of yet.
-    orphans: Mutex<Vec<(u32, u64)>>,
+    orphans: Mutex<Vec<FileRef>>,
     /// Slots of removed files of which nothing else is left here.
     graves: Mutex<HashMap<u32, removed::Grave<D::File>>>,
     /// The expirer looks for removed files in a moment.

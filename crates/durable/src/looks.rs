@@ -88,7 +88,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether the log stands for a file that others may change.
     fn is_looked_at(&self, file: &ManagedFile<D::File>) -> bool {
-        let state = self.board.files()[file.slot as usize].state();
+        let state = self.board.row(file.slot).state();
         file.fenced && state.is_managed() && self.is_current(file)
     }
 
@@ -106,14 +106,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let mut meta = file.meta();
             (meta.seen.unwatched, meta.seen.names_pushed) = (Some(seen_in(&stat)), meta.names_pushed);
             drop(meta);
-            self.board.files()[file.slot as usize].set_ownership(print_of(&stat));
+            self.board.row(file.slot).set_ownership(print_of(&stat));
         }
     }
 
     /// Enters in the ledger what the kernel told of a file, and what a look at it tells. Waits for
     /// nobody; whether something else is to be done, which is [`Durable::look`]'s.
     pub fn hear(&self, file: &ManagedFile<D::File>, tale: Tale) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         self.await_rest(file);
         // Who gives its slot back meanwhile waits for this: no mark is another file's.
         let _slot = locked(&file.expiring);
@@ -173,12 +173,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         meta.seen.unwatched = Some(now);
         let names_pushed = meta.names_pushed;
         let is_renamed = std::mem::replace(&mut meta.seen.names_pushed, names_pushed) != names_pushed;
-        let is_known = self.board.files()[file.slot as usize].knows_ownership();
+        let is_known = self.board.row(file.slot).knows_ownership();
         let ((before_ns, modified_before_ns, links_before), (changed_ns, modified_ns, links)) = (before, now);
         // A client's rename moves the one time alone, and a write before it was made since the last
         // look. A link that it made is pending anyway.
         let is_written = modified_ns == modified_before_ns || (before_ns..changed_ns).contains(&modified_ns);
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let is_clients = || is_renamed || row.take_touched();
         let is_set = changed_ns != modified_ns && !(is_written && is_clients());
         is_known && (is_set || links != links_before)
@@ -187,7 +187,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Of a file in state Through that somebody outside seems to have cut, or made longer, the slot
     /// says so at once: the disk may have it from now on, and a replay could undo it.
     fn hear_cut(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         // A client that cuts it keeps the others out from before its call until it has told the
         // size: one that came in between shows by either.
         let known = row.size_hint.load(Ordering::SeqCst);
@@ -230,7 +230,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether a file is to be seen to with its writers kept out. What needs none of that is done.
     pub fn seems_changed(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if !self.is_looked_at(file) {
             return false;
         }
@@ -251,7 +251,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// change it. Whoever keeps the writers out to know it for certain makes a client's sync real
     /// that comes meanwhile, so what is a client's own is found out without that.
     fn seems_cut_by_others(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         for _ in 0..LOOKS_MAX {
             let known = row.size_hint.load(Ordering::SeqCst);
             let Ok(stat) = file.held().stat() else { return false };
@@ -269,7 +269,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// With its writers kept out nothing that is seen is under way.
     fn look_held(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let Ok(stat) = file.held().stat() else { return Ok(()) };
         if stat.links == 0 {
             return self.see_removed(file);
@@ -286,7 +286,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether the kernel has another size than the clients left.
     fn seems_cut(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let known = row.size_hint.load(Ordering::SeqCst);
         let state = row.state();
         if state.keeps_up() {
@@ -324,7 +324,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.void_if_unlinked(file);
             return Ok(());
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if self.mark_removed(file) && !on(Canary::MovesUncounted) {
             self.note_foreign(file);
         }
@@ -358,7 +358,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Somebody changed the content of a file in state Through. Until what the kernel has now is on
     /// the disk a replay could undo that: the slot says so meanwhile.
     fn settle_changed(&self, file: &ManagedFile<D::File>, stat: &Stat) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         self.settle_marked(file)?;
         // Last: a client that syncs meanwhile sees that something is amiss, and waits for this.
         row.size_hint.store(stat.size, Ordering::SeqCst);
@@ -381,7 +381,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// gone, as natively. What had not was written before the cut, if nothing was written since,
     /// and is gone, too; else it cannot be told, and is kept.
     fn leave_cut(&self, file: &ManagedFile<D::File>, stat: &Stat) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let times = file.held().times().unwrap_or_default();
         let cut_ns = times.changed.parts();
         let cut_ns = cut_ns.map_or(0, |(seconds, ns)| seconds as u64 * 1_000_000_000 + ns as u64);
@@ -408,7 +408,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// (`is_told`). Of a client's own change the notice comes when that is pending, mostly; if not,
     /// one sync too many is real.
     fn look_at_attributes(&self, file: &ManagedFile<D::File>, stat: &Stat, is_told: bool) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let print = print_of(stat);
         let is_news = row.seems_given(print) || is_told;
         if is_news && !on(Canary::ModesUncounted) {
@@ -427,7 +427,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A file got another name. If nobody under Holdfast gave it that, the slot learns it, and it
     /// counts as pending. One whose name nobody can tell any more is left to the kernel.
     pub fn look_at_name(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if !row.state().is_absorbed() || !self.is_elsewhere(file) {
             return Ok(());
         }

@@ -143,7 +143,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// any name, but not for every user.
     pub fn follow_names(&self) {
         for file in self.managed() {
-            let row = &self.board.files()[file.slot as usize];
+            let row = self.board.row(file.slot);
             // Kept from being renamed itself meanwhile. Who has it is looked at in the next round.
             if row.state().is_absorbed()
                 && self.moved_to(&file).is_some()

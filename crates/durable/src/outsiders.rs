@@ -100,7 +100,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     fn manage_again(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if !row.state().is_bypassed() {
             return false;
         }

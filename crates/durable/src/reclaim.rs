@@ -6,13 +6,17 @@
 //! draining some of its records (history 1). Readers and writers find the bytes of a row under its
 //! page lock, and rows are pointed to the copies under the same.
 
+#[cfg(not(shuttle))]
+use holdfast_board::Page;
 use holdfast_board::{Content, SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{
     Draft, Header, Kind, RECORD_HEADER_BYTES, Tail, append, read_record, record_bytes, scan_headers,
 };
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{SEGMENT_HEADER_BYTES, Superblock, seal_segment, segment_seed, set_segment_generation};
+use holdfast_pool::{
+    SEGMENT_HEADER_BYTES, SegmentUse, Superblock, seal_segment, segment_seed, set_segment_generation,
+};
 
 use super::drain::KEEPER_LANE;
 use super::{Durable, Upkeeps, locked};
@@ -174,7 +178,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // All of them lie anywhere in the table: waiting for one after the other would take
             // most of the time.
             #[cfg(not(shuttle))]
-            self.board.prefetch_page(header.slot, header.file_offset / holdfast_board::PAGE_BYTES);
+            self.board.prefetch_page(header.slot, Page::of(header.file_offset));
             headers.push((at, *header));
         });
         for (at, header) in headers {
@@ -245,7 +249,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let pages = self.board.pages();
         let (offset, bytes) = (header.file_offset, u64::from(header.payload_bytes));
         pieces(offset, bytes).all(|(page, lo, _)| {
-            let start = page * holdfast_board::PAGE_BYTES + u64::from(lo);
+            let start = page.offset() + u64::from(lo);
             if !self.board.page_locks().lock(KEEPER_LANE, header.slot, start, 1) {
                 return false;
             }
@@ -284,7 +288,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some((segment, tail)) = reclaimer.tail.take() {
             let Superblock { layout, uuid, .. } = &self.superblock;
             let below = self.board.header().counter.get() + 1;
-            seal_segment(&self.nvm, layout, uuid, (segment, tail.generation), tail.at, below);
+            let place = SegmentUse { segment, generation: tail.generation };
+            seal_segment(&self.nvm, layout, uuid, place, tail.at, below);
             self.board.segments()[segment as usize].set_state(SegmentState::Sealed);
         }
     }

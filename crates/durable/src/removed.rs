@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Way, pause};
+use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_VOID;
@@ -55,7 +56,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if meta.marks & MARK_VOID != 0 || !self.is_current(file) {
             return true;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         // A file leaves state Behind for good before its removal is announced: who has it open
         // reads on in the page cache.
         if meta.unlinking.is_none() || row.state().lags() {
@@ -83,7 +84,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// A file has no name any more, and its slot says so. Rings the expirer when there are many.
     pub fn note_orphan(&self, file: &ManagedFile<D::File>) {
-        locked(&self.orphans).push((file.slot, file.generation));
+        locked(&self.orphans).push(file.place());
         if self.removed_files.fetch_add(1, Ordering::SeqCst) + 1 == REMOVED_FILES_MAX {
             self.ring_expirer();
         }
@@ -127,12 +128,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.forget_removed();
         let orphans = std::mem::take(&mut *locked(&self.orphans));
         let mut found = false;
-        for (slot, generation) in orphans {
-            let Some(file) = self.file(u64::from(slot), generation) else { continue };
+        for place in orphans {
+            let Some(file) = self.file(place) else { continue };
             if self.try_let_go_removed(&file) {
                 found = true;
             } else {
-                locked(&self.orphans).push((slot, generation));
+                locked(&self.orphans).push(place);
             }
         }
         if found {
@@ -183,7 +184,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// kernel, by the generation that stays; others do not find it any more, nor a later file with
     /// its inode number instead.
     pub(super) fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let mut files = locked(&self.files);
         if files[file.slot as usize].is_none() {
             return;
@@ -222,20 +223,21 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// What is to be synced so that the slots of removed files can be given back, and these slots.
-    pub(super) fn graves(&self) -> (Vec<(u32, u64)>, HashSet<PathBuf>) {
+    pub(super) fn graves(&self) -> (Vec<FileRef>, HashSet<PathBuf>) {
         let graves = locked(&self.graves);
-        let places = graves.iter().map(|(slot, grave)| (*slot, grave.generation)).collect();
+        let places =
+            graves.iter().map(|(&slot, grave)| FileRef { slot, generation: grave.generation }).collect();
         (places, graves.values().flat_map(|grave| grave.directories.iter().cloned()).collect())
     }
 
     /// Gives the slot of a removed file back, unless a client has it at the moment: the directories
     /// of its names were synced.
-    pub(super) fn end_grave(&self, (slot, generation): (u32, u64)) {
+    pub(super) fn end_grave(&self, FileRef { slot, generation }: FileRef) {
         // Who stands still in an operation on it is not waited for.
         if self.board.lingers(slot) || !self.board.try_lock_file(slot, KEEPER_ID) {
             return;
         }
-        let row = &self.board.files()[slot as usize];
+        let row = self.board.row(slot);
         let found = {
             let graves = locked(&self.graves);
             let grave = graves.get(&slot).filter(|grave| grave.generation == generation);
@@ -244,7 +246,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some((known, dev)) = found {
             // As at the end of any slot's use: who looks from here on leaves it alone, and whoever
             // has looked is waited for.
-            row.generation.store(0, Ordering::SeqCst);
+            row.end_use();
             if let Some(known) = known.upgrade() {
                 self.await_lookers(&known);
             }

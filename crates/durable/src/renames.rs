@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{FileState, Way};
+use holdfast_board::Way;
+use holdfast_cache::Onto;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
@@ -36,15 +37,6 @@ pub(super) struct Renaming<F> {
     client: u32,
     /// Device and inode number of the file that it takes the name from.
     replaced: Option<(u64, u64)>,
-}
-
-/// The free name that a file gets, or another file's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Onto {
-    /// Nothing stands there.
-    Free,
-    /// A file stands there.
-    Taken,
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
@@ -83,7 +75,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether recovery could build all of a file anew, under the one name that its slot has.
     fn holds_all(&self, file: &ManagedFile<D::File>, meta: &Meta) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         row.state().is_absorbed()
             && meta.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID) == MARK_CREATED
             && meta.names_unsynced == 1
@@ -180,9 +172,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let base = Base { handle_type: there.handle_type, handle: there.handle, born_ns: stat.born_ns };
             return Ok(Some(Replaced { slot: None, base: Some(base) }));
         };
-        let row = &self.board.files()[target.slot as usize];
+        let row = self.board.row(target.slot);
         let is_kept = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID == client && self.is_current(&target);
-        let is_through = self.never_behind(&target) && row.state() == FileState::Through;
+        let is_through = self.never_behind(&target) && row.state().keeps_up();
         let (marks, path) = {
             let meta = target.meta();
             (meta.marks, meta.unlinking.is_none().then(|| meta.path.clone()))
@@ -257,7 +249,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     fn is_under_way(&self, rename: &Renaming<D::File>) -> bool {
-        let row = &self.board.files()[rename.file.slot as usize];
+        let row = self.board.row(rename.file.slot);
         // Who lets go of the file has made it or withdrawn it.
         let holder = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID;
         holder == rename.client && !self.stands_at(&rename.file, &rename.to)

@@ -10,7 +10,7 @@ use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Superblock, seal_segment};
+use holdfast_pool::{SegmentUse, Superblock, seal_segment};
 
 use super::rewrite::{persist, roll_forward};
 use super::{Durable, ManagedFile, Upkeeps, Writers};
@@ -58,7 +58,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.nvm.flush(layout.segment_offset(segment), u64::from(scan.end));
         self.nvm.fence();
         let below = self.board.header().counter.get() + 1;
-        seal_segment(&self.nvm, layout, uuid, (segment, generation), scan.end, below);
+        seal_segment(&self.nvm, layout, uuid, SegmentUse { segment, generation }, scan.end, below);
     }
 
     /// Whether it keeps others out of a file.
@@ -69,7 +69,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Second half: the files it kept others out of. Waits for page locks and the disk.
     pub fn repair_files(&self, client: u32) {
         for cell in self.board.requests() {
-            let asked = || cell.client.load(Ordering::SeqCst) == client;
+            let asked = || cell.client() == client;
             // What it asked under its lock must not be done without it.
             if asked() && !cell.advance(RequestState::Posted, RequestState::Free) {
                 while asked() && cell.state() == RequestState::Taken {
@@ -80,10 +80,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // A name among it will not be given.
         self.withdraw_announced(client);
         for slot in self.board.files_held_by(client) {
-            let row = &self.board.files()[slot as usize];
+            let row = self.board.row(slot);
             // A call around the log may have been under way: what it did is made durable before
             // others go on.
-            if let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) {
+            if let Some(file) = self.file_now(slot) {
                 let _ = self.settle(&file, Writers::KeptOut);
             }
             forget_size(row);
@@ -129,7 +129,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             media_offset = layout.segment_offset(record.segment) + u64::from(record.at) + RECORD_HEADER_BYTES;
         });
         let [(header, bytes)] = &members[..] else { return false };
-        let generation = row.generation.load(Ordering::SeqCst);
+        let generation = row.generation();
         let is_its_own = (header.slot, header.slot_generation) == (dead.slot, generation);
         let end = header.file_offset.checked_add(bytes.len() as u64);
         if header.kind != Kind::Write || !is_its_own || end.is_none_or(|end| end > i64::MAX as u64) {
@@ -152,10 +152,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     fn roll_forward_dead(&self, dead: &DeadLane, seq: u64, row: &FileRow) {
         let slot = dead.slot;
-        let Some(file) = self.file(u64::from(slot), row.generation.load(Ordering::SeqCst)) else { return };
+        let Some(file) = self.file_now(slot) else { return };
         let lane = &self.board.lanes()[dead.index as usize];
         let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
-        let place = (slot, file.generation);
+        let place = file.place();
         self.forget_left(&file);
         let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, place, &mut || {
             let target = self.open_for_writing(&file)?;

@@ -3,155 +3,189 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::TAKER_ID;
-use holdfast_cache::{Ask, Errno, Reason};
+use holdfast_cache::{Answer, FileRef, FileRequest, Onto, Refusal};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
 
-use super::renames::Onto;
 use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, is_held};
 use holdfast_disk::Disk;
 
+/// Why a request is not answered as its asker hopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// It is refused, and the asker is told so.
+    Refused(Refusal),
+    /// Not now: somebody else has to act first. To be tried again, by who is patient; the asker
+    /// never hears of this.
+    Later,
+}
+
+impl From<Refusal> for Unanswered {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
-    /// Answers a request of `client` about slot `args[0]` of generation `args[1]`. `path` tells the
-    /// absolute path of the name it is about, if a slot can hold it. Never waits for who has the
-    /// file: they may wait for the thread that this is; `EDEADLK` says that it must be tried again.
+    /// Answers a request of `client` about a file. `path` tells the absolute path of the name it is
+    /// about, if a slot can hold it. Never waits for who has the file: they may wait for the thread
+    /// that this is.
+    ///
+    /// # Errors
+    /// What is refused, and what must be tried again.
     pub fn answer(
         &self,
         client: u32,
-        ask: Ask,
-        args: [u64; 4],
+        place: FileRef,
+        request: FileRequest,
         path: impl FnOnce() -> Option<PathBuf>,
-    ) -> Result<[u64; 2], Errno> {
-        let Some(file) = self.file(args[0], args[1]) else { return Err(Errno::EOPNOTSUPP) };
-        let holder = self.board.files()[file.slot as usize].exclusive.load(Ordering::SeqCst) & KEEPER_ID;
+    ) -> Result<Answer, Unanswered> {
+        let Some(file) = self.file(place) else {
+            return Err(Refusal::Kernels.into());
+        };
+        let holder = self.board.row(file.slot).exclusive.load(Ordering::SeqCst) & KEEPER_ID;
         if holder == TAKER_ID {
             // It is being taken from who stood still. That is over soon.
-            return Err(Errno::EDEADLK);
+            return Err(Unanswered::Later);
         }
-        match ask {
+        match request {
             // Its asker died, and the file is others' again.
-            Ask::Drain | Ask::Through | Ask::Left if holder != client => return Err(Errno::EIO),
-            Ask::Settle => {
-                self.board.header().settles.add(1);
-                // An asker that died meanwhile keeps nobody out any more.
-                let kept_out = args[2] == 1 && holder == client;
-                let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
-                if kept_out {
-                    self.end_rename(&file);
-                }
-                self.settle(&file, writers).map_err(refused)?;
-                self.forget_left(&file);
+            FileRequest::Drain { .. }
+            | FileRequest::Left
+            | FileRequest::Through { .. }
+            | FileRequest::Log
+                if holder != client =>
+            {
+                return Err(Refusal::Failed.into());
             }
-            Ask::Drain => {
+            // An asker that died meanwhile keeps nobody out any more.
+            FileRequest::Settle { held } => self.settle_for(&file, held && holder == client)?,
+            FileRequest::Drain { for_call } => {
                 self.drain_all(&file)
                     .inspect_err(|error| self.drain_failed(&file, error))
-                    .map_err(|_| Errno::EIO)?;
-                if args[2] == 1 {
+                    .map_err(|_| Refusal::Failed)?;
+                if for_call {
                     self.forget_left(&file);
                 }
             }
-            Ask::Left => self.note_left(&file),
-            Ask::Through => self.leave_behind(&file, args[2] != 0).map_err(|_| Errno::EIO)?,
-            Ask::Bypass if args[3] == 1 => {
-                self.try_let_go(&file, Reason::from_u64(args[2])).map_err(refused)?;
+            FileRequest::Left => self.note_left(&file),
+            FileRequest::Through { for_good } => {
+                self.leave_behind(&file, for_good).map_err(|_| Refusal::Failed)?;
             }
-            Ask::Bypass => self.try_bypass(&file, Reason::from_u64(args[2])).map_err(refused)?,
-            Ask::Unlinking if self.has_other_names(&file) => {
-                let is_found = path().is_none_or(|path| self.is_found_without(&file, &path));
-                return Err(if is_found { Errno::EAGAIN } else { Errno::ENAMETOOLONG });
+            FileRequest::Bypass { reason, let_go: true } => {
+                self.try_let_go(&file, reason).map_err(refused)?;
             }
-            // Whoever renames it is waited for: which name goes is known then.
-            Ask::Unlinking if self.is_renaming(&file) || self.is_being_replaced(&file) => {
-                return Err(Errno::EDEADLK);
+            FileRequest::Bypass { reason, let_go: false } => {
+                self.try_bypass(&file, reason).map_err(refused)?;
             }
-            // Its data must be in the page cache for good before the last name goes.
-            Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
-            Ask::Unlinking | Ask::Naming => {
-                let state = self.board.files()[file.slot as usize].state();
-                if !state.has_log() {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                // Whether the slot is to hold the whole change.
-                let onto = match args[3] {
-                    1 => Some(Onto::Free),
-                    2 => Some(Onto::Taken),
-                    _ => None,
-                };
-                let stored = match path() {
-                    Some(path) if let Some(onto) = onto.filter(|_| ask == Ask::Naming) => {
-                        let held = self.push_rename(&file, &path, onto, client);
-                        return if matches!(held, Ok(true)) { Ok([0, 0]) } else { Err(Errno::EAGAIN) };
-                    }
-                    Some(path) if ask == Ask::Unlinking => match self.push_removal(&file, &path, client) {
-                        Ok(false) => return Err(Errno::EAGAIN),
-                        pushed => pushed.map(drop),
-                    },
-                    Some(path) => {
-                        file.meta().naming = Some(client);
-                        self.push_name(&file, HintKind::Name, &path)
-                    }
-                    None => return Err(Errno::ENAMETOOLONG),
-                };
-                // A new name that cannot be held is no fault of the disk: its directory may be
-                // missing or elsewhere.
-                stored.map_err(|_| if ask == Ask::Naming { Errno::ENAMETOOLONG } else { Errno::EIO })?;
-            }
-            Ask::Log if holder != client => return Err(Errno::EIO),
-            Ask::Log => {
-                let is_held = self.leave_unsynced(&file).map_err(|error| match error.kind() {
-                    io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
-                    _ => Errno::EIO,
-                })?;
+            FileRequest::Unlinking { .. } => self.note_removal(&file, client, path)?,
+            FileRequest::Naming { onto, .. } => self.note_name(&file, client, onto, path)?,
+            FileRequest::Log => {
+                let is_held = self.leave_unsynced(&file).map_err(unsupported)?;
                 let was_created = file.meta().marks & MARK_CREATED != 0;
-                return Ok([u64::from(is_held), u64::from(was_created)]);
+                return Ok(Answer::Logged { is_held, was_created });
             }
-            Ask::Commit if args[2] == 1 => self.commit_behind_sync(&file),
-            Ask::Commit => {
-                self.commit_for(&file).map_err(|error| match error.kind() {
-                    io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
-                    _ => Errno::EIO,
-                })?;
-            }
+            FileRequest::Commit { behind_sync: true } => self.commit_behind_sync(&file),
+            FileRequest::Commit { behind_sync: false } => self.commit_for(&file).map_err(unsupported)?,
             // Who has it now may be making what the asker saw.
-            Ask::Hear => self.look(&file, false).map_err(refused)?,
-            Ask::Replaced => self.drop_replaced(&file),
-            Ask::Withdraw => self.withdraw_name(&file),
-            // Not about a file that has a slot.
-            Ask::Register
-            | Ask::Sole
-            | Ask::Moved
-            | Ask::SyncDirectory
-            | Ask::Unseen
-            | Ask::Room
-            | Ask::LogAgain
-            | Ask::Follow => return Err(Errno::EINVAL),
+            FileRequest::Hear => self.look(&file, false).map_err(refused)?,
+            FileRequest::Replaced => self.drop_replaced(&file),
+            FileRequest::Withdraw => self.withdraw_name(&file),
         }
-        Ok([0, 0])
+        Ok(Answer::Done)
+    }
+
+    fn settle_for(&self, file: &ManagedFile<D::File>, kept_out: bool) -> Result<(), Unanswered> {
+        self.board.header().settles.add(1);
+        if kept_out {
+            self.end_rename(file);
+        }
+        let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
+        self.settle(file, writers).map_err(refused)?;
+        self.forget_left(file);
+        Ok(())
+    }
+
+    fn note_removal(
+        &self,
+        file: &Arc<ManagedFile<D::File>>,
+        client: u32,
+        path: impl FnOnce() -> Option<PathBuf>,
+    ) -> Result<(), Unanswered> {
+        if self.has_other_names(file) {
+            let is_found = path().is_none_or(|path| self.is_found_without(file, &path));
+            return Err(if is_found { Refusal::NotHeld } else { Refusal::NoName }.into());
+        }
+        // Whoever renames it is waited for: which name goes is known then.
+        if self.is_renaming(file) || self.is_being_replaced(file) {
+            return Err(Unanswered::Later);
+        }
+        // Its data must be in the page cache for good before the last name goes.
+        if !self.try_never_behind(file)? {
+            return Err(Refusal::Held.into());
+        }
+        self.ensure_logged(file)?;
+        let path = path().ok_or(Refusal::NoName)?;
+        match self.push_removal(file, &path, client) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Refusal::NotHeld.into()),
+            Err(_) => Err(Refusal::Failed.into()),
+        }
+    }
+
+    fn note_name(
+        &self,
+        file: &Arc<ManagedFile<D::File>>,
+        client: u32,
+        onto: Option<Onto>,
+        path: impl FnOnce() -> Option<PathBuf>,
+    ) -> Result<(), Unanswered> {
+        self.ensure_logged(file)?;
+        let path = path().ok_or(Refusal::NoName)?;
+        if let Some(onto) = onto {
+            // The slot is to hold the whole change.
+            let held = self.push_rename(file, &path, onto, client);
+            return if matches!(held, Ok(true)) { Ok(()) } else { Err(Refusal::NotHeld.into()) };
+        }
+        file.meta().naming = Some(client);
+        // A new name that cannot be held is no fault of the disk: its directory may be missing or
+        // elsewhere.
+        self.push_name(file, HintKind::Name, &path).map_err(|_| Refusal::NoName.into())
+    }
+
+    fn ensure_logged(&self, file: &ManagedFile<D::File>) -> Result<(), Refusal> {
+        let has_log = self.board.row(file.slot).state().has_log();
+        if has_log { Ok(()) } else { Err(Refusal::Kernels) }
     }
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Keeps a file out of state Behind for good; false while somebody has it who would have to be
     /// waited for.
-    pub fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Errno> {
+    pub fn try_never_behind(&self, file: &ManagedFile<D::File>) -> Result<bool, Refusal> {
         if self.never_behind(file) {
             return Ok(true);
         }
         match self.try_hold(file) {
             Ok(true) => {}
             // Its slot is another file's by now.
-            Ok(false) => return Err(Errno::EOPNOTSUPP),
+            Ok(false) => return Err(Refusal::Kernels),
             Err(_) => return Ok(false),
         }
         let left = self.leave_behind(file, true);
         self.let_go(file);
-        left.map(|()| true).map_err(|_| Errno::EIO)
+        left.map(|()| true).map_err(|_| Refusal::Failed)
     }
 }
 
-fn refused(error: io::Error) -> Errno {
-    if is_held(&error) { Errno::EDEADLK } else { Errno::EIO }
+fn refused(error: io::Error) -> Unanswered {
+    if is_held(&error) { Unanswered::Later } else { Refusal::Failed.into() }
+}
+
+fn unsupported(error: io::Error) -> Refusal {
+    if error.kind() == io::ErrorKind::Unsupported { Refusal::Kernels } else { Refusal::Failed }
 }

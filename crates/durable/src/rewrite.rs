@@ -7,11 +7,12 @@
 use std::io;
 
 use super::{Durable, ManagedFile, Upkeeps};
+use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_log::{Header, Kind, Record, headers_in_gap, record_bytes, survey, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Slots, Superblock, segment_generation};
+use holdfast_pool::{SegmentUse, Slots, Superblock, segment_generation};
 
 /// How often a segment is read again in which something seems to be missing: a client may just be
 /// writing there.
@@ -25,7 +26,7 @@ struct Found {
 
 /// The records of one use of a slot that have not expired, and the cancels among them.
 pub struct LiveRecords {
-    place: (u32, u64),
+    place: FileRef,
     expired_seq: u64,
     found: Vec<Found>,
     /// Cancelled seqs, and the bytes that stay valid.
@@ -33,11 +34,11 @@ pub struct LiveRecords {
 }
 
 impl LiveRecords {
-    /// Those that the segments hold, of `(slot, generation)`. [`io::ErrorKind::InvalidData`]: one
+    /// Those that the segments hold, of a file. [`io::ErrorKind::InvalidData`]: one
     /// of them is damaged, or may be.
-    pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: (u32, u64)) -> io::Result<Self> {
+    pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: FileRef) -> io::Result<Self> {
         let layout = &superblock.layout;
-        let expired_seq = Slots { nvm, layout }.expired_seq(place.0).unwrap_or(0);
+        let expired_seq = Slots { nvm, layout }.expired_seq(place.slot).unwrap_or(0);
         let mut live = Self { place, expired_seq, found: Vec::new(), cancels: Vec::new() };
         let mut buffer = Vec::new();
         for segment in 0..layout.segment_count {
@@ -57,11 +58,10 @@ impl LiveRecords {
         buffer.resize(layout.segment_bytes as usize, 0);
         nvm.read(layout.segment_offset(segment), buffer);
         let (place, expired_seq) = (self.place, self.expired_seq);
-        let is_ours =
-            |header: &Header| (header.slot, header.slot_generation) == place && header.seq > expired_seq;
+        let is_ours = |header: &Header| place_of(header) == place && header.seq > expired_seq;
         let (found, cancels, mut is_whole) = (self.found.len(), self.cancels.len(), true);
         let visit = |record: Record<'_>| self.visit(&record);
-        survey(buffer, &superblock.uuid, (segment, generation), None, visit, |gap| {
+        survey(buffer, &superblock.uuid, SegmentUse { segment, generation }, None, visit, |gap| {
             is_whole &=
                 headers_in_gap(buffer, generation, gap).is_some_and(|headers| !headers.iter().any(is_ours));
         });
@@ -74,7 +74,7 @@ impl LiveRecords {
 
     fn visit(&mut self, record: &Record<'_>) {
         let header = record.header;
-        if (header.slot, header.slot_generation) == self.place && header.seq > self.expired_seq {
+        if place_of(&header) == self.place && header.seq > self.expired_seq {
             match header.kind {
                 Kind::Cancel => self.cancels.push((header.file_offset, header.extent)),
                 _ => self.found.push(Found { header, payload: record.payload.to_vec() }),
@@ -117,11 +117,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// The live records of a file, in segments and frames, none of which is given back meanwhile.
     pub(super) fn live_records(&self, file: &ManagedFile<D::File>) -> io::Result<LiveRecords> {
         let _alone = self.reclaiming.take();
-        let place = (file.slot, file.generation);
-        let mut live = LiveRecords::of_segments(&self.nvm, &self.superblock, place)?;
+        let mut live = LiveRecords::of_segments(&self.nvm, &self.superblock, file.place())?;
         self.scan_frames(file.slot, &mut |record| live.visit(record))?;
         Ok(live)
     }
+}
+
+/// Which file a record is of.
+pub(super) fn place_of(header: &Header) -> FileRef {
+    FileRef { slot: header.slot, generation: header.slot_generation }
 }
 
 /// Applies one record; `written` counts the bytes of its group so far, `kept` limits them (a cancel
@@ -147,22 +151,22 @@ fn apply(
     Ok(())
 }
 
-/// Rolls forward the operation with `seq` of a dead client on the file of `place` (slot and
-/// generation), if its record or group is complete in `segments`. Returns the header of its first
-/// record if it was. `open` may do what must come before it.
+/// Rolls forward the operation with `seq` of a dead client on the file of `place`, if its record or
+/// group is complete in `segments`. Returns the header of its first record if it was. `open` may do
+/// what must come before it.
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
     segments: &[u32],
     seq: u64,
-    place: (u32, u64),
+    place: FileRef,
     open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<Option<Header>> {
     let mut members = whole_write(nvm, &superblock.layout, &superblock.uuid, segments, seq, |record| {
         persist(nvm, superblock, record);
     });
     // Whatever its lane says, it was written for this file or not at all.
-    members.retain(|(header, _)| (header.slot, header.slot_generation) == place || on(Canary::LaneBelieved));
+    members.retain(|(header, _)| place_of(header) == place || on(Canary::LaneBelieved));
     let Some((first, _)) = members.first() else { return Ok(None) };
     let file = open()?;
     // In one call: who reads the file meanwhile sees all members of a group or none.

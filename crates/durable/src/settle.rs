@@ -60,13 +60,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some(lent) = file.lent() {
             return lent.try_clone();
         }
-        self.board.files()[file.slot as usize].client_opens.fetch_add(1, Ordering::SeqCst);
+        self.board.row(file.slot).client_opens.fetch_add(1, Ordering::SeqCst);
         file.held().reopen(Access::Write)
     }
 
     /// Whether records of the file may be live, or something of it must still reach the disk.
     pub fn is_dirty(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.state().is_unsynced() {
             return false;
         }
@@ -101,7 +101,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether a sync of a file covered its only name, which was made before: the journals of ext4
     /// and xfs cover all of them.
     fn syncs_its_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
-        let opens = &self.board.files()[file.slot as usize].client_opens;
+        let opens = &self.board.row(file.slot).client_opens;
         Ok(file.description(opens)?.orders_names())
     }
 
@@ -141,14 +141,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether the live records of a file must be written to it again before a sync of it counts.
     fn must_rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let is_new = !file.is_described();
         file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // A client's sync that failed before we had a description took the kernel's only notice of
         // it (history 18), and one that is under way may be about to say so.
-        let unsure =
-            is_new && row.syncs_under_way.load(Ordering::SeqCst) != 0 && !on(Canary::SyncUnderWayForgotten);
-        let client_failures = row.sync_failures.load(Ordering::SeqCst);
+        let unsure = is_new && row.syncs_under_way() != 0 && !on(Canary::SyncUnderWayForgotten);
+        let client_failures = row.sync_failures();
         let mut meta = file.meta();
         meta.rewrite |=
             unsure || client_failures != meta.client_failures && !on(Canary::ClientFailureForgotten);
@@ -168,7 +167,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         writers: Writers,
         seq_max: u64,
     ) -> io::Result<Option<Synced>> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let _turn = (!on(Canary::SyncsTogether)).then(|| file.syncing.take());
         if self.must_rewrite(file)? {
             if writers != Writers::KeptOut {
@@ -179,7 +178,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let description =
             file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
-        let unlogged = row.unlogged.load(Ordering::SeqCst);
+        let unlogged = row.unlogged();
         let names = self.names_given(file);
         let settled = self.board.settled_seq(file.slot).min(seq_max);
         // State Behind: what the records up to S say comes to the page cache only now.
@@ -222,7 +221,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !self.is_current(file) {
             return true;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         // Until all is said nobody gives it another name.
         let mut meta = file.meta();
         let is_created = meta.marks & MARK_CREATED != 0;
@@ -255,7 +254,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.persist_marks(file, &meta);
         }
         drop(meta);
-        row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
+        row.note_synced(synced.unlogged);
         true
     }
 
@@ -267,7 +266,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !self.is_current(file) {
             return;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         row.error_epoch.fetch_add(1, Ordering::SeqCst);
         let mut meta = file.meta();
         // Of what is damaged in the log the kernel has lost nothing.
@@ -297,20 +296,19 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.drain_all(file)?;
         // Older bytes are back for a moment: nobody's look at the page cache counts until that is
         // over.
-        let counts =
-            [&self.board.header().behind_files.census, &self.board.files()[file.slot as usize].page_rows];
+        let counts = [&self.board.header().behind_files.census, &self.board.row(file.slot).page_rows];
         counts.iter().for_each(|count| count.enter());
         let replayed = self.open_for_writing(file).and_then(|target| {
             self.unseen_in_times(file, &target, |_| {
                 self.live_records(file)?.apply(&mut || target.try_clone())
             })
         });
-        keep_size(&self.board.files()[file.slot as usize], file);
+        keep_size(self.board.row(file.slot), file);
         counts.iter().for_each(|count| count.leave());
         replayed?;
         let mut meta = file.meta();
         meta.rewrite = false;
-        let is_behind = self.board.files()[file.slot as usize].state().lags();
+        let is_behind = self.board.row(file.slot).state().lags();
         self.set_ahead(file, &mut meta, is_behind);
         Ok(())
     }
@@ -349,12 +347,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     pub(super) fn let_go(&self, file: &ManagedFile<D::File>) {
-        self.board.files()[file.slot as usize].unlock_exclusive(KEEPER_ID);
+        self.board.row(file.slot).unlock_exclusive(KEEPER_ID);
     }
 
     /// Whether changes of the file are logged, or may be from the next sync on.
     pub fn is_absorbed(&self, file: &ManagedFile<D::File>) -> bool {
-        self.is_current(file) && self.board.files()[file.slot as usize].state().is_managed()
+        self.is_current(file) && self.board.row(file.slot).state().is_managed()
     }
 
     /// Leaves a file to the kernel. Nothing of it is live when this returns.
@@ -389,7 +387,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let meta = file.meta();
             meta.marks & (MARK_CONFLICT | MARK_CREATED | MARK_VOID) != 0 || meta.unlinking.is_some()
         };
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if result.is_ok() && row.state().is_bypassed() && !needed {
             file.meta().written_natively = true;
             self.release(file);
@@ -402,7 +400,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !self.is_current(file) {
             return Ok(());
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         self.leave_behind_for_disk(file)?;
         if row.state().keeps_up() && !on(Canary::BypassUnsettled) {
             self.settle(file, Writers::KeptOut)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Epoch, NO_SIZE, Way, pause};
-use holdfast_cache::Reason;
+use holdfast_cache::{FileRef, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
@@ -47,14 +47,14 @@ pub struct Refusal(pub std::io::Error);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A free slot and a generation for it; `reserved` says which ones are spoken for.
-    pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
+    pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<FileRef> {
         let files = locked(&self.files);
         let taken = |slot: u32| self.is_taken(&files, slot) || reserved(slot);
         let start = self.slot_hint.load(Ordering::Relaxed);
         let count = self.superblock.layout.slot_count;
         let slot = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot))?;
         self.slot_hint.store((slot + 1) % count, Ordering::Relaxed);
-        Some((slot, self.board.header().counter.add(1)))
+        Some(FileRef { slot, generation: self.board.header().counter.add(1) })
     }
 
     /// Whether a slot is a file's, or is kept for what it says.
@@ -70,7 +70,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Persists the slot of a file and shows the file to the clients.
     pub fn take_slot(
         &self,
-        place: (u32, u64),
+        place: FileRef,
         held: Held<D::File>,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
@@ -81,17 +81,17 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         {
             let files = locked(&self.files);
             // Its reservation may have gone by, and somebody else have it.
-            if self.is_taken(&files, place.0) {
+            if self.is_taken(&files, place.slot) {
                 return Err(Refusal(std::io::ErrorKind::AddrInUse.into()));
             }
-            locked(&self.taking).insert(place.0);
+            locked(&self.taking).insert(place.slot);
             self.board.header().enter_ledger(device);
             // Syncs of it are absorbed from now on.
             self.board.header().tree_log.note_sync(device, stat.ino);
         }
         let taken = self.take_slot_counted(place, held, stat, newcomer);
         let _files = locked(&self.files);
-        locked(&self.taking).remove(&place.0);
+        locked(&self.taking).remove(&place.slot);
         if taken.is_err() {
             self.board.header().leave_ledger(device);
         }
@@ -100,11 +100,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     fn take_slot_counted(
         &self,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         held: Held<D::File>,
         stat: Stat,
         newcomer: &Newcomer<'_>,
     ) -> Result<(), Refusal> {
+        let FileRef { slot, generation } = place;
         let Newcomer { identity, path, fenced, bypass, .. } = *newcomer;
         let mut created = newcomer.created && bypass.is_none();
         if let Some(directory) = path.parent() {
@@ -133,30 +134,26 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             stamp: Some(self.stamp_of(&stat, false)),
         };
         self.slots().take(slot, generation, &taken);
-        let row = &self.board.files()[slot as usize];
+        let row = self.board.row(slot);
         row.dev.store(stat.dev, Ordering::Relaxed);
         row.ino.store(stat.ino, Ordering::Relaxed);
         row.set_blank(newcomer.noted.filter(|_| created));
         row.newest_seq.store(generation, Ordering::Relaxed);
         row.expired_seq.store(generation, Ordering::Relaxed);
         row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);
-        // Bytes from before us may be unsynced, unless there were none (invariant 9).
-        row.unlogged.store(u64::from(!created), Ordering::Relaxed);
-        row.unlogged_synced.store(0, Ordering::Relaxed);
-        row.sync_failures.store(0, Ordering::Relaxed);
-        row.syncs_under_way.store(0, Ordering::Relaxed);
+        // Bytes from before us may be unsynced, unless there were none.
+        row.clear_syncs(!created);
         row.page_rows.clear();
         row.set_watched(fenced);
         row.set_ownership(0);
-        row.generation.store(generation, Ordering::SeqCst);
+        row.begin_use(generation);
         let way = match bypass {
             Some(_) => Way::RegisterBypassed,
             None if newcomer.unsynced => Way::RegisterUnsynced,
             None => Way::Register,
         };
         self.board.go(slot, way);
-        let managed =
-            Arc::new(ManagedFile::new((slot, generation), (stat.dev, stat.ino), held, fenced, path, marks));
+        let managed = Arc::new(ManagedFile::new(place, (stat.dev, stat.ino), held, fenced, path, marks));
         if let Some(reason) = bypass {
             let mut meta = managed.meta();
             (meta.bypass, meta.look_at) = (Some(reason), Instant::now() + BYPASSED_FILE);
@@ -218,15 +215,21 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// The managed file of a slot, if its use has this generation.
-    pub fn file(&self, slot: u64, generation: u64) -> Option<Arc<ManagedFile<D::File>>> {
+    pub fn file(&self, place: FileRef) -> Option<Arc<ManagedFile<D::File>>> {
         let files = locked(&self.files);
-        let file = files.get(usize::try_from(slot).ok()?)?.as_ref()?;
-        (file.generation == generation).then(|| Arc::clone(file))
+        let file = files.get(place.slot as usize)?.as_ref()?;
+        (file.generation == place.generation).then(|| Arc::clone(file))
+    }
+
+    /// The file that has a slot now.
+    pub fn file_now(&self, slot: u32) -> Option<Arc<ManagedFile<D::File>>> {
+        let generation = self.board.files().get(slot as usize)?.generation();
+        self.file(FileRef { slot, generation })
     }
 
     /// Whether the slot of a file is still its own.
     pub(super) fn is_current(&self, file: &ManagedFile<D::File>) -> bool {
-        self.board.files()[file.slot as usize].generation.load(Ordering::SeqCst) == file.generation
+        self.board.row(file.slot).generation() == file.generation
     }
 
     /// All managed files.
@@ -276,7 +279,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if has_ended && !on(Canary::GivenBackTwice) {
             return;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.state().is_unsynced() {
             self.disown(file);
         }
@@ -286,7 +289,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         // Others may know the file from before, and be about to drain or expire it: who looks from
         // here on leaves the slot alone, and whoever has looked is waited for.
-        row.generation.store(0, Ordering::SeqCst);
+        row.end_use();
         self.await_lookers(file);
         let mut files = locked(&self.files);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
@@ -319,7 +322,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !matches!(self.try_hold(file), Ok(true)) {
             return false;
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let (marks, unlinking) = {
             let meta = file.meta();
             (meta.marks, meta.unlinking.is_some())
@@ -359,7 +362,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         for file in self.managed() {
             self.release(&file);
         }
-        self.graves().0.into_iter().for_each(|(slot, _)| self.slots().release(slot));
+        self.graves().0.into_iter().for_each(|place| self.slots().release(place.slot));
         let devices: Vec<u64> = locked(&self.witnesses).keys().copied().collect();
         devices.into_iter().for_each(|device| self.drop_witness(device, None));
         if self.set_aside.is_empty() && unpinned {

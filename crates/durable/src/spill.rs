@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use holdfast_board::{SegmentState, Source, pieces};
+use holdfast_board::{FilePage, SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, Record, Stop, scan_bytes, sum_segment};
 use holdfast_media::{Bytes, Nvm};
@@ -82,8 +82,8 @@ struct Passage {
     generation: u64,
     end: u32,
     seqs: Vec<(u32, u64)>,
-    /// Pages that its writes have bytes of, by slot.
-    pages: Vec<(u32, u64)>,
+    /// Pages that its writes have bytes of.
+    pages: Vec<FilePage>,
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
@@ -276,7 +276,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 let bytes = u64::from(header.payload_bytes);
                 match header.file_offset.checked_add(bytes) {
                     Some(end) if end <= i64::MAX as u64 => {
-                        pages.extend(pieces(header.file_offset, bytes).map(|(page, ..)| (header.slot, page)))
+                        let slot = header.slot;
+                        let of_record = pieces(header.file_offset, bytes);
+                        pages.extend(of_record.map(|(page, ..)| FilePage { slot, page }));
                     }
                     _ => is_strange = true,
                 }
@@ -317,10 +319,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether readers find bytes of a page in this segment.
-    fn points_into(&self, segment: u32, (slot, page): (u32, u64)) -> bool {
+    fn points_into(&self, segment: u32, page: FilePage) -> bool {
         let layout = &self.superblock.layout;
         let start = layout.segment_offset(segment);
-        self.board.pages().find(slot, page).is_some_and(|row| match row.content.source {
+        self.board.pages().find(page.slot, page.page).is_some_and(|row| match row.content.source {
             Source::Log(at) => (start..start + layout.segment_bytes).contains(&at),
             Source::Frame(_) => false,
         })
@@ -417,7 +419,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         for frame in wanted {
             let Ok(Some(held)) = self.frames().get(frame) else { continue };
             spill.file.read_exact_at(image.bytes_mut(), self.frames().file_offset(frame))?;
-            let place = (held.segment, held.generation);
+            let place = held.place();
             let scan = scan_bytes(image.bytes(), &self.superblock.uuid, place, |record| visit(&record));
             if scan.end < held.end {
                 return Err(io::Error::other(format!(
@@ -443,9 +445,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
 /// Whether pages of files lie together that these segments have bytes of.
 fn is_in_order(passages: &[Passage]) -> bool {
-    let mut pages: Vec<(u32, u64)> = passages.iter().flat_map(|passage| &passage.pages).copied().collect();
+    let mut pages: Vec<FilePage> = passages.iter().flat_map(|passage| &passage.pages).copied().collect();
     pages.sort_unstable();
     pages.dedup();
-    let runs = pages.chunk_by(|a, b| (a.0, a.1 + 1) == *b).count();
+    let runs = pages.chunk_by(|a, b| a.slot == b.slot && a.page.next() == Some(b.page)).count();
     pages.len() >= runs * RUN_PAGES_MIN && runs > 0
 }

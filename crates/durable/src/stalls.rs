@@ -36,14 +36,14 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
     /// The clients that keep others from a file: who has it for itself, and whose operations on it
     /// are under way.
     pub fn clients_in(&self, file: &ManagedFile<D::File>) -> Vec<u32> {
-        let holder = self.board.files()[file.slot as usize].holder();
+        let holder = self.board.row(file.slot).holder();
         let lanes = self.board.lanes_on(file.slot).map(|(_, client)| client);
         lanes.chain([holder]).filter(|&client| !matches!(client, 0 | KEEPER_ID | TAKER_ID)).collect()
     }
 
     /// Takes a file from those of its clients that stand still (`stands`). Returns whether it did.
     pub fn take_from(&self, file: &Arc<ManagedFile<D::File>>, stands: &dyn Fn(u32) -> bool) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         row.set_wanted(true);
         let seized = self.seize(file, stands);
         row.set_wanted(false);
@@ -62,7 +62,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Has the file for the taker, and so new writers kept out.
     fn seize(&self, file: &ManagedFile<D::File>, stands: &dyn Fn(u32) -> bool) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let begun = Instant::now();
         while self.is_current(file) && begun.elapsed() < SEIZE_MAX {
             let stops_lane = self.board.lanes_on(file.slot).any(|(_, client)| stands(client));
@@ -89,7 +89,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
 
     /// Ends the use of the slot of a seized file, of which nobody works on it any more.
     fn end_taken(&self, file: &Arc<ManagedFile<D::File>>, stands: &dyn Fn(u32) -> bool) -> bool {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         self.end_announced(file, stands);
         if file.held().is_removed() || file.meta().marks & GONE != 0 {
             return self.end_removed(file);

@@ -13,6 +13,7 @@ use holdfast_log::{Around, Kind, record_around};
 use holdfast_media::Nvm;
 use holdfast_pool::Superblock;
 
+use super::rewrite::place_of;
 use super::{Durable, ManagedFile, Upkeeps};
 use holdfast_disk::{Disk, DiskFile};
 
@@ -47,7 +48,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             {
                 let around = record_around(&self.nvm, layout, uuid, (at, bytes), |header, skip| {
                     header.kind == Kind::Write
-                        && (header.slot, header.slot_generation) == (file.slot, file.generation)
+                        && place_of(header) == file.place()
                         && header.file_offset.checked_add(skip) == Some(offset)
                 });
                 if around.is_none() {
@@ -67,6 +68,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
 /// Whether the byte of the media at `at` is byte `offset` of the file, if it is one of the record.
 fn is_of<F: DiskFile>(file: &ManagedFile<F>, around: &Around, at: u64, offset: u64) -> bool {
-    (around.header.slot, around.header.slot_generation) == (file.slot, file.generation)
+    place_of(&around.header) == file.place()
         && around.header.file_offset.wrapping_add(at.wrapping_sub(around.payload)) == offset
 }

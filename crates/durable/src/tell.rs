@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::PAGE_BYTES;
+use holdfast_board::{PAGE_BYTES, Page};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -20,14 +20,14 @@ use holdfast_disk::{Disk, DiskFile};
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// [`Durable::tell`], of what page rows have.
     pub(super) fn tell_by_rows(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         if row.page_rows.get() == 0 {
             return Ok(());
         }
         let size = row.size_hint.load(Ordering::SeqCst);
-        let mut pages = vec![row.written_page.load(Ordering::Relaxed)];
+        let mut pages = vec![Page::new(row.written_page.load(Ordering::Relaxed))];
         if file.held().stat()?.size < size {
-            pages.insert(0, (size - 1) / PAGE_BYTES);
+            pages.insert(0, Page::of(size - 1));
             pages.dedup();
         }
         let Some(_draining) = self.begin_drain(file) else { return Ok(()) };
@@ -41,7 +41,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 Some(target) => target,
                 None => target.insert(self.open_for_writing(file)?),
             };
-            let offset = page * PAGE_BYTES;
+            let offset = page.offset();
             let locked = !on(Canary::TellUnlocked);
             if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, PAGE_BYTES) {
                 return Err(io::Error::other("the keeper is stopping"));

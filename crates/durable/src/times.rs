@@ -30,7 +30,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return;
         }
         let _alone = locked(&file.times);
-        let now = self.board.files()[file.slot as usize].changes();
+        let now = self.board.row(file.slot).changes();
         if let Ok(kernel) = file.held().times() {
             let row = &self.board.times()[file.slot as usize];
             row.begin(file.generation, self.times_shown(file, kernel, now), now);
@@ -53,7 +53,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return change(Times::default());
         }
         let _alone = locked(&file.times);
-        let now = self.board.files()[file.slot as usize].changes();
+        let now = self.board.row(file.slot).changes();
         let Ok(kernel) = target.times() else { return change(Times::default()) };
         let shown = self.times_shown(file, kernel, now);
         let row = &self.board.times()[file.slot as usize];
@@ -120,7 +120,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if writers != Writers::KeptOut && !self.board.try_claim_file(file.slot, KEEPER_ID) {
             return Ok(());
         }
-        let row = &self.board.files()[file.slot as usize];
+        let row = self.board.row(file.slot);
         let set = target.map_or_else(|| self.open_for_writing(file), Ok).map(|target| {
             self.unseen_in_times(file, &target, |shown| {
                 let _ = target.set_modified(shown.modified);

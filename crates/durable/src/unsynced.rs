@@ -27,7 +27,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             marks & MARK_CREATED != 0 && !moved && !removed && stat.links == 1 && self.was_only_written(file);
         let Some(directory) = path.parent() else { return Ok(is_held) };
         // What the slot does not hold the program's own sync makes durable, as natively.
-        let noted = self.board.files()[file.slot as usize].noted();
+        let noted = self.board.row(file.slot).noted();
         let is_held = is_held && self.secure_names(directory, true, &stat, noted)? == Order::Kept;
         if !is_held && !self.commits_in_order(file.dev) {
             // But for its name, perhaps.

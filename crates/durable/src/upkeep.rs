@@ -179,11 +179,7 @@ impl Upkeep for Behind {
         durable: &Durable<N, D, U>,
         file: &ManagedFile<D::File>,
     ) -> io::Result<()> {
-        if durable.board.files()[file.slot as usize].state().lags() {
-            durable.tell_by_rows(file)
-        } else {
-            Ok(())
-        }
+        if durable.board.row(file.slot).state().lags() { durable.tell_by_rows(file) } else { Ok(()) }
     }
 }
 
@@ -254,7 +250,7 @@ impl Task for ToLeave {
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn state(&self, file: &ManagedFile<D::File>) -> FileState {
-        self.board.files()[file.slot as usize].state()
+        self.board.row(file.slot).state()
     }
 
     /// Brings every byte of a file that comes from a record up to `seq` to the page cache. Returns

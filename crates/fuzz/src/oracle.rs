@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_log::{generation_of_records, survey};
-use holdfast_pool::{Frames, HintKind, Identity, Layout, MARK_CREATED, MARK_VOID, Slots, segment_generation};
+use holdfast_pool::{
+    Frames, HintKind, Identity, Layout, MARK_CREATED, MARK_VOID, SegmentUse, Slots, segment_generation,
+};
 
 use crate::image::UUID;
 use crate::ram::Ram;
@@ -24,7 +26,7 @@ pub struct Named {
 impl Named {
     pub fn read(ram: &Ram, layout: &Layout, spill: Option<&[u8]>) -> Self {
         let mut records = Vec::new();
-        let mut look = |bytes: &[u8], place: (u32, u64)| {
+        let mut look = |bytes: &[u8], place: SegmentUse| {
             survey(
                 bytes,
                 &UUID,
@@ -42,7 +44,7 @@ impl Named {
             let generation = segment_generation(ram, layout, segment);
             let generation = generation.or_else(|| generation_of_records(&bytes, &UUID, segment));
             if let Some(generation) = generation {
-                look(&bytes, (segment, generation));
+                look(&bytes, SegmentUse { segment, generation });
             }
         }
         let frames = Frames { nvm: ram, layout };
@@ -51,7 +53,7 @@ impl Named {
             let from = frames.file_offset(frame) as usize;
             let image = spill.and_then(|bytes| bytes.get(from..from + layout.segment_bytes as usize));
             let Some(image) = image else { continue };
-            look(image, (held.segment, held.generation));
+            look(image, held.place());
         }
         let slots = Slots { nvm: ram, layout };
         let mut named = Self::default();

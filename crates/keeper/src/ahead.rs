@@ -11,11 +11,9 @@
 //! is being settled, nor wait for a file that somebody has.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::RequestCell;
-use holdfast_cache::Ask;
+use holdfast_cache::{FileRef, FileRequest, Request};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
@@ -29,20 +27,17 @@ pub(crate) const THREADS_MAX: usize = 2;
 /// else after this long.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Slot and generation.
-pub(crate) type Place = (u32, u64);
-
 /// Files to be settled ahead, and those that just are.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    waiting: VecDeque<Place>,
-    under_way: Vec<Place>,
+    waiting: VecDeque<FileRef>,
+    under_way: Vec<FileRef>,
     looked: Option<Instant>,
 }
 
 impl Ahead {
     /// The next one, unless as many as may be are under way.
-    pub fn begin(&mut self) -> Option<Place> {
+    pub fn begin(&mut self) -> Option<FileRef> {
         if self.under_way.len() >= THREADS_MAX {
             return None;
         }
@@ -53,7 +48,7 @@ impl Ahead {
 
     /// One is over. When the disk refused it, the others are left to the expirer, who knows how to
     /// go on.
-    pub fn end(&mut self, place: Place, well: bool) {
+    pub fn end(&mut self, place: FileRef, well: bool) {
         self.under_way.retain(|other| *other != place);
         if !well {
             self.waiting.clear();
@@ -62,7 +57,7 @@ impl Ahead {
 
     /// A request does what was to be done for `place`, unless that is under way: true, ask again
     /// when it is over.
-    pub fn overtaken(&mut self, place: Place) -> bool {
+    pub fn overtaken(&mut self, place: FileRef) -> bool {
         self.waiting.retain(|other| *other != place);
         self.under_way.contains(&place)
     }
@@ -78,23 +73,24 @@ impl Ahead {
     }
 
     /// More to do.
-    pub fn put(&mut self, places: Vec<Place>) {
+    pub fn put(&mut self, places: Vec<FileRef>) {
         self.waiting.extend(places);
     }
 }
 
 /// The file that a request wants settled because its name is about to change: its asker keeps the
 /// writers out.
-pub(crate) fn place_asked_for(cell: &RequestCell) -> Option<Place> {
-    let [slot, generation, held] = [0, 1, 2].map(|index| cell.args[index].load(Ordering::Relaxed));
-    let is_settle = Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::Settle);
-    (is_settle && held == 1).then_some((u32::try_from(slot).ok()?, generation))
+pub(crate) fn place_asked_for(request: &Request) -> Option<FileRef> {
+    match request {
+        Request::File(file, FileRequest::Settle { held: true }) => Some(*file),
+        _ => None,
+    }
 }
 
 /// The files that may be next, if this is a new one: the other new ones of its directory, by name,
 /// those behind it first.
-pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generation): Place) -> Vec<Place> {
-    let Some(asked) = durable.file(u64::from(slot), generation) else { return Vec::new() };
+pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, place: FileRef) -> Vec<FileRef> {
+    let Some(asked) = durable.file(place) else { return Vec::new() };
     let path = asked.meta().path.clone();
     if !is_new(durable, &asked) {
         return Vec::new();
@@ -102,11 +98,11 @@ pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generati
     let mut found: Vec<_> = durable
         .managed()
         .iter()
-        .filter(|file| file.slot != slot && is_new(durable, file))
+        .filter(|file| file.slot != place.slot && is_new(durable, file))
         .filter_map(|file| {
             let meta = file.meta();
             let is_sibling = meta.path.parent() == path.parent() && meta.unlinking.is_none();
-            is_sibling.then(|| (meta.path <= path, meta.path.clone(), (file.slot, file.generation)))
+            is_sibling.then(|| (meta.path <= path, meta.path.clone(), file.place()))
         })
         .collect();
     found.sort();
@@ -115,51 +111,55 @@ pub(crate) fn siblings<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generati
 
 /// Whether a file was created and not settled since.
 fn is_new<N: Nvm, D: Disk>(durable: &Durable<N, D>, file: &ManagedFile<D::File>) -> bool {
-    let state = durable.board.files()[file.slot as usize].state();
+    let state = durable.board.row(file.slot).state();
     state.keeps_up() && file.meta().marks & MARK_CREATED != 0
 }
 
 /// Settles a file if that is still of use. False when the disk refused.
-pub(crate) fn settle<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generation): Place) -> bool {
-    let Some(file) = durable.file(u64::from(slot), generation) else { return true };
+pub(crate) fn settle<N: Nvm, D: Disk>(durable: &Durable<N, D>, place: FileRef) -> bool {
+    let Some(file) = durable.file(place) else { return true };
     let is_wanted = is_new(durable, &file) && file.meta().unlinking.is_none();
     !is_wanted || durable.settle(&file, Writers::MayBeIn).map_or_else(|error| is_held(&error), |()| true)
 }
 
 /// Whether nothing of a file, whose writers are kept out, is live.
-pub(crate) fn is_settled<N: Nvm, D: Disk>(durable: &Durable<N, D>, (slot, generation): Place) -> bool {
-    durable.file(u64::from(slot), generation).is_some_and(|file| !durable.is_dirty(&file))
+pub(crate) fn is_settled<N: Nvm, D: Disk>(durable: &Durable<N, D>, place: FileRef) -> bool {
+    durable.file(place).is_some_and(|file| !durable.is_dirty(&file))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn place(slot: u32) -> FileRef {
+        FileRef { slot, generation: 1 }
+    }
+
     #[test]
     fn no_more_are_under_way_than_may_be() {
         let mut ahead = Ahead::default();
-        ahead.put(vec![(1, 1), (2, 1), (3, 1)]);
-        assert_eq!([ahead.begin(), ahead.begin(), ahead.begin()], [Some((1, 1)), Some((2, 1)), None]);
-        ahead.end((1, 1), true);
-        assert_eq!([ahead.begin(), ahead.begin()], [Some((3, 1)), None]);
+        ahead.put(vec![place(1), place(2), place(3)]);
+        assert_eq!([ahead.begin(), ahead.begin(), ahead.begin()], [Some(place(1)), Some(place(2)), None]);
+        ahead.end(place(1), true);
+        assert_eq!([ahead.begin(), ahead.begin()], [Some(place(3)), None]);
     }
 
     #[test]
     fn who_asks_waits_for_what_is_under_way_and_for_nothing_else() {
         let mut ahead = Ahead::default();
-        ahead.put(vec![(1, 1), (2, 1), (3, 1)]);
+        ahead.put(vec![place(1), place(2), place(3)]);
         let begun = ahead.begin().unwrap();
-        assert!(ahead.overtaken(begun) && !ahead.overtaken((2, 1)));
+        assert!(ahead.overtaken(begun) && !ahead.overtaken(place(2)));
         ahead.end(begun, true);
         assert!(!ahead.overtaken(begun));
         // The second is its asker's now.
-        assert_eq!([ahead.begin(), ahead.begin()], [Some((3, 1)), None]);
+        assert_eq!([ahead.begin(), ahead.begin()], [Some(place(3)), None]);
     }
 
     #[test]
     fn a_disk_that_refuses_ends_it() {
         let mut ahead = Ahead::default();
-        ahead.put(vec![(1, 1), (2, 1)]);
+        ahead.put(vec![place(1), place(2)]);
         let begun = ahead.begin().unwrap();
         ahead.end(begun, false);
         assert_eq!(ahead.begin(), None);
@@ -170,7 +170,7 @@ mod tests {
         let (mut ahead, now) = (Ahead::default(), Instant::now());
         assert!(ahead.may_look(now) && !ahead.may_look(now));
         assert!(ahead.may_look(now + LOOK_AGAIN));
-        ahead.put(vec![(1, 1)]);
+        ahead.put(vec![place(1)]);
         assert!(!ahead.may_look(now + LOOK_AGAIN * 2));
         ahead.begin().unwrap();
         assert!(ahead.may_look(now + LOOK_AGAIN * 2));

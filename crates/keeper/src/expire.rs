@@ -176,7 +176,7 @@ impl Expirer<'_> {
                 locked(&self.keeper.ages).done(file.slot);
                 continue;
             }
-            let row = &durable.board.files()[file.slot as usize];
+            let row = durable.board.row(file.slot);
             let dirty = Dirty {
                 slot: file.slot,
                 generation: file.generation,
@@ -225,7 +225,7 @@ impl Expirer<'_> {
     }
 
     fn needs_cycle(&self, file: &ManagedFile<OsFile>) -> bool {
-        let state = self.keeper.durable.board.files()[file.slot as usize].state();
+        let state = self.keeper.durable.board.row(file.slot).state();
         let is_live = || self.keeper.durable.is_dirty(file) || file.meta().unlinking.is_some();
         state.is_orphan() || state.is_managed() && is_live()
     }
@@ -269,7 +269,7 @@ impl Expirer<'_> {
     }
 
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
-        let state = self.keeper.durable.board.files()[file.slot as usize].state();
+        let state = self.keeper.durable.board.row(file.slot).state();
         state.is_managed() || state.is_bypassed()
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use holdfast_cache::wire::FrontEnd;
-use holdfast_cache::{Reason, Unseen};
+use holdfast_cache::{FileRef, Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
 use holdfast_pool::MARK_VOID;
 
@@ -51,11 +51,10 @@ pub(crate) struct Attached {
 /// A registration between its two halves: the fence stands, the client asks the kernel whether it
 /// is alone.
 pub(crate) struct Pending {
-    pub slot: u32,
-    pub generation: u64,
+    pub place: FileRef,
     pub client: u32,
     /// The client's descriptor.
-    pub fd: u64,
+    pub fd: i32,
     /// Somebody opened the file in between, and when.
     pub tainted: Option<Instant>,
     /// Kept so that the watch can be taken back.
@@ -166,7 +165,7 @@ impl Events<OsFile> for Notes {
             self.natives.forget_file(file.dev, file.ino);
         }
         if let Some(lookout) = self.lookout.get() {
-            lookout.remove((file.slot, file.generation));
+            lookout.remove(file.place());
         }
         if file.fenced
             && let Some(fence) = self.fence.get()

@@ -10,15 +10,13 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 
 use holdfast_disk::locked;
 
 /// How long an outsider's open waits.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A slot and its generation.
-pub(crate) type Place = (u32, u64);
 
 /// What an outsider that may write did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +29,16 @@ pub(crate) enum Change {
 #[derive(Default)]
 pub(crate) struct Late {
     /// The first of each is at work.
-    changes: Mutex<HashMap<Place, VecDeque<Change>>>,
+    changes: Mutex<HashMap<FileRef, VecDeque<Change>>>,
     /// Files that are being shown to readers, and whether that is late: then nobody waits for it.
-    readers: Mutex<HashMap<Place, bool>>,
+    readers: Mutex<HashMap<FileRef, bool>>,
 }
 
 impl Late {
     /// Has `act` do what follows from a change. False when that is not done in time.
     pub(crate) fn change(
         self: &Arc<Self>,
-        place: Place,
+        place: FileRef,
         change: Change,
         act: impl Fn(Change) + Send + 'static,
     ) -> bool {
@@ -65,7 +63,7 @@ impl Late {
         in_time == Some(true)
     }
 
-    fn work(&self, place: Place, act: &dyn Fn(Change), done: impl FnOnce()) {
+    fn work(&self, place: FileRef, act: &dyn Fn(Change), done: impl FnOnce()) {
         let mut done = Some(done);
         let mut next = locked(&self.changes).get(&place).and_then(|waiting| waiting.front().copied());
         while let Some(change) = next {
@@ -89,7 +87,7 @@ impl Late {
 
     /// Has `act` show readers everything. False when that is not done in time; who comes while it
     /// is not does not wait.
-    pub(crate) fn show(self: &Arc<Self>, place: Place, act: impl FnOnce() + Send + 'static) -> bool {
+    pub(crate) fn show(self: &Arc<Self>, place: FileRef, act: impl FnOnce() + Send + 'static) -> bool {
         if *locked(&self.readers).entry(place).or_insert(false) {
             return false;
         }
@@ -137,14 +135,14 @@ mod tests {
         let late = Arc::new(Late::default());
         let (told, tells) = channel();
         let (go_on, goes) = channel();
-        let place = (3, 4);
+        let place = FileRef { slot: 3, generation: 4 };
         assert!(!late.change(place, Change::Arrived, stubborn(told, goes)));
         let never = |change| panic!("{change:?} by another thread");
         assert!(!late.change(place, Change::Left, never));
         assert!(!late.change(place, Change::Arrived, never));
         assert!(!late.change(place, Change::Left, never));
         // Another file is not concerned.
-        assert!(late.change((3, 5), Change::Arrived, |_| {}));
+        assert!(late.change(FileRef { slot: 3, generation: 5 }, Change::Arrived, |_| {}));
         for expected in [Change::Arrived, Change::Left] {
             go_on.send(()).unwrap();
             assert_eq!(tells.recv(), Ok(expected));
@@ -160,12 +158,13 @@ mod tests {
     fn readers_wait_once() {
         let late = Arc::new(Late::default());
         let (go_on, goes) = channel::<()>();
-        assert!(!late.show((1, 2), move || goes.recv().unwrap()));
-        assert!(!late.show((1, 2), || panic!("it is being shown")));
+        let shown = FileRef { slot: 1, generation: 2 };
+        assert!(!late.show(shown, move || goes.recv().unwrap()));
+        assert!(!late.show(shown, || panic!("it is being shown")));
         go_on.send(()).unwrap();
-        while locked(&late.readers).contains_key(&(1, 2)) {
+        while locked(&late.readers).contains_key(&shown) {
             std::thread::yield_now();
         }
-        assert!(late.show((1, 2), || {}));
+        assert!(late.show(shown, || {}));
     }
 }

@@ -54,7 +54,7 @@ impl Keeper {
     }
 
     fn line_of(&self, file: &ManagedFile<OsFile>) -> Option<FileLine> {
-        let row = &self.durable.board.files()[file.slot as usize];
+        let row = self.durable.board.row(file.slot);
         let dirty = self.durable.is_dirty(file);
         let meta = file.meta();
         Some(FileLine {

@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_pool::MARK_CREATED;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -49,9 +50,6 @@ const STEP_SHARE: u32 = 30;
 const NEW_MAX: usize = 8;
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// A slot and its generation.
-type Place = (u32, u64);
-
 /// A file that is watched.
 #[derive(Clone, Copy)]
 struct Watch {
@@ -70,13 +68,13 @@ struct Watch {
 
 #[derive(Default)]
 struct Inner {
-    young: VecDeque<(Place, Instant)>,
-    by_place: HashMap<Place, Watch>,
-    by_marks: HashMap<i32, Place>,
-    by_content: HashMap<i32, Place>,
+    young: VecDeque<(FileRef, Instant)>,
+    by_place: HashMap<FileRef, Watch>,
+    by_marks: HashMap<i32, FileRef>,
+    by_content: HashMap<i32, FileRef>,
     above: Above,
     /// What was heard, and is to be seen to.
-    heard: HashMap<Place, ReadFlags>,
+    heard: HashMap<FileRef, ReadFlags>,
     /// The thread sleeps without a limit.
     idle: bool,
 }
@@ -148,7 +146,7 @@ impl Lookout {
 
     /// The log stands for a file from now on.
     fn add(&self, file: &ManagedFile<OsFile>) {
-        let place = (file.slot, file.generation);
+        let place = file.place();
         if locked(&self.inner).by_place.contains_key(&place) {
             return;
         }
@@ -165,7 +163,7 @@ impl Lookout {
     }
 
     /// The slot of a file was given back.
-    pub(crate) fn remove(&self, place: Place) {
+    pub(crate) fn remove(&self, place: FileRef) {
         let mut inner = locked(&self.inner);
         let Some(watch) = inner.by_place.remove(&place) else { return };
         if let Some(number) = watch.marks {
@@ -180,7 +178,7 @@ impl Lookout {
 
     /// Watches a file's marks from now on.
     fn watch_marks(&self, file: &ManagedFile<OsFile>) {
-        let place = (file.slot, file.generation);
+        let place = file.place();
         // Under the lock, so that nobody meets a number that is not entered yet.
         let mut inner = locked(&self.inner);
         if inner.by_place.get(&place).is_some_and(|watch| watch.marks.is_some()) {
@@ -213,13 +211,13 @@ impl Lookout {
     }
 
     /// Enters what is to be heard of files below a directory that was moved.
-    fn add_moved(&self, keeper: &Keeper, told: &mut HashMap<Place, (ReadFlags, Tale)>) {
-        let places: Vec<Place> = {
+    fn add_moved(&self, keeper: &Keeper, told: &mut HashMap<FileRef, (ReadFlags, Tale)>) {
+        let places: Vec<FileRef> = {
             let mut inner = locked(&self.inner);
             if !inner.above.take_moved() {
                 return;
             }
-            let places: Vec<Place> = inner.by_place.keys().copied().collect();
+            let places: Vec<FileRef> = inner.by_place.keys().copied().collect();
             // All of them have other directories above them, perhaps.
             for place in &places {
                 inner.heard.entry(*place).or_insert(ReadFlags::empty()).insert(ReadFlags::MOVE_SELF);
@@ -228,7 +226,7 @@ impl Lookout {
         };
         ring(&self.bell);
         for place in places {
-            let file = keeper.durable.file(u64::from(place.0), place.1);
+            let file = keeper.durable.file(place);
             if file.is_some_and(|file| keeper.durable.is_elsewhere(&file)) {
                 told.entry(place).or_default().1.of_name = true;
             }
@@ -237,7 +235,7 @@ impl Lookout {
 
     /// Watches a file's content, or looks at it in steps.
     fn watch_content(&self, file: &ManagedFile<OsFile>, steps: bool) {
-        let place = (file.slot, file.generation);
+        let place = file.place();
         let mut inner = locked(&self.inner);
         let Some(watch) = inner.by_place.get(&place).copied() else { return };
         let content = match watch.content {
@@ -258,7 +256,7 @@ impl Lookout {
     }
 
     /// Whether the content of a file changes so often that it is rather looked at in steps.
-    fn changes_often(&self, place: Place) -> bool {
+    fn changes_often(&self, place: FileRef) -> bool {
         let mut inner = locked(&self.inner);
         let Some(watch) = inner.by_place.get_mut(&place) else { return false };
         let now = Instant::now();
@@ -270,7 +268,7 @@ impl Lookout {
     }
 
     /// Files that were young and are no more.
-    fn grown(&self, now: Instant) -> Vec<Place> {
+    fn grown(&self, now: Instant) -> Vec<FileRef> {
         let mut inner = locked(&self.inner);
         let count = inner.young.iter().take_while(|(_, at)| *at <= now).count();
         inner.young.drain(..count).map(|(place, _)| place).collect()
@@ -278,7 +276,7 @@ impl Lookout {
 
     /// Enters what is to be heard of files whose marks or content are not watched, or whose content
     /// was told to have changed.
-    fn add_unwatched(&self, scope: Scope, told: &mut HashMap<Place, (ReadFlags, Tale)>) {
+    fn add_unwatched(&self, scope: Scope, told: &mut HashMap<FileRef, (ReadFlags, Tale)>) {
         let changed = match scope {
             Scope::All => self.read(&self.content, |inner| &mut inner.by_content).unwrap_or_else(|| {
                 // Notices were lost: any of them.
@@ -304,7 +302,7 @@ impl Lookout {
         }
     }
 
-    fn stepped(&self) -> Vec<(Place, u64)> {
+    fn stepped(&self) -> Vec<(FileRef, u64)> {
         let inner = locked(&self.inner);
         let stepped = inner.by_place.iter().filter(|(_, watch)| watch.steps);
         stepped.map(|(place, watch)| (*place, watch.newest_seq)).collect()
@@ -325,9 +323,9 @@ impl Lookout {
     fn read(
         &self,
         queue: &OwnedFd,
-        numbers: impl Fn(&mut Inner) -> &mut HashMap<i32, Place>,
-    ) -> Option<HashMap<Place, ReadFlags>> {
-        let (mut told, mut lost) = (HashMap::<Place, ReadFlags>::new(), false);
+        numbers: impl Fn(&mut Inner) -> &mut HashMap<i32, FileRef>,
+    ) -> Option<HashMap<FileRef, ReadFlags>> {
+        let (mut told, mut lost) = (HashMap::<FileRef, ReadFlags>::new(), false);
         read_all(queue, |number, events| {
             lost |= events.contains(ReadFlags::QUEUE_OVERFLOW);
             let mut inner = locked(&self.inner);
@@ -391,7 +389,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
         for place in lookout.grown(now) {
             grown = now;
             // Of a file that is gone by then nothing is live.
-            let state = keeper.durable.board.files()[place.0 as usize].state();
+            let state = keeper.durable.board.row(place.slot).state();
             with_file(keeper, place, |file| {
                 if state.is_orphan() {
                     return;
@@ -413,7 +411,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>, lookout: &Lookout) {
 }
 
 /// Sees to what was told of a file.
-fn see(keeper: &Keeper, lookout: &Lookout, place: Place, events: ReadFlags) {
+fn see(keeper: &Keeper, lookout: &Lookout, place: FileRef, events: ReadFlags) {
     with_file(keeper, place, |file| {
         look(keeper, file, events);
         if events.intersects(ReadFlags::ATTRIB | ReadFlags::MOVE_SELF) {
@@ -429,7 +427,7 @@ fn see(keeper: &Keeper, lookout: &Lookout, place: Place, events: ReadFlags) {
 /// Looks at the files that are being written; has the content of those watched that are no more.
 fn step(keeper: &Arc<Keeper>, lookout: &Lookout) {
     for (place, seen) in lookout.stepped() {
-        let row = &keeper.durable.board.files()[place.0 as usize];
+        let row = keeper.durable.board.row(place.slot);
         let newest_seq = row.newest_seq.load(Ordering::SeqCst);
         let found = with_file(keeper, place, |file| {
             if newest_seq == seen {
@@ -448,16 +446,12 @@ fn step(keeper: &Arc<Keeper>, lookout: &Lookout) {
     }
 }
 
-fn with_file(
-    keeper: &Keeper,
-    (slot, generation): Place,
-    act: impl FnOnce(&ManagedFile<OsFile>),
-) -> Option<()> {
-    let file = keeper.durable.file(u64::from(slot), generation)?;
+fn with_file(keeper: &Keeper, place: FileRef, act: impl FnOnce(&ManagedFile<OsFile>)) -> Option<()> {
+    let file = keeper.durable.file(place)?;
     act(&file);
     // It may have been given back meanwhile, before its watch was there to be taken away.
-    if keeper.durable.file(u64::from(slot), generation).is_none() {
-        keeper.notes.lookout.get()?.remove((slot, generation));
+    if keeper.durable.file(place).is_none() {
+        keeper.notes.lookout.get()?.remove(place);
     }
     Some(())
 }
@@ -473,9 +467,9 @@ fn look(keeper: &Keeper, file: &ManagedFile<OsFile>, events: ReadFlags) {
 
 impl Keeper {
     /// The log stands for the file of a slot: others are watched from now on.
-    pub(crate) fn look_out_for(&self, slot: u32, generation: u64) {
+    pub(crate) fn look_out_for(&self, place: FileRef) {
         let Some(lookout) = self.notes.lookout.get() else { return };
-        if let Some(file) = self.durable.file(u64::from(slot), generation).filter(|file| file.fenced) {
+        if let Some(file) = self.durable.file(place).filter(|file| file.fenced) {
             lookout.add(&file);
             self.durable.begin_looks(&file);
         }
@@ -493,7 +487,7 @@ impl Keeper {
         let _turn = locked(&lookout.turn);
         let marks = lookout.read(&lookout.marks, |inner| &mut inner.by_marks).unwrap_or_else(|| {
             let lost = ReadFlags::ATTRIB | ReadFlags::MOVE_SELF;
-            self.durable.managed().iter().map(|file| ((file.slot, file.generation), lost)).collect()
+            self.durable.managed().iter().map(|file| (file.place(), lost)).collect()
         });
         let tale_of = |events: ReadFlags| Tale {
             of_attributes: events.contains(ReadFlags::ATTRIB),
@@ -501,14 +495,14 @@ impl Keeper {
             of_content: false,
         };
         let told = marks.into_iter().map(|(place, events)| (place, (events, tale_of(events))));
-        let mut told: HashMap<Place, (ReadFlags, Tale)> = told.collect();
+        let mut told: HashMap<FileRef, (ReadFlags, Tale)> = told.collect();
         lookout.add_moved(self, &mut told);
         lookout.add_unwatched(scope, &mut told);
         let mut unseen = Vec::new();
-        for ((slot, generation), (events, tale)) in told {
-            let Some(file) = self.durable.file(u64::from(slot), generation) else { continue };
+        for (place, (events, tale)) in told {
+            let Some(file) = self.durable.file(place) else { continue };
             if self.durable.hear(&file, tale) || !events.is_empty() {
-                unseen.push(((slot, generation), events));
+                unseen.push((place, events));
             }
         }
         if unseen.is_empty() {

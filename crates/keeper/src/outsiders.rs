@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_cache::Unseen;
+use holdfast_cache::{FileRef, Unseen};
 use holdfast_canary::{Canary, on};
 
 use crate::fence::Outsiders;
@@ -50,13 +50,13 @@ impl Outsiders for Gate {
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
-        let keeper = &self.keeper;
+        let (keeper, place) = (&self.keeper, FileRef { slot, generation });
         for pending in locked(&keeper.pending).values_mut() {
-            if (pending.slot, pending.generation) == (slot, generation) {
+            if pending.place == place {
                 pending.tainted = Some(Instant::now());
             }
         }
-        let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
+        let Some(file) = keeper.durable.file(place) else { return };
         // One that was only noticed did not wait: until the file is settled, a crash must not
         // replay over its writes.
         let noticed = keeper.notes.fence.get().is_some_and(|fence| fence.kind().only_notices());
@@ -64,7 +64,7 @@ impl Outsiders for Gate {
             keeper.durable.mark_conflict(&file);
         }
         // The same for one that waited in vain, because a process is stopped in a write to it.
-        let in_time = self.late.change((slot, generation), Change::Arrived, self.changes_of(&file));
+        let in_time = self.late.change(place, Change::Arrived, self.changes_of(&file));
         if !in_time && !noticed {
             keeper.durable.mark_conflict(&file);
             let path = file.meta().path.display().to_string();
@@ -76,13 +76,14 @@ impl Outsiders for Gate {
     }
 
     fn reads(&self, slot: u32, generation: u64) {
-        let Some(file) = self.keeper.durable.file(u64::from(slot), generation) else { return };
+        let place = FileRef { slot, generation };
+        let Some(file) = self.keeper.durable.file(place) else { return };
         if self.keeper.durable.is_shown(&file) {
             return;
         }
         let path = file.meta().path.display().to_string();
         let keeper = Arc::clone(&self.keeper);
-        let shown = self.late.show((slot, generation), move || {
+        let shown = self.late.show(place, move || {
             if let Err(error) = keeper.durable.show(&file) {
                 let path = file.meta().path.display().to_string();
                 keeper
@@ -99,7 +100,7 @@ impl Outsiders for Gate {
 
     fn lease_breaks(&self, slot: u32, generation: u64) {
         let keeper = &self.keeper;
-        let Some(file) = keeper.durable.file(u64::from(slot), generation) else { return };
+        let Some(file) = keeper.durable.file(FileRef { slot, generation }) else { return };
         let lease = || file.lent().map(|lent| lent.lease());
         // Several waited: the first call served all of them.
         if lease().is_none_or(|lease| lease == Lease::Whole) {
@@ -130,14 +131,15 @@ impl Outsiders for Gate {
                 .to_owned(),
         );
         // All of them first: to settle one takes as long as the disk does.
-        let known = files.iter().filter_map(|&(slot, generation)| durable.file(slot.into(), generation));
+        let known = files.iter().filter_map(|&(slot, generation)| durable.file(FileRef { slot, generation }));
         known.for_each(|file| durable.mark_unwatched(&file));
         files.iter().for_each(|&(slot, generation)| self.arrived(slot, generation));
     }
 
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
-        let Some(file) = self.keeper.durable.file(u64::from(slot), generation) else { return };
-        self.late.change((slot, generation), Change::Left, self.changes_of(&file));
+        let place = FileRef { slot, generation };
+        let Some(file) = self.keeper.durable.file(place) else { return };
+        self.late.change(place, Change::Left, self.changes_of(&file));
     }
 
     fn client_opens(&self, slot: u32, ino: u64) -> u64 {
@@ -181,7 +183,7 @@ impl Keeper {
             let Ok(meta) = std::fs::metadata(open.path()) else { continue };
             let found = if meta.is_file() { self.durable.board.find(meta.dev(), meta.ino()) } else { None };
             if let (Some(slot), Some(fence)) = (found, self.notes.fence.get()) {
-                let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+                let generation = self.durable.board.row(slot).generation();
                 fence.present(slot, generation, &open.path());
             }
         }

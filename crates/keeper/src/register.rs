@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::Epoch;
-use holdfast_cache::{Errno, Origin, Reason};
+use holdfast_cache::{FileRef, Origin, Reason, Refusal};
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Identity, PATH_BYTES_MAX};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -31,11 +31,8 @@ use crate::via::{Candidate, file_behind, identity_of, may_write};
 use holdfast_disk::lease;
 use holdfast_disk::locked;
 use holdfast_disk::{Disk, DiskFile, OsFile};
-use holdfast_durable::{Events, Held, ManagedFile, Newcomer};
+use holdfast_durable::{Events, Held, ManagedFile, Newcomer, Unanswered};
 use holdfast_socket::is_short_of_descriptors;
-
-/// Slot and generation, as a request answers them.
-pub(crate) type Place = [u64; 2];
 
 /// How long nobody looks again for slots to free, once none could be freed: to look at every file
 /// takes longer than what most calls take natively.
@@ -51,8 +48,8 @@ const JUDGE_AGAIN: Duration = Duration::from_millis(200);
 /// A request to manage a file.
 pub(crate) struct Asked {
     pub client: u32,
-    pub fd: u64,
-    pub origin: u64,
+    pub fd: i32,
+    pub origin: Origin,
     /// In the second half: whether the asker's description is the only one.
     pub sole: Option<bool>,
     /// When the file's creation was noted in the ledger, if the asker did that.
@@ -61,17 +58,17 @@ pub(crate) struct Asked {
 }
 
 impl Keeper {
-    /// Request `Register`, and `Sole` when `sole` is given. `EDEADLK`: another registration of the
-    /// file is under way, or it takes more than the asker's haste allows.
-    pub(crate) fn register(&self, asked: &Asked) -> Result<Place, Errno> {
-        let pid = self.pid_of(asked.client).ok_or(Errno::EIO)?;
+    /// Both halves of request `Register`. [`Unanswered::Later`]: another registration of the file
+    /// is under way, or it takes more than the asker's haste allows.
+    pub(crate) fn register(&self, asked: &Asked) -> Result<FileRef, Unanswered> {
+        let pid = self.pid_of(asked.client).ok_or(Refusal::Failed)?;
         let answer = self.judge_and_take(asked, pid);
         // Also where there is no file to judge any more: its inode number may be another one's, and
         // whoever registers that would wait for this one to be over.
-        if !matches!(answer, Err(Errno::EAGAIN | Errno::EDEADLK)) {
+        if !matches!(answer, Err(Unanswered::Refused(Refusal::AskSole) | Unanswered::Later)) {
             self.end_pending(asked);
         }
-        if answer == Err(Errno::EOPNOTSUPP)
+        if answer == Err(Refusal::Kernels.into())
             && let Some(file) = file_behind(pid, asked.fd)
         {
             // It will not ask again for this description.
@@ -81,28 +78,29 @@ impl Keeper {
     }
 
     /// A client leaves the file of a slot to the kernel, for what it does with it cannot be seen.
-    pub(crate) fn note_native_slot(&self, client: u32, slot: u64, generation: u64) {
-        if let Some(file) = self.durable.file(slot, generation)
+    pub(crate) fn note_native_slot(&self, client: u32, place: FileRef) {
+        if let Some(file) = self.durable.file(place)
             && let Ok(meta) = std::fs::metadata(file.held().magic_path())
         {
             self.notes.natives.note(identity_of(&meta), client);
         }
     }
 
-    fn judge_and_take(&self, asked: &Asked, pid: u32) -> Result<Place, Errno> {
+    fn judge_and_take(&self, asked: &Asked, pid: u32) -> Result<FileRef, Unanswered> {
         let &Asked { client, fd, origin, sole, haste, .. } = asked;
-        let mut candidate = self.candidate(client, pid, fd).ok_or(Errno::EOPNOTSUPP)?;
+        let mut candidate = self.candidate(client, pid, fd).ok_or(Refusal::Kernels)?;
         if self.is_nameless() {
             return self.decline(&candidate, Reason::NoPool);
         }
         if sole.is_none()
             && let Some(slot) = self.durable.board.find(candidate.dev, candidate.ino)
         {
-            let generation = self.durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
+            let generation = self.durable.board.row(slot).generation();
+            let place = FileRef { slot, generation };
             if never_managed(origin).is_none() {
-                self.judge_again(&candidate, (slot, generation), pid, haste)?;
+                self.judge_again(&candidate, place, pid, haste)?;
             }
-            return Ok([u64::from(slot), generation]);
+            return Ok(place);
         }
         if self.durable.is_stood_in(candidate.dev, candidate.ino) {
             return self.decline(&candidate, Reason::StoodStill);
@@ -114,16 +112,16 @@ impl Keeper {
             Ok(fenced) => fenced,
             Err(reason) => return self.decline(&candidate, reason),
         };
-        let created = origin == Origin::Created as u64;
+        let created = origin == Origin::Created;
         if sole.is_none() {
             let place = self.reserve_slot((client, fd), &candidate, haste)?;
             if fenced {
                 let answer = self.put_up_fence(place, &candidate);
-                if answer == Err(Errno::EAGAIN) && self.finds_sole(&candidate) {
+                if answer == Err(Refusal::AskSole.into()) && self.finds_sole(&candidate) {
                     // The client has no need to look, unless this takes more than its haste allows.
                     let asked = Asked { sole: Some(true), ..*asked };
                     let admitted = self.admit(&asked, pid, &mut candidate, created, fenced);
-                    return if admitted == Err(Errno::EDEADLK) { answer } else { admitted };
+                    return if admitted == Err(Unanswered::Later) { answer } else { admitted };
                 }
                 return answer;
             }
@@ -131,7 +129,7 @@ impl Keeper {
                 || !self.notes.natives.of(candidate.identity()).is_empty()
             {
                 // Who has it open already may read it, or write it, where we do not see it.
-                return Err(Errno::EAGAIN);
+                return Err(Refusal::AskSole.into());
             }
             return self.adopt(&mut candidate, place, ((created, asked.noted), false, None), (false, None));
         }
@@ -142,12 +140,12 @@ impl Keeper {
     fn judge_again(
         &self,
         candidate: &Candidate,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         pid: u32,
         haste: Haste,
-    ) -> Result<(), Errno> {
-        let row = &self.durable.board.files()[slot as usize];
-        let Some(file) = self.durable.file(u64::from(slot), generation) else { return Ok(()) };
+    ) -> Result<(), Unanswered> {
+        let row = self.durable.board.row(place.slot);
+        let Some(file) = self.durable.file(place) else { return Ok(()) };
         // Of an outsider the fence knows when it has gone. What was handed away may be on its way
         // between two processes, and io_uring holds files without descriptors, where no look finds
         // them: for that the slot is given back once the kernel knows of no writer.
@@ -161,7 +159,7 @@ impl Keeper {
         let due = file.meta().judge_at <= Instant::now();
         match (due, haste) {
             (false, _) => return Ok(()),
-            (true, Haste::Quick) => return Err(Errno::EDEADLK),
+            (true, Haste::Quick) => return Err(Unanswered::Later),
             (true, Haste::Patient) => {}
         }
         let identity = candidate.identity();
@@ -207,19 +205,23 @@ impl Keeper {
     }
 
     /// Leaves a file to the kernel, before it ever had a slot.
-    fn decline(&self, candidate: &Candidate, reason: Reason) -> Result<Place, Errno> {
+    fn decline(&self, candidate: &Candidate, reason: Reason) -> Result<FileRef, Unanswered> {
         self.notes.bypassed(&candidate.path, reason);
-        Err(Errno::EOPNOTSUPP)
+        Err(Refusal::Kernels.into())
     }
 
     /// First half: watch the file, then let the client ask whether it is alone.
-    fn put_up_fence(&self, (slot, generation): (u32, u64), candidate: &Candidate) -> Result<Place, Errno> {
+    fn put_up_fence(
+        &self,
+        FileRef { slot, generation }: FileRef,
+        candidate: &Candidate,
+    ) -> Result<FileRef, Unanswered> {
         let watched = self.notes.fence.get().map(|fence| match candidate.description() {
             Some(description) => fence.watch_open(slot, generation, description),
             None => fence.watch(slot, generation, &candidate.via),
         });
         match watched {
-            Some(Ok(())) => Err(Errno::EAGAIN),
+            Some(Ok(())) => Err(Refusal::AskSole.into()),
             _ => {
                 self.cancel_pending(candidate.dev, candidate.ino);
                 self.decline(candidate, Reason::CannotTell)
@@ -245,12 +247,12 @@ impl Keeper {
         candidate: &mut Candidate,
         created: bool,
         fenced: bool,
-    ) -> Result<Place, Errno> {
+    ) -> Result<FileRef, Unanswered> {
         let key = candidate.key();
-        let found = locked(&self.pending).get(&key).map(|pending| {
-            (pending.client == asked.client, pending.slot, pending.generation, pending.tainted)
-        });
-        let Some((true, slot, generation, tainted)) = found else {
+        let found = locked(&self.pending)
+            .get(&key)
+            .map(|pending| (pending.client == asked.client, pending.place, pending.tainted));
+        let Some((true, place, tainted)) = found else {
             return self.decline(candidate, Reason::CannotTell);
         };
         let sole = asked.sole == Some(true);
@@ -259,7 +261,7 @@ impl Keeper {
         if let Some(since) = tainted {
             let may_be_ours = self.kind_of_fence().is_some_and(FenceKind::only_notices);
             if asked.haste == Haste::Quick || (may_be_ours && since.elapsed() < INSTALL_MAX) {
-                return Err(Errno::EDEADLK);
+                return Err(Unanswered::Later);
             }
             // A notice does not say whose open it was; what an outsider did that is gone again is
             // older than our records. One that asked for permission has not opened the file yet,
@@ -267,7 +269,7 @@ impl Keeper {
             reason = if may_be_ours { self.strangers(pid, candidate) } else { Some(Reason::Outsider) };
         } else if (fenced && !sole) || wary {
             if asked.haste == Haste::Quick {
-                return Err(Errno::EDEADLK);
+                return Err(Unanswered::Later);
             }
             reason = self.strangers(pid, candidate);
         }
@@ -281,16 +283,16 @@ impl Keeper {
             None
         };
         let newcomer = ((created && tainted.is_none(), asked.noted), fenced, reason);
-        let place = self.adopt(candidate, (slot, generation), newcomer, (sole, lent))?;
-        match (reason, self.notes.fence.get(), self.durable.file(place[0], place[1])) {
+        let place = self.adopt(candidate, place, newcomer, (sole, lent))?;
+        match (reason, self.notes.fence.get(), self.durable.file(place)) {
             (None, fence, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced, &file) => {
                 self.durable.allow_behind(&file, created);
                 if let (Some(fence), Some(lent)) = (fence, file.lent()) {
-                    fence.follow(slot, generation, &lent);
+                    fence.follow(place.slot, place.generation, &lent);
                 }
             }
             (Some(Reason::Outsider), Some(fence), Some(file)) => {
-                fence.present(slot, generation, &file.held().magic_path());
+                fence.present(place.slot, place.generation, &file.held().magic_path());
             }
             _ => {}
         }
@@ -363,10 +365,10 @@ impl Keeper {
     /// use.
     fn reserve_slot(
         &self,
-        (client, fd): (u32, u64),
+        (client, fd): (u32, i32),
         candidate: &Candidate,
         haste: Haste,
-    ) -> Result<(u32, u64), Errno> {
+    ) -> Result<FileRef, Unanswered> {
         let key = candidate.key();
         for attempt in 0..2 {
             {
@@ -375,17 +377,17 @@ impl Keeper {
                 if pending.contains_key(&key) {
                     // Two processes register the same file at the same moment: the second one's
                     // turn comes.
-                    return Err(Errno::EDEADLK);
+                    return Err(Unanswered::Later);
                 }
-                let reserved = |slot: u32| pending.values().any(|pending| pending.slot == slot);
-                if let Some((slot, generation)) = self.durable.free_slot(reserved) {
+                let reserved = |slot: u32| pending.values().any(|pending| pending.place.slot == slot);
+                if let Some(place) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
-                    pending.insert(key, Pending { slot, generation, client, fd, tainted: None, since });
-                    return Ok((slot, generation));
+                    pending.insert(key, Pending { place, client, fd, tainted: None, since });
+                    return Ok(place);
                 }
             }
             if haste == Haste::Quick {
-                return Err(Errno::EDEADLK);
+                return Err(Unanswered::Later);
             }
             let full_since = {
                 let mut full_since = locked(&self.slots_full_since);
@@ -399,7 +401,7 @@ impl Keeper {
             }
             self.durable.free_slots();
         }
-        self.decline(candidate, Reason::NoSlot).map(|_| (0, 0))
+        self.decline(candidate, Reason::NoSlot)
     }
 
     /// A registration is over, whatever came of it.
@@ -410,7 +412,9 @@ impl Keeper {
             .map(|(_, pending)| pending)
             .collect();
         if let Some(fence) = self.notes.fence.get() {
-            ended.iter().for_each(|pending| fence.unwatch(pending.slot, pending.generation, None));
+            ended
+                .iter()
+                .for_each(|pending| fence.unwatch(pending.place.slot, pending.place.generation, None));
         }
     }
 
@@ -422,25 +426,25 @@ impl Keeper {
     fn adopt(
         &self,
         candidate: &mut Candidate,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         newcomer: ((bool, Option<Epoch>), bool, Option<Reason>),
         descriptions: (bool, Option<OsFile>),
-    ) -> Result<Place, Errno> {
+    ) -> Result<FileRef, Unanswered> {
         let (_, fenced, _) = newcomer;
-        let adopted = self.open_and_take(candidate, (slot, generation), newcomer, descriptions);
+        let adopted = self.open_and_take(candidate, place, newcomer, descriptions);
         if adopted.is_err()
             && fenced
             && let Some(fence) = self.notes.fence.get()
         {
-            fence.unwatch(slot, generation, Some(&candidate.via));
+            fence.unwatch(place.slot, place.generation, Some(&candidate.via));
         }
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {
             Ok(()) => {
                 if self.config.durability == Durability::Write {
-                    self.look_out_for(slot, generation);
+                    self.look_out_for(place);
                 }
-                Ok([u64::from(slot), generation])
+                Ok(place)
             }
             Err(reason) => self.decline(candidate, reason),
         }
@@ -449,7 +453,7 @@ impl Keeper {
     fn open_and_take(
         &self,
         candidate: &mut Candidate,
-        (slot, generation): (u32, u64),
+        place: FileRef,
         ((created, noted), fenced, bypass): ((bool, Option<Epoch>), bool, Option<Reason>),
         (sole, lent): (bool, Option<OsFile>),
     ) -> Result<(), Reason> {
@@ -465,7 +469,7 @@ impl Keeper {
             (None, lent) => {
                 // Before we open it ourselves.
                 drop(lent);
-                self.open(candidate, slot)?
+                self.open(candidate, place.slot)?
             }
         };
         let newest = match &held {
@@ -477,11 +481,11 @@ impl Keeper {
         let unsynced = bypass.is_none() && self.config.durability == Durability::Sync;
         let newcomer =
             Newcomer { identity: &identity, path: &candidate.path, created, noted, fenced, bypass, unsynced };
-        self.durable.take_slot((slot, generation), held, &newcomer).map_err(|_| Reason::Permission)
+        self.durable.take_slot(place, held, &newcomer).map_err(|_| Reason::Permission)
     }
 
     fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {
-        let row = &self.durable.board.files()[slot as usize];
+        let row = self.durable.board.row(slot);
         // The fence stands already and will see this open of ours.
         row.client_opens.fetch_add(1, Ordering::SeqCst);
         let description = self.durable.disk.open(&candidate.via).map_err(|_| Reason::Permission)?;
@@ -500,12 +504,12 @@ impl Keeper {
 }
 
 /// Why a description of that origin does not make its file managed.
-fn never_managed(origin: u64) -> Option<Reason> {
+fn never_managed(origin: Origin) -> Option<Reason> {
     match origin {
-        _ if origin == Origin::Unknown as u64 => Some(Reason::UnknownOrigin),
-        _ if origin == Origin::Libc as u64 => Some(Reason::Libc),
-        _ if origin == Origin::AsyncIo as u64 => Some(Reason::AsyncIo),
-        _ if origin == Origin::Mapped as u64 => Some(Reason::MappedShared),
-        _ => None,
+        Origin::Created | Origin::Opened => None,
+        Origin::Unknown => Some(Reason::UnknownOrigin),
+        Origin::Libc => Some(Reason::Libc),
+        Origin::AsyncIo => Some(Reason::AsyncIo),
+        Origin::Mapped => Some(Reason::MappedShared),
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Epoch, RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Ask, Errno, Origin, Unseen};
+use holdfast_board::{RequestCell, RequestState, wait, wake};
+use holdfast_cache::{Answer, FileRef, FileRequest, Origin, Program, Refusal, Request};
 use holdfast_media::Mapping;
 use holdfast_pool::PATH_BYTES_MAX;
 
@@ -21,7 +21,7 @@ use crate::lookout::Scope;
 use crate::register::Asked;
 use crate::settlers::Queue;
 use holdfast_disk::{Disk, DiskFile, OsDisk};
-use holdfast_durable::Durable;
+use holdfast_durable::{Durable, Unanswered};
 
 /// `AT_FDCWD`, as the low half of an argument.
 const AT_FDCWD: i32 = -100;
@@ -37,8 +37,27 @@ const WATCH_MIN: Duration = Duration::from_micros(8);
 /// Looks at the doorbell between two looks at the clock.
 const LOOKS: u32 = 64;
 
-/// Serves until the keeper stops. `settlers` takes the cells that cannot be answered at once, by
-/// index.
+/// A request that was taken from its cell, as it was read then: its client may write over it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    /// Index of the cell, which has the path yet and waits for the answer.
+    pub cell: usize,
+    /// The asker.
+    pub client: u32,
+    pub request: Request,
+}
+
+impl Taken {
+    fn cell<'a>(&self, keeper: &'a Keeper) -> &'a RequestCell {
+        &keeper.durable.board.requests()[self.cell]
+    }
+
+    fn path(&self, keeper: &Keeper) -> Vec<u8> {
+        self.cell(keeper).path()
+    }
+}
+
+/// Serves until the keeper stops. `settlers` takes what cannot be answered at once.
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
     let doorbell = &keeper.durable.board.header().request_wake.word;
     let mut watch = WATCH_MAX;
@@ -50,17 +69,12 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
         }
         let mut served = false;
         for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
-            // A look first, which leaves the cells of others where they are.
-            if cell.state() == RequestState::Posted && cell.advance(RequestState::Posted, RequestState::Taken)
-            {
+            if cell.take() {
                 served = true;
-                if let Some(scope) = follows_others(cell) {
-                    keeper.hear(scope);
-                }
-                if absorbs(keeper, cell) {
-                    finish(keeper, cell, Ok([0, 0]));
-                } else if waits_for_disk(&keeper.durable, cell) || !answer(keeper, cell, Haste::Quick) {
-                    settlers.put(index);
+                let client = cell.client();
+                match Request::decode(cell.asked()) {
+                    Some(request) => begin(keeper, settlers, Taken { cell: index, client, request }),
+                    None => put_answer(keeper, cell, client, Err(Refusal::Malformed)),
                 }
             }
         }
@@ -84,6 +98,18 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
     }
 }
 
+/// Answers at once what can be, and leaves the rest to the settlers.
+fn begin(keeper: &Keeper, settlers: &Queue, taken: Taken) {
+    if let Some(scope) = follows_others(&taken.request) {
+        keeper.hear(scope);
+    }
+    if absorbs(keeper, &taken) {
+        finish(keeper, &taken, Ok(Answer::Done));
+    } else if waits_for_disk(&keeper.durable, &taken.request) || !answer(keeper, &taken, Haste::Quick) {
+        settlers.put(taken);
+    }
+}
+
 /// Whether the doorbell is rung within `watch`.
 fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bool {
     loop {
@@ -101,60 +127,62 @@ fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bo
 
 /// What of what outsiders did comes before what is asked, because that is to become durable at
 /// once, or to count as that.
-fn follows_others(cell: &RequestCell) -> Option<Scope> {
-    match Ask::from_u32(cell.kind.load(Ordering::Relaxed))? {
-        Ask::Unlinking | Ask::Naming | Ask::Log => Some(Scope::Told),
-        Ask::SyncDirectory => Some(Scope::New),
-        Ask::Commit | Ask::Hear => Some(Scope::All),
+fn follows_others(request: &Request) -> Option<Scope> {
+    match request {
+        Request::File(_, FileRequest::Unlinking { .. } | FileRequest::Naming { .. } | FileRequest::Log) => {
+            Some(Scope::Told)
+        }
+        Request::SyncDirectory { .. } => Some(Scope::New),
+        Request::File(_, FileRequest::Commit { .. } | FileRequest::Hear) | Request::HearAll => {
+            Some(Scope::All)
+        }
         _ => None,
     }
 }
 
 /// A directory sync that the slots answer: nothing is pending, what was just heard of others
 /// included.
-fn absorbs(keeper: &Keeper, cell: &RequestCell) -> bool {
-    Ask::from_u32(cell.kind.load(Ordering::Relaxed)) == Some(Ask::SyncDirectory)
-        && cell.args[1].load(Ordering::Relaxed) == 0
-        && keeper
-            .directory_of(cell.client.load(Ordering::Relaxed), cell.args[0].load(Ordering::Relaxed))
-            .filter(|(_, device)| keeper.durable.is_clean(*device))
-            .and_then(|(directory, _)| keeper.durable.absorb_directory_sync(&directory))
-            .is_some()
+fn absorbs(keeper: &Keeper, taken: &Taken) -> bool {
+    let Request::SyncDirectory { fd, really: false } = taken.request else { return false };
+    keeper
+        .directory_of(taken.client, fd)
+        .filter(|(_, device)| keeper.durable.is_clean(*device))
+        .and_then(|(directory, _)| keeper.durable.absorb_directory_sync(&directory))
+        .is_some()
 }
 
-fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> bool {
-    match Ask::from_u32(cell.kind.load(Ordering::Relaxed)) {
-        Some(
-            Ask::Settle
-            | Ask::Bypass
-            | Ask::SyncDirectory
-            | Ask::Drain
-            | Ask::Left
-            | Ask::Through
-            | Ask::Moved
-            | Ask::Commit
-            | Ask::Room
-            | Ask::LogAgain
-            | Ask::Follow,
-        ) => true,
-        Some(Ask::Hear) => durable
-            .file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed))
-            .is_some_and(|file| durable.seems_changed(&file)),
+fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, request: &Request) -> bool {
+    match *request {
+        Request::SyncDirectory { .. }
+        | Request::Moved
+        | Request::Room { .. }
+        | Request::LogAgain { .. }
+        | Request::Follow { .. } => true,
         // Not the only description: all processes are looked through.
-        Some(Ask::Sole) if cell.args[2].load(Ordering::Relaxed) == 0 => true,
+        Request::Register { sole: Some(false), .. } => true,
         // A slot is to hold something, for which pending changes must be committed first.
-        Some(Ask::Register | Ask::Sole) => {
-            let noted = Epoch::from_raw(cell.args[3].load(Ordering::Relaxed));
-            cell.args[1].load(Ordering::Relaxed) == Origin::Created as u64 && durable.has_pending(noted)
-        }
-        Some(Ask::Log) => {
-            let file =
-                durable.file(cell.args[0].load(Ordering::Relaxed), cell.args[1].load(Ordering::Relaxed));
-            let noted = file.and_then(|file| durable.board.files()[file.slot as usize].noted());
+        Request::Register { origin, noted, .. } => origin == Origin::Created && durable.has_pending(noted),
+        Request::HearAll | Request::Unseen { .. } => false,
+        Request::File(place, request) => file_waits_for_disk(durable, place, &request),
+    }
+}
+
+fn file_waits_for_disk(durable: &Durable<Mapping, OsDisk>, place: FileRef, request: &FileRequest) -> bool {
+    let file = || durable.file(place);
+    match request {
+        FileRequest::Settle { .. }
+        | FileRequest::Bypass { .. }
+        | FileRequest::Drain { .. }
+        | FileRequest::Left
+        | FileRequest::Through { .. }
+        | FileRequest::Commit { .. } => true,
+        FileRequest::Hear => file().is_some_and(|file| durable.seems_changed(&file)),
+        FileRequest::Log => {
+            let noted = file().and_then(|file| durable.board.row(file.slot).noted());
             durable.has_pending(noted)
         }
-        Some(Ask::Unlinking | Ask::Naming) => durable.has_pending(None),
-        _ => false,
+        FileRequest::Unlinking { .. } | FileRequest::Naming { .. } => durable.has_pending(None),
+        FileRequest::Withdraw | FileRequest::Replaced => false,
     }
 }
 
@@ -170,115 +198,123 @@ pub(crate) enum Haste {
     Patient,
 }
 
-/// Answers a cell; false when somebody else has to act first, so that it must be tried again later,
-/// by who is patient.
-pub(crate) fn answer(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> bool {
-    let result = perform(keeper, cell, haste);
-    if result == Err(Errno::EDEADLK) {
-        return false;
-    }
-    finish(keeper, cell, result);
+/// Answers a request; false when somebody else has to act first, so that it must be tried again
+/// later, by who is patient.
+pub(crate) fn answer(keeper: &Keeper, taken: &Taken, haste: Haste) -> bool {
+    let answer = match perform(keeper, taken, haste) {
+        Ok(answer) => Ok(answer),
+        Err(Unanswered::Refused(refusal)) => Err(refusal),
+        Err(Unanswered::Later) => return false,
+    };
+    finish(keeper, taken, answer);
     true
 }
 
-pub(crate) fn finish(keeper: &Keeper, cell: &RequestCell, result: Result<[u64; 2], Errno>) {
-    match result {
-        Ok(reply) => {
-            cell.reply[0].store(reply[0], Ordering::Relaxed);
-            cell.reply[1].store(reply[1], Ordering::Relaxed);
-            cell.result.store(0, Ordering::Relaxed);
-        }
-        Err(errno) => cell.result.store(errno.0, Ordering::Relaxed),
-    }
-    let asker = cell.client.load(Ordering::Relaxed);
+pub(crate) fn finish(keeper: &Keeper, taken: &Taken, answer: Result<Answer, Refusal>) {
+    put_answer(keeper, taken.cell(keeper), taken.client, answer);
+}
+
+fn put_answer(keeper: &Keeper, cell: &RequestCell, asker: u32, answer: Result<Answer, Refusal>) {
+    cell.set_answer(Answer::encode(answer));
     let asker_lives = keeper.pid_of(asker).is_some();
     cell.set_state(if asker_lives { RequestState::Done } else { RequestState::Free });
     wake(&cell.state, 1);
     // If the asker died in between, its repair passed the cell by while we were at it.
-    if asker_lives && keeper.pid_of(asker).is_none() && cell.client.load(Ordering::Relaxed) == asker {
+    if asker_lives && keeper.pid_of(asker).is_none() && cell.client() == asker {
         cell.advance(RequestState::Done, RequestState::Free);
     }
 }
 
-fn perform(keeper: &Keeper, cell: &RequestCell, haste: Haste) -> Result<[u64; 2], Errno> {
-    let args = [0, 1, 2, 3].map(|index| cell.args[index].load(Ordering::Relaxed));
-    let client = cell.client.load(Ordering::Relaxed);
-    let Some(ask) = Ask::from_u32(cell.kind.load(Ordering::Relaxed)) else { return Err(Errno::EINVAL) };
-    match ask {
-        Ask::Register | Ask::Sole => {
-            let sole = (ask == Ask::Sole).then_some(args[2] != 0);
-            let noted = Epoch::from_raw(args[3]);
-            return keeper.register(&Asked { client, fd: args[0], origin: args[1], sole, noted, haste });
+fn perform(keeper: &Keeper, taken: &Taken, haste: Haste) -> Result<Answer, Unanswered> {
+    let client = taken.client;
+    match taken.request {
+        Request::Register { fd, origin, noted, sole } => {
+            let place = keeper.register(&Asked { client, fd, origin, sole, noted, haste })?;
+            return Ok(Answer::Place(place));
         }
-        Ask::Bypass => keeper.note_native_slot(client, args[0], args[1]),
-        Ask::Unseen => {
-            let why = Unseen::from_u64(args[0]).ok_or(Errno::EINVAL)?;
-            let program = program(keeper, client, args[2], cell).ok_or(Errno::EINVAL)?;
-            let is_child = args[1] != 0;
-            if cell.path().is_empty() && !is_child {
+        Request::File(place, request) => return perform_on_file(keeper, taken, place, request),
+        Request::Unseen { why, program } => {
+            let named = taken.path(keeper);
+            let program = if named.is_empty() && program != Program::Child { Program::Own } else { program };
+            let path = program_of(keeper, client, program, &named).ok_or(Refusal::Malformed)?;
+            if program == Program::Own {
                 keeper.note_blind(client);
             }
-            return Ok([u64::from(keeper.notes.unseen(program, why)), 0]);
+            return Ok(Answer::News(keeper.notes.unseen(path, why)));
         }
-        Ask::Moved => {
-            keeper.durable.follow_names();
-            return Ok([0, 0]);
-        }
-        Ask::Room => {
-            let own = args[0] == 1;
+        // What comes before it is all that was asked for.
+        Request::HearAll => {}
+        Request::Moved => keeper.durable.follow_names(),
+        Request::Room { own } => {
             if !own {
                 // What others removed, too. A full disk is no time to bring changes of content to
                 // it.
                 keeper.hear(Scope::Told);
                 keeper.durable.see_removals();
             }
-            return Ok([u64::from(keeper.durable.make_room(own)), 0]);
+            return Ok(Answer::Room(keeper.durable.make_room(own)));
         }
-        Ask::LogAgain => {
-            let path = absolute(keeper, client, args[2] as i32, &cell.path()).ok_or(Errno::EOPNOTSUPP)?;
-            return keeper
-                .durable
-                .log_again(&path, args[0], args[1])
-                .map(|()| [0, 0])
-                .map_err(|_| Errno::EOPNOTSUPP);
+        Request::LogAgain { inode, dirfd } => {
+            let path = absolute(keeper, client, dirfd, &taken.path(keeper)).ok_or(Refusal::Kernels)?;
+            let logged = keeper.durable.log_again(&path, inode.device, inode.ino);
+            logged.map_err(|_| Refusal::Kernels)?;
         }
-        Ask::Follow => {
-            return keeper.durable.follow_sync(args[0]).map(|()| [0, 0]).map_err(|_| Errno::EIO);
+        Request::Follow { device } => {
+            keeper.durable.follow_sync(device).map_err(|_| Refusal::Failed)?;
         }
-        Ask::SyncDirectory => {
+        Request::SyncDirectory { fd, .. } => {
             // The disk is about to have what others did.
             keeper.hear(Scope::All);
-            let (directory, _) = keeper.directory_of(client, args[0]).ok_or(Errno::EOPNOTSUPP)?;
-            return keeper.durable.sync_directory(&directory).map(|()| [0, 0]);
+            let (directory, _) = keeper.directory_of(client, fd).ok_or(Refusal::Kernels)?;
+            keeper.durable.sync_directory(&directory)?;
         }
-        _ => {}
     }
-    let answer = keeper.durable.answer(client, ask, args, || {
-        let asked = cell.path();
-        let own = if ask == Ask::Unlinking { own_name(keeper, args, &asked) } else { None };
-        own.or_else(|| absolute(keeper, client, args[2] as i32, &asked))
-    })?;
-    if ask == Ask::Log {
+    Ok(Answer::Done)
+}
+
+fn perform_on_file(
+    keeper: &Keeper,
+    taken: &Taken,
+    place: FileRef,
+    request: FileRequest,
+) -> Result<Answer, Unanswered> {
+    let client = taken.client;
+    if matches!(request, FileRequest::Bypass { .. }) {
+        keeper.note_native_slot(client, place);
+    }
+    let path = || {
+        let asked = taken.path(keeper);
+        match request {
+            FileRequest::Unlinking { dirfd } => {
+                own_name(keeper, place, &asked).or_else(|| absolute(keeper, client, dirfd, &asked))
+            }
+            FileRequest::Naming { dirfd, .. } => absolute(keeper, client, dirfd, &asked),
+            _ => None,
+        }
+    };
+    let answer = keeper.durable.answer(client, place, request, path)?;
+    if request == FileRequest::Log {
         // From its next state on, which its client is about to give it.
-        keeper.look_out_for(args[0] as u32, args[1]);
+        keeper.look_out_for(place);
     }
     Ok(answer)
 }
 
-/// The program that a client means: its own when it names none.
-fn program(keeper: &Keeper, client: u32, dirfd: u64, cell: &RequestCell) -> Option<PathBuf> {
-    let named = cell.path();
-    if named.is_empty() {
-        return std::fs::read_link(format!("/proc/{}/exe", keeper.pid_of(client)?)).ok();
+/// The path of the program that a client means.
+fn program_of(keeper: &Keeper, client: u32, program: Program, named: &[u8]) -> Option<PathBuf> {
+    match program {
+        Program::Own | Program::Child => {
+            std::fs::read_link(format!("/proc/{}/exe", keeper.pid_of(client)?)).ok()
+        }
+        Program::Named { dirfd } => absolute(keeper, client, dirfd, named)
+            .or_else(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(named)))),
     }
-    let absolute = absolute(keeper, client, dirfd as i32, &named);
-    absolute.or_else(|| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&named))))
 }
 
 /// The path by which a client calls a file, if the file stands at it and no link or `..` is on the
 /// way: then it is the one that `absolute` would find.
-fn own_name(keeper: &Keeper, args: [u64; 4], asked: &[u8]) -> Option<PathBuf> {
-    let file = keeper.durable.file(args[0], args[1])?;
+fn own_name(keeper: &Keeper, place: FileRef, asked: &[u8]) -> Option<PathBuf> {
+    let file = keeper.durable.file(place)?;
     let stat = keeper.durable.disk.find(asked).ok()?.stat().ok()?;
     let is_it = (stat.dev, stat.ino) == (file.dev, file.ino) && asked.len() <= PATH_BYTES_MAX;
     is_it.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(asked)))
@@ -307,7 +343,7 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
 impl Keeper {
     /// The path of a client's open directory, if it is reachable under it from here, and its device
     /// number.
-    fn directory_of(&self, client: u32, fd: u64) -> Option<(PathBuf, u64)> {
+    fn directory_of(&self, client: u32, fd: i32) -> Option<(PathBuf, u64)> {
         use std::os::unix::fs::MetadataExt;
         let known = self.borrow(client, fd).and_then(|directory| directory.metadata()).ok();
         let known = known.filter(|meta| meta.is_dir());
@@ -316,7 +352,7 @@ impl Keeper {
         if watched.is_some() {
             return watched;
         }
-        let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd as i32);
+        let via = format!("/proc/{}/fd/{}", self.pid_of(client)?, fd);
         let path = std::fs::read_link(&via).ok()?;
         let (theirs, ours) = (std::fs::metadata(&via).ok()?, std::fs::symlink_metadata(&path).ok()?);
         (ours.is_dir() && (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()))

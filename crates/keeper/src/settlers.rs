@@ -10,16 +10,14 @@
 //! to wait for and did not need itself.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::RequestCell;
-use holdfast_cache::Errno;
+use holdfast_cache::{Answer, FileRef, Refusal, Request};
 
-use crate::ahead::{self, Ahead, Place};
+use crate::ahead::{self, Ahead};
 use crate::keeper::Keeper;
-use crate::requests::{self, Haste};
+use crate::requests::{self, Haste, Taken};
 use holdfast_disk::locked;
 
 /// First pause before a request is tried again; it doubles up to the longest.
@@ -30,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(10);
 const WAITS_LONG: Duration = Duration::from_millis(150);
 
 struct Job {
-    cell: usize,
+    taken: Taken,
     since: Instant,
     not_before: Instant,
     pause: Duration,
@@ -46,10 +44,10 @@ struct Jobs {
 /// What a settler does next.
 enum Work {
     Asked(Job),
-    Ahead(Place),
+    Ahead(FileRef),
 }
 
-/// Requests that wait for a settler, by the index of their cell.
+/// Requests that wait for a settler.
 #[derive(Default)]
 pub(crate) struct Queue {
     jobs: Mutex<Jobs>,
@@ -60,9 +58,9 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Queues a request that was taken from its cell.
-    pub(crate) fn put(&self, cell: usize) {
+    pub(crate) fn put(&self, taken: Taken) {
         let now = Instant::now();
-        self.put_back(Job { cell, since: now, not_before: now, pause: PAUSE_MIN });
+        self.put_back(Job { taken, since: now, not_before: now, pause: PAUSE_MIN });
     }
 
     fn put_back(&self, job: Job) {
@@ -102,7 +100,7 @@ impl Queue {
 
     /// A file that was to be settled ahead is asked for: waits if that is under way, and takes it
     /// off if it is not. Whether it was settled.
-    fn overtaken(&self, place: Place) -> bool {
+    fn overtaken(&self, place: FileRef) -> bool {
         let mut jobs = locked(&self.jobs);
         let mut waited = false;
         while jobs.ahead.overtaken(place) {
@@ -118,13 +116,13 @@ impl Queue {
     }
 
     /// Files that may be settled ahead, in this order.
-    fn put_ahead(&self, places: Vec<Place>) {
+    fn put_ahead(&self, places: Vec<FileRef>) {
         locked(&self.jobs).ahead.put(places);
         self.changed.notify_all();
     }
 
     /// One was settled ahead, or could not be.
-    fn done_ahead(&self, place: Place, well: bool) {
+    fn done_ahead(&self, place: FileRef, well: bool) {
         locked(&self.jobs).ahead.end(place, well);
         self.settled.notify_all();
     }
@@ -141,28 +139,28 @@ pub(crate) fn run(keeper: &Arc<Keeper>, queue: &Queue) {
             }
         };
         let board = &keeper.durable.board;
-        let cell = &board.requests()[job.cell];
-        if let Some(place) = ahead::place_asked_for(cell) {
+        let taken = &job.taken;
+        if let Some(place) = ahead::place_asked_for(&taken.request) {
             if queue.may_look_ahead() {
                 queue.put_ahead(ahead::siblings(&keeper.durable, place));
             }
             if queue.overtaken(place) && ahead::is_settled(&keeper.durable, place) {
                 board.header().settles.add(1);
-                requests::finish(keeper, cell, Ok([0, 0]));
+                requests::finish(keeper, taken, Ok(Answer::Done));
                 continue;
             }
         }
-        if requests::answer(keeper, cell, Haste::Patient) {
+        if requests::answer(keeper, taken, Haste::Patient) {
             continue;
         }
-        let asker = cell.client.load(Ordering::Relaxed);
+        let asker = taken.client;
         // A dead asker's files are let go only when nothing is left to do that it asked.
         let waits_for_itself = keeper.pid_of(asker).is_none() && !board.files_held_by(asker).is_empty();
         if waits_for_itself || keeper.is_stopping() {
-            requests::finish(keeper, cell, Err(Errno::EIO));
+            requests::finish(keeper, taken, Err(Refusal::Failed));
         } else {
             if job.since.elapsed() > WAITS_LONG {
-                say_stalled(keeper, cell);
+                say_stalled(keeper, taken);
             }
             let not_before = Instant::now() + job.pause;
             queue.put_back(Job { not_before, pause: (job.pause * 2).min(PAUSE_MAX), ..job });
@@ -171,10 +169,11 @@ pub(crate) fn run(keeper: &Arc<Keeper>, queue: &Queue) {
 }
 
 /// Somebody has the file of a request for longer than that should take.
-fn say_stalled(keeper: &Keeper, cell: &RequestCell) {
-    let [slot, generation] = [0, 1].map(|index| cell.args[index].load(Ordering::Relaxed));
-    if let Some(file) = keeper.durable.file(slot, generation) {
+fn say_stalled(keeper: &Keeper, taken: &Taken) {
+    if let Request::File(place, _) = taken.request
+        && let Some(file) = keeper.durable.file(place)
+    {
         let board = &keeper.durable.board;
-        board.header().ring_stalled(&board.files()[file.slot as usize]);
+        board.header().ring_stalled(board.row(file.slot));
     }
 }

@@ -133,8 +133,7 @@ impl Keeper {
     /// Whether a client waits for an answer.
     fn is_asking(&self, client: u32) -> bool {
         self.durable.board.requests().iter().any(|cell| {
-            cell.client.load(Ordering::Relaxed) == client
-                && matches!(cell.state(), RequestState::Posted | RequestState::Taken)
+            cell.client() == client && matches!(cell.state(), RequestState::Posted | RequestState::Taken)
         })
     }
 

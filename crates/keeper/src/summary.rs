@@ -45,7 +45,7 @@ impl Keeper {
             summary.stall_ns += lane.stall_ns.load(Ordering::Relaxed);
         }
         for file in self.durable.managed() {
-            let state = self.durable.board.files()[file.slot as usize].state();
+            let state = self.durable.board.row(file.slot).state();
             let Some(name) = name_of(state) else { continue };
             *summary.files.entry(name.to_owned()).or_default() += 1;
         }

@@ -59,7 +59,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
             return;
         }
         for file in keeper.durable.managed() {
-            let state = keeper.durable.board.files()[file.slot as usize].state();
+            let state = keeper.durable.board.row(file.slot).state();
             if state.keeps_up() {
                 look_at_writes(&keeper.durable, &file, &mut young);
             } else if state.lags() {
@@ -84,7 +84,7 @@ fn look_at_writes<N: Nvm, D: Disk>(
     if !file.meta().may_be_behind {
         return;
     }
-    let newest_seq = durable.board.files()[file.slot as usize].newest_seq.load(Ordering::SeqCst);
+    let newest_seq = durable.board.row(file.slot).newest_seq.load(Ordering::SeqCst);
     let fresh = || Young { generation: file.generation, newest_seq, steps_written: 0 };
     let seen = young.entry(file.slot).or_insert_with(fresh);
     if seen.generation != file.generation {
@@ -103,7 +103,7 @@ fn tell<N: Nvm, D: Disk>(
     file: &ManagedFile<D::File>,
     told: &mut HashMap<u32, Told>,
 ) {
-    let newest_seq = durable.board.files()[file.slot as usize].newest_seq.load(Ordering::SeqCst);
+    let newest_seq = durable.board.row(file.slot).newest_seq.load(Ordering::SeqCst);
     if let Some(before) = told.get_mut(&file.slot).filter(|told| told.generation == file.generation) {
         // Whoever has stopped writing is told of at the next step.
         let goes_on = std::mem::replace(&mut before.seen_seq, newest_seq) != newest_seq;

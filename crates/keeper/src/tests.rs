@@ -169,7 +169,7 @@ impl House {
         let mut copy = tempfile::tempfile().unwrap();
         let handle = copy.try_clone().unwrap();
         let mut handle = Some(handle);
-        holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, (place.slot, place.generation))
+        holdfast_durable::LiveRecords::of_segments(&nvm, &superblock, place)
             .unwrap()
             .apply(&mut || Ok(holdfast_disk::OsFile::from(handle.take().unwrap())))
             .unwrap();
@@ -252,7 +252,7 @@ fn idle_data_is_on_disk_and_expired_within_about_a_second() {
     let house = house("idle", 200);
     let (file, place) = house.create("a");
     write_at(&house.client, place, &file, 0, &[5; 100_000]);
-    let row = &house.client.board().files()[place.slot as usize];
+    let row = house.client.board().row(place.slot);
     let begun = Instant::now();
     while row.expired_seq.load(std::sync::atomic::Ordering::SeqCst)
         < row.newest_seq.load(std::sync::atomic::Ordering::SeqCst)

@@ -82,11 +82,11 @@ impl Candidate {
 impl Keeper {
     /// The file behind a descriptor of a client, if it is a regular one that has a name, and the
     /// descriptor one by which the client can write to it: what it says of that counts for nothing.
-    pub(crate) fn candidate(&self, client: u32, pid: u32, fd: u64) -> Option<Candidate> {
+    pub(crate) fn candidate(&self, client: u32, pid: u32, fd: i32) -> Option<Candidate> {
         let description = self.borrow(client, fd).ok();
         let via = match &description {
             Some(description) => PathBuf::from(format!("/proc/self/fd/{}", description.as_raw_fd())),
-            None => PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32)),
+            None => PathBuf::from(format!("/proc/{pid}/fd/{}", fd)),
         };
         let meta = match &description {
             Some(description) => description.metadata(),
@@ -95,7 +95,7 @@ impl Keeper {
         let meta = meta.ok().filter(|meta| meta.file_type().is_file() && meta.nlink() != 0)?;
         let flags = match &description {
             Some(description) => fcntl_getfl(description).ok(),
-            None => flags_of(pid, fd as i32),
+            None => flags_of(pid, fd),
         };
         if !flags.is_some_and(may_write) && !on(Canary::DescriptorUnchecked) {
             return None;
@@ -111,9 +111,9 @@ impl Keeper {
     }
 
     /// A client's description.
-    pub(crate) fn borrow(&self, client: u32, fd: u64) -> io::Result<File> {
+    pub(crate) fn borrow(&self, client: u32, fd: i32) -> io::Result<File> {
         let client = locked(&self.clients).get(&client).map(|client| Arc::clone(&client.pidfd));
-        lease::borrow(&*client.ok_or(io::ErrorKind::NotFound)?, fd as i32)
+        lease::borrow(&*client.ok_or(io::ErrorKind::NotFound)?, fd)
     }
 }
 
@@ -144,8 +144,8 @@ pub(crate) fn identity_of(meta: &Metadata) -> natives::File {
 
 /// The same of whatever has a descriptor, where its files are managed: others never will be,
 /// whoever asks.
-pub(crate) fn file_behind(pid: u32, fd: u64) -> Option<natives::File> {
-    let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd as i32));
+pub(crate) fn file_behind(pid: u32, fd: i32) -> Option<natives::File> {
+    let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd));
     let meta = std::fs::metadata(&via).ok()?;
     (meta.is_file() && is_on_managed_file_system(&via)).then(|| identity_of(&meta))
 }

@@ -5,7 +5,7 @@
 //! torn tail.
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, segment_generation, segment_seed};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, SegmentUse, segment_generation, segment_seed};
 
 use crate::range::Sums;
 use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
@@ -67,7 +67,7 @@ pub fn scan_segment(
     };
     buffer.resize(layout.segment_bytes as usize, 0);
     nvm.read(layout.segment_offset(segment), buffer);
-    scan_bytes(buffer, uuid, (segment, generation), visit)
+    scan_bytes(buffer, uuid, SegmentUse { segment, generation }, visit)
 }
 
 /// As [`scan_segment`], of the bytes of a whole segment, wherever they are now, and the generation
@@ -75,7 +75,7 @@ pub fn scan_segment(
 pub fn scan_bytes(
     bytes: &[u8],
     uuid: &[u8; 16],
-    (segment, generation): (u32, u64),
+    SegmentUse { segment, generation }: SegmentUse,
     mut visit: impl FnMut(Record<'_>),
 ) -> SegmentScan {
     let seed = segment_seed(uuid, segment, generation);
@@ -102,7 +102,7 @@ pub struct Gap {
 pub fn survey(
     bytes: &[u8],
     uuid: &[u8; 16],
-    (segment, generation): (u32, u64),
+    SegmentUse { segment, generation }: SegmentUse,
     end: Option<u32>,
     mut visit: impl FnMut(Record<'_>),
     mut lost: impl FnMut(Gap),

@@ -67,10 +67,10 @@ impl House {
             ledger.end(true);
         }
         header.keeper.word.store(KEEPER, SeqCst);
-        let row = &board.files()[SLOT as usize];
+        let row = board.row(SLOT);
         row.newest_seq.store(GENERATION, SeqCst);
         row.expired_seq.store(GENERATION, SeqCst);
-        row.generation.store(GENERATION, SeqCst);
+        row.begin_use(GENERATION);
         board.go(SLOT, Way::Register);
         Self { board, media, kernel: Arc::default() }
     }
@@ -137,7 +137,7 @@ impl House {
 
     /// Whether records of the file may be live.
     pub fn is_dirty(&self) -> bool {
-        let row = &self.board.files()[SLOT as usize];
+        let row = self.board.row(SLOT);
         row.newest_seq.load(SeqCst) > row.expired_seq.load(SeqCst)
     }
 
@@ -149,7 +149,7 @@ impl House {
             let mut kernel = self.kernel();
             kernel.disk = kernel.cache.clone();
         }
-        let row = &self.board.files()[SLOT as usize];
+        let row = self.board.row(SLOT);
         let expired = row.expired_seq.load(SeqCst);
         if row.newest_seq.load(SeqCst) > expired && settled > expired {
             self.media.slots().set_expired_seq(SLOT, settled);
@@ -174,7 +174,7 @@ impl House {
             self.board.open_lane(&dead);
         }
         for slot in self.board.files_held_by(client) {
-            self.board.files()[slot as usize].unlock_exclusive(client);
+            self.board.row(slot).unlock_exclusive(client);
         }
     }
 

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use holdfast_board::model::{Rules, begin};
 use holdfast_board::{Board, Plan, RequestState, wait, wake};
-use holdfast_cache::{Ask, Client, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading, Reason};
+use holdfast_cache::{
+    Answer, Client, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading, Reason, Refusal, Request,
+};
 use holdfast_disk::DiskFile;
-use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace};
+use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered};
 use holdfast_media::Bytes;
 use holdfast_pool::Superblock;
 
@@ -79,9 +81,10 @@ impl Yard {
             bypass: None,
             unsynced: false,
         };
-        let taken = durable.take_slot((SLOT, GENERATION), Held::Open(description), &newcomer);
+        let place = FileRef { slot: SLOT, generation: GENERATION };
+        let taken = durable.take_slot(place, Held::Open(description), &newcomer);
         assert!(taken.is_ok(), "the slot is free");
-        let file = durable.file(SLOT.into(), GENERATION).expect("it was just made");
+        let file = durable.file(place).expect("it was just made");
         let (durable, done, is_over) = (Arc::new(durable), Arc::default(), Arc::default());
         Self { board, kernel, done, media, durable, file, is_over }
     }
@@ -165,13 +168,18 @@ impl Yard {
         loop {
             let seen = bell.load(SeqCst);
             for cell in self.board.requests() {
-                if !cell.advance(RequestState::Posted, RequestState::Taken) {
+                if !cell.take() {
                     continue;
                 }
-                let args = [0, 1, 2, 3].map(|index: usize| cell.args[index].load(SeqCst));
-                let ask = Ask::from_u32(cell.kind.load(SeqCst)).expect("a request");
-                let answer = self.durable.answer(cell.client.load(SeqCst), ask, args, || None);
-                cell.result.store(answer.err().map_or(0, |errno| errno.0), SeqCst);
+                let Some(Request::File(place, request)) = Request::decode(cell.asked()) else {
+                    panic!("a request about a file")
+                };
+                let answer = match self.durable.answer(cell.client(), place, request, || None) {
+                    Ok(answer) => Ok(answer),
+                    Err(Unanswered::Refused(refusal)) => Err(refusal),
+                    Err(Unanswered::Later) => Err(Refusal::Failed),
+                };
+                cell.set_answer(Answer::encode(answer));
                 cell.set_state(RequestState::Done);
                 wake(&cell.state, 1);
             }
@@ -192,7 +200,7 @@ impl Yard {
 
     /// With nobody at work: the kernel has all of the file.
     pub fn check_drained(&self) {
-        let row = &self.board.files()[SLOT as usize];
+        let row = self.board.row(SLOT);
         assert!(row.page_rows.get() == 0, "rows are left");
         assert!(!row.state().is_failed());
     }

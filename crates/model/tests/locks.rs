@@ -111,7 +111,7 @@ fn writers_and_holders(rules: Rules) {
         assert_eq!(seen.load(SeqCst), 0, "a writer is inside of an exclusive file");
         choose();
         assert_eq!(seen.load(SeqCst), 0, "a writer is inside of an exclusive file");
-        assert!(keepers.board.files()[SLOT as usize].unlock_exclusive(KEEPER_ID));
+        assert!(keepers.board.row(SLOT).unlock_exclusive(KEEPER_ID));
     }));
     let (cutter, seen) = (house.clone(), Arc::clone(&inside));
     threads.push(spawn(move || {
@@ -168,7 +168,7 @@ fn a_dead_holder_of_a_file_is_let_go() {
                 house.repair(1);
             }
             writer.join().unwrap();
-            let row = &house.board.files()[SLOT as usize];
+            let row = house.board.row(SLOT);
             assert!(!row.is_exclusive() && row.state() == FileState::Through);
             assert!(house.board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0));
         });

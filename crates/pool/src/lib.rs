@@ -14,8 +14,8 @@ mod word;
 
 pub use layout::{Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, Zone};
 pub use segment::{
-    SEGMENT_HEADER_BYTES, Seal, bound_segment, seal_of, seal_segment, segment_generation, segment_seed,
-    set_segment_generation,
+    SEGMENT_HEADER_BYTES, Seal, SegmentUse, bound_segment, seal_of, seal_segment, segment_generation,
+    segment_seed, set_segment_generation,
 };
 pub use slot::{
     Base, HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT,

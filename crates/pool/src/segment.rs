@@ -16,6 +16,15 @@ pub const SEGMENT_HEADER_BYTES: u64 = 64;
 const BOUND: u64 = 8;
 const SEAL: u64 = 16;
 
+/// One use of a segment: whatever is in it is of this use, or void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentUse {
+    /// The segment.
+    pub segment: u32,
+    /// Generation of the use.
+    pub generation: u64,
+}
+
 /// The generation of a segment, or `None` when it was never used or its word is damaged.
 pub fn segment_generation(nvm: &impl Nvm, layout: &Layout, segment: u32) -> Option<u64> {
     let offset = layout.segment_offset(segment);
@@ -48,7 +57,7 @@ pub fn seal_segment(
     nvm: &impl Nvm,
     layout: &Layout,
     uuid: &[u8; 16],
-    (segment, generation): (u32, u64),
+    SegmentUse { segment, generation }: SegmentUse,
     end: u32,
     below: u64,
 ) {
@@ -68,7 +77,12 @@ pub fn bound_segment(nvm: &impl Nvm, layout: &Layout, segment: u32, below: u64) 
 }
 
 /// The seal of a segment of which `bytes` are the header's, wherever they are now.
-pub fn seal_of(bytes: &[u8], layout: &Layout, uuid: &[u8; 16], (segment, generation): (u32, u64)) -> Seal {
+pub fn seal_of(
+    bytes: &[u8],
+    layout: &Layout,
+    uuid: &[u8; 16],
+    SegmentUse { segment, generation }: SegmentUse,
+) -> Seal {
     let word = |at: u64| {
         let bytes = bytes.get(at as usize..).and_then(|bytes| bytes.first_chunk());
         u64::from_le_bytes(*bytes.unwrap_or(&[0; 8]))

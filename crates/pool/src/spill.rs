@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{Layout, Zone};
+use crate::segment::SegmentUse;
 use crate::{decode, encode};
 
 /// Bytes of a frame's entry: two self-checking words.
@@ -37,6 +38,13 @@ pub struct Frame {
     pub generation: u64,
     /// First byte behind its last valid record.
     pub end: u32,
+}
+
+impl Frame {
+    /// Which use of a segment its records are of.
+    pub fn place(&self) -> SegmentUse {
+        SegmentUse { segment: self.segment, generation: self.generation }
+    }
 }
 
 /// Where the spill file is and what it is called by.

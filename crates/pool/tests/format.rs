@@ -10,8 +10,8 @@ use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
     Base, FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED,
     Mount, Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal,
-    Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of, seal_segment,
-    set_segment_generation,
+    SegmentUse, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of,
+    seal_segment, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -182,9 +182,11 @@ fn the_document_shows_the_bytes_that_are_written() {
     assert_eq!((hints[0].parent.as_ref(), hints[1].parent.as_ref()), (None, Some(&parent)));
     slots.set_expired_seq(0, 1234);
     set_segment_generation(&memory, &layout, 0, 1001);
-    seal_segment(&memory, &layout, &uuid, (0, 1001), 384, 1239);
-    let seal =
-        |place| seal_of(&memory.0.borrow()[layout.segment_offset(0) as usize..], &layout, &uuid, place);
+    seal_segment(&memory, &layout, &uuid, SegmentUse { segment: 0, generation: 1001 }, 384, 1239);
+    let seal = |(segment, generation)| {
+        let place = SegmentUse { segment, generation };
+        seal_of(&memory.0.borrow()[layout.segment_offset(0) as usize..], &layout, &uuid, place)
+    };
     assert_eq!(seal((0, 1001)), Seal { end: Some(384), below: Some(1239) });
     // Of another use or place it says nothing.
     assert_eq!(seal((0, 1240)), Seal::default());

@@ -85,7 +85,7 @@ pub(super) fn scan_frame(
     let (Some(held), Some(spill)) = (entry, source.spill) else { return Ok(None) };
     buffer.resize(source.layout().segment_bytes as usize, 0);
     spill.read(frames.file_offset(frame), buffer).map_err(FrameError::Unread)?;
-    let (layout, uuid, place) = (source.layout(), &source.superblock.uuid, (held.segment, held.generation));
+    let (layout, uuid, place) = (source.layout(), &source.superblock.uuid, held.place());
     let mut gaps = Vec::new();
     survey(buffer, uuid, place, Some(held.end), visit, |gap| gaps.push(gap));
     let below = seal_of(buffer, layout, uuid, place).below;

@@ -4,7 +4,10 @@
 //! rows: what is proven is done, what would be a guess is set aside, and only a person's word
 //! (`--force`, `--discard`) overrides.
 
-use Tri::{Any, No, Yes};
+use std::marker::PhantomData;
+use std::ops::BitOr;
+use std::sync::LazyLock;
+
 use holdfast_canary::{Canary, on};
 
 use super::judge::{Changed, Witness};
@@ -33,41 +36,6 @@ pub(super) enum Place {
     Orphaned,
     /// Its file system is not there, or its path cannot be examined: nothing can be said.
     Absent,
-}
-
-/// All that a decision depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
-    /// What a person asked for.
-    pub(super) request: Request,
-    /// Slot words, identity and at least one path hint are whole.
-    pub(super) sound: bool,
-    /// Recovery had the whole file under a temporary name and was about to give it its own.
-    pub(super) rebuilt: bool,
-    /// The last link is gone for good.
-    pub(super) void: bool,
-    /// An earlier recovery set it aside.
-    pub(super) aside: bool,
-    /// An outsider opened it.
-    pub(super) conflict: bool,
-    /// It has live records.
-    pub(super) live: bool,
-    /// The newest hint says that its last name is being removed.
-    pub(super) unlinking: bool,
-    /// The program created it and nothing of it was ever expired: the log holds all of it.
-    pub(super) created: bool,
-    /// Where it is.
-    pub(super) place: Place,
-    /// Where the page cache is that the keeper knew.
-    pub(super) witness: Witness,
-    /// Somebody else changed it, as far as can be told: the file, or the names in the directory
-    /// that it is missing from.
-    pub(super) changed: Changed,
-    /// A record of it was lost where the log is damaged, or may have been.
-    pub(super) lost: bool,
-    /// An earlier recovery set this use of it aside or was kept from it, and it was served again
-    /// since.
-    pub(super) superseded: bool,
 }
 
 /// Why a file is set aside.
@@ -135,92 +103,182 @@ pub(super) enum Outcome {
     SetAside(Aside),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tri {
-    Yes,
-    No,
-    Any,
+/// A fact: one of a few values.
+trait Fact: Copy + 'static {
+    /// All of them.
+    #[cfg(test)]
+    const ALL: &'static [Self];
+
+    /// Its bit in a [`Set`].
+    fn bit(self) -> u8;
 }
 
-impl Tri {
-    fn fits(self, fact: bool) -> bool {
-        match self {
-            Yes => fact,
-            No => !fact,
-            Any => true,
-        }
+/// Some of the values that a fact can have.
+struct Set<T> {
+    bits: u8,
+    of: PhantomData<T>,
+}
+
+impl<T> Set<T> {
+    const fn only(number: u8) -> Self {
+        Self { bits: 1 << number, of: PhantomData }
+    }
+
+    const fn or(self, other: Self) -> Self {
+        Self { bits: self.bits | other.bits, of: PhantomData }
     }
 }
 
-const NONE: u8 = 1;
-const FORCE: u8 = 2;
-const DISCARD: u8 = 4;
-const SAME: u8 = 1;
-const TAKEN: u8 = 2;
-const EMPTY: u8 = 4;
-const ORPHAN: u8 = 8;
-const ABSENT: u8 = 16;
-const ANYWHERE: u8 = SAME | TAKEN | EMPTY | ORPHAN | ABSENT;
-const NOWHERE: u8 = TAKEN | EMPTY | ORPHAN;
-const RUNS: u8 = 1;
-const AHEAD: u8 = 2;
-const CUT: u8 = 4;
-const OLDER: u8 = 8;
-const ALL: u8 = RUNS | AHEAD | CUT | OLDER;
-const OURS: u8 = 1;
-const THEIRS: u8 = 2;
-const OPEN: u8 = 4;
-const ANY: u8 = OURS | THEIRS | OPEN;
-
-struct Row {
-    request: u8,
-    sound: Tri,
-    rebuilt: Tri,
-    void: Tri,
-    aside: Tri,
-    conflict: Tri,
-    live: Tri,
-    unlinking: Tri,
-    created: Tri,
-    place: u8,
-    witness: u8,
-    changed: u8,
-    superseded: Tri,
-    outcome: Outcome,
+impl<T: Fact> Set<T> {
+    fn has(&self, fact: T) -> bool {
+        self.bits & fact.bit() != 0
+    }
 }
 
-#[expect(clippy::too_many_arguments, reason = "one argument for each column of the table")]
-const fn row(
-    request: u8,
-    sound: Tri,
-    rebuilt: Tri,
-    void: Tri,
-    aside: Tri,
-    conflict: Tri,
-    live: Tri,
-    unlinking: Tri,
-    created: Tri,
-    place: u8,
-    witness: u8,
-    changed: u8,
-    superseded: Tri,
-    outcome: Outcome,
-) -> Row {
-    Row {
-        request,
-        sound,
-        rebuilt,
-        void,
-        aside,
-        conflict,
-        live,
-        unlinking,
-        created,
-        place,
-        witness,
-        changed,
-        superseded,
-        outcome,
+impl<T> BitOr for Set<T> {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.or(other)
+    }
+}
+
+/// The values of a fact, and what the table calls each of them alone.
+macro_rules! values {
+    ($fact:ty: $($name:ident = $value:expr,)*) => {
+        impl Fact for $fact {
+            #[cfg(test)]
+            const ALL: &'static [Self] = &[$($value,)*];
+
+            fn bit(self) -> u8 {
+                1 << self as u8
+            }
+        }
+        $(const $name: Set<$fact> = Set::only($value as u8);)*
+    };
+}
+
+impl Fact for bool {
+    #[cfg(test)]
+    const ALL: &'static [Self] = &[false, true];
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+#[expect(non_upper_case_globals, reason = "the table reads better so")]
+const No: Set<bool> = Set::only(0);
+#[expect(non_upper_case_globals, reason = "the table reads better so")]
+const Yes: Set<bool> = Set::only(1);
+#[expect(non_upper_case_globals, reason = "the table reads better so")]
+const Any: Set<bool> = No.or(Yes);
+values! { Request: NONE = Request::None, FORCE = Request::Force, DISCARD = Request::Discard, }
+values! {
+    Place:
+    SAME = Place::Same,
+    TAKEN = Place::Taken,
+    EMPTY = Place::Empty,
+    ORPHAN = Place::Orphaned,
+    ABSENT = Place::Absent,
+}
+values! {
+    Witness:
+    RUNS = Witness::Running,
+    AHEAD = Witness::Ahead,
+    CUT = Witness::Cut,
+    OLDER = Witness::Older,
+}
+values! { Changed: OURS = Changed::No, THEIRS = Changed::Yes, OPEN = Changed::Unclear, }
+
+const NOWHERE: Set<Place> = TAKEN.or(EMPTY).or(ORPHAN);
+const ANYWHERE: Set<Place> = SAME.or(NOWHERE).or(ABSENT);
+const ALL: Set<Witness> = RUNS.or(AHEAD).or(CUT).or(OLDER);
+const ANY: Set<Changed> = OURS.or(THEIRS).or(OPEN);
+
+/// Says the facts once: those of the table, in the order of its columns, and those that are looked
+/// at behind it.
+macro_rules! facts {
+    (
+        table { $($(#[$doc:meta])* $name:ident: $fact:ty,)* }
+        behind { $($(#[$late_doc:meta])* $late_name:ident: $late_fact:ty,)* }
+    ) => {
+        /// All that a decision depends on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) struct Facts {
+            $($(#[$doc])* pub(super) $name: $fact,)*
+            $($(#[$late_doc])* pub(super) $late_name: $late_fact,)*
+        }
+
+        struct Row {
+            $($name: Set<$fact>,)*
+            outcome: Outcome,
+        }
+
+        #[expect(clippy::too_many_arguments, reason = "one argument for each column of the table")]
+        const fn row($($name: Set<$fact>,)* outcome: Outcome) -> Row {
+            Row { $($name,)* outcome }
+        }
+
+        impl Row {
+            fn fits(&self, facts: &Facts) -> bool {
+                $(self.$name.has(facts.$name))&&*
+            }
+        }
+
+        /// Every combination of facts.
+        #[cfg(test)]
+        fn all() -> impl Iterator<Item = Facts> {
+            let first = Facts {
+                $($name: <$fact as Fact>::ALL[0],)*
+                $($late_name: <$late_fact as Fact>::ALL[0],)*
+            };
+            let all = core::iter::once(first);
+            $(let all = all.flat_map(|facts| {
+                <$fact as Fact>::ALL.iter().map(move |&$name| Facts { $name, ..facts })
+            });)*
+            $(let all = all.flat_map(|facts| {
+                <$late_fact as Fact>::ALL.iter().map(move |&$late_name| Facts { $late_name, ..facts })
+            });)*
+            all
+        }
+    };
+}
+
+facts! {
+    table {
+        /// What a person asked for.
+        request: Request,
+        /// Slot words, identity and at least one path hint are whole.
+        sound: bool,
+        /// Recovery had the whole file under a temporary name and was about to give it its own.
+        rebuilt: bool,
+        /// The last link is gone for good.
+        void: bool,
+        /// An earlier recovery set it aside.
+        aside: bool,
+        /// An outsider opened it.
+        conflict: bool,
+        /// It has live records.
+        live: bool,
+        /// The newest hint says that its last name is being removed.
+        unlinking: bool,
+        /// The program created it and nothing of it was ever expired: the log holds all of it.
+        created: bool,
+        /// Where it is.
+        place: Place,
+        /// Where the page cache is that the keeper knew.
+        witness: Witness,
+        /// Somebody else changed it, as far as can be told: the file, or the names in the directory
+        /// that it is missing from.
+        changed: Changed,
+        /// An earlier recovery set this use of it aside or was kept from it, and it was served
+        /// again since.
+        superseded: bool,
+    }
+    behind {
+        /// A record of it was lost where the log is damaged, or may have been.
+        lost: bool,
     }
 }
 
@@ -230,7 +288,7 @@ use Outcome::{
 };
 
 #[rustfmt::skip]
-const TABLE: &[Row] = &[
+static TABLE: LazyLock<Vec<Row>> = LazyLock::new(|| vec![
     //  request sound rebuilt void aside conflict live unlinking created place witness changed
     //  superseded outcome
     row(DISCARD,      Any,  Any,    Any, Any,  Any,     Any, Any,      Any,    ANYWHERE,     ALL,         ANY,         Any, Discard),
@@ -297,48 +355,7 @@ const TABLE: &[Row] = &[
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Any,    ORPHAN,       AHEAD,       ANY,         No,  SetAside(Aside::Absent)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, No,       No,     ORPHAN,       CUT,         ANY,         No,  SetAside(Aside::Absent)),
     row(NONE,         Yes,  No,     No,  No,   No,      Yes, Any,      Yes,    ORPHAN,       CUT,         ANY,         No,  SetAside(Aside::Absent)),
-];
-
-impl Row {
-    fn fits(&self, facts: &Facts) -> bool {
-        let request = match facts.request {
-            Request::None => NONE,
-            Request::Force => FORCE,
-            Request::Discard => DISCARD,
-        };
-        let place = match facts.place {
-            Place::Same => SAME,
-            Place::Taken => TAKEN,
-            Place::Empty => EMPTY,
-            Place::Orphaned => ORPHAN,
-            Place::Absent => ABSENT,
-        };
-        let witness = match facts.witness {
-            Witness::Running => RUNS,
-            Witness::Ahead => AHEAD,
-            Witness::Cut => CUT,
-            Witness::Older => OLDER,
-        };
-        let changed = match facts.changed {
-            Changed::No => OURS,
-            Changed::Yes => THEIRS,
-            Changed::Unclear => OPEN,
-        };
-        self.request & request != 0
-            && self.witness & witness != 0
-            && self.changed & changed != 0
-            && self.place & place != 0
-            && self.sound.fits(facts.sound)
-            && self.rebuilt.fits(facts.rebuilt)
-            && self.void.fits(facts.void)
-            && self.aside.fits(facts.aside)
-            && self.conflict.fits(facts.conflict)
-            && self.live.fits(facts.live)
-            && self.unlinking.fits(facts.unlinking)
-            && self.created.fits(facts.created)
-            && self.superseded.fits(facts.superseded)
-    }
-}
+]);
 
 /// Decides. The table is total, as the test proves; setting aside is what a hole in it would mean.
 pub(super) fn decide(facts: &Facts) -> Outcome {
@@ -366,39 +383,6 @@ fn by_table(facts: &Facts) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn all() -> impl Iterator<Item = Facts> {
-        let requests = [Request::None, Request::Force, Request::Discard];
-        let places = [Place::Same, Place::Taken, Place::Empty, Place::Orphaned, Place::Absent];
-        let witnesses = [Witness::Running, Witness::Ahead, Witness::Cut, Witness::Older];
-        let changes = [Changed::No, Changed::Yes, Changed::Unclear];
-        let count = (requests.len() * places.len() * witnesses.len() * changes.len()) << 10;
-        (0..count).map(move |number| {
-            let bit = |index: usize| number >> index & 1 == 1;
-            let mut rest = number >> 10;
-            let mut one_of = |count: usize| {
-                let index = rest % count;
-                rest /= count;
-                index
-            };
-            Facts {
-                request: requests[one_of(requests.len())],
-                place: places[one_of(places.len())],
-                witness: witnesses[one_of(witnesses.len())],
-                changed: changes[one_of(changes.len())],
-                sound: bit(0),
-                rebuilt: bit(1),
-                void: bit(2),
-                aside: bit(3),
-                conflict: bit(4),
-                live: bit(5),
-                unlinking: bit(6),
-                created: bit(7),
-                superseded: bit(8),
-                lost: bit(9),
-            }
-        })
-    }
 
     #[test]
     fn exactly_one_row_fits_every_combination_and_every_row_is_used() {

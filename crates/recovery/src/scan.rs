@@ -10,7 +10,7 @@ use std::time::Duration;
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Gap, Kind, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, decode, seal_of, segment_generation};
+use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, SegmentUse, decode, seal_of, segment_generation};
 
 use super::PoolError;
 use super::frames::{FrameError, scan_frame};
@@ -385,7 +385,7 @@ fn survey_segment(
     let known = decode(word, layout.segment_offset(segment));
     let generation = known.or_else(|| generation_of_records(bytes, uuid, segment));
     let is_header_lost = known.is_none() && (word != 0 || generation.is_some());
-    let place = (segment, generation.unwrap_or(0));
+    let place = SegmentUse { segment, generation: generation.unwrap_or(0) };
     let seal = seal_of(bytes, layout, uuid, place);
     let mut gaps = Vec::new();
     if generation.is_some() {

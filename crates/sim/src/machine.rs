@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_board::{Board, Epoch, Plan, RequestCell, RequestState, pause};
-use holdfast_cache::{Ask, Client, Errno, Reason};
+use holdfast_cache::{Answer, Client, FileRef, Origin, Reason, Refusal, Request};
 use holdfast_disk::{Disk, DiskFile};
-use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer};
+use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer, Unanswered};
 use holdfast_pool::{Frames, Home, Layout, SpillHeader, Superblock};
 use rustix::fd::AsFd;
 
@@ -44,7 +44,7 @@ struct Rig {
 /// What a program knows of an open file.
 pub(crate) struct Handle {
     pub file: SimFile,
-    pub reference: Option<holdfast_cache::FileRef>,
+    pub reference: Option<FileRef>,
     /// Created by this program and not changed since.
     pub is_as_born: bool,
     /// When its creation was noted in the ledger.
@@ -314,49 +314,48 @@ pub fn trouble() -> Vec<String> {
 /// The next request that a client posted.
 fn next_request() -> Option<Task> {
     let board = RIG.with_borrow(|rig| Arc::clone(&rig.expect("a machine that runs").board));
-    let index =
-        board.requests().iter().position(|cell| cell.advance(RequestState::Posted, RequestState::Taken))?;
+    let index = board.requests().iter().position(RequestCell::take)?;
     Some(Box::new(move || {
         let cell = &board.requests()[index];
-        let mut answered = answer(cell);
-        while answered == Err(Errno::EDEADLK) {
-            // Somebody has the file: tried again, as the settlers do.
-            pause(Duration::from_micros(100));
-            answered = answer(cell);
-        }
-        match answered {
-            Ok(reply) => {
-                cell.reply[0].store(reply[0], Ordering::Relaxed);
-                cell.reply[1].store(reply[1], Ordering::Relaxed);
-                cell.result.store(0, Ordering::Relaxed);
+        let answered = loop {
+            match answer(cell) {
+                Ok(answer) => break Ok(answer),
+                Err(Unanswered::Refused(refusal)) => break Err(refusal),
+                // Somebody has the file: tried again, as the settlers do.
+                Err(Unanswered::Later) => pause(Duration::from_micros(100)),
             }
-            Err(errno) => cell.result.store(errno.0, Ordering::Relaxed),
-        }
+        };
+        cell.set_answer(Answer::encode(answered));
         cell.set_state(RequestState::Done);
     }))
 }
 
 /// As the keeper's request server, where descriptors and paths are simulated ones.
-fn answer(cell: &RequestCell) -> Result<[u64; 2], Errno> {
-    let args = [0, 1, 2, 3].map(|index| cell.args[index].load(Ordering::Relaxed));
-    let ask = Ask::from_u32(cell.kind.load(Ordering::Relaxed)).ok_or(Errno::EINVAL)?;
+fn answer(cell: &RequestCell) -> Result<Answer, Unanswered> {
     let durable = durable();
-    match ask {
-        Ask::Register | Ask::Sole => {
-            register(&durable, args[0] as u32, args[1] == 1, Epoch::from_raw(args[3]))
+    match Request::decode(cell.asked()).ok_or(Refusal::Malformed)? {
+        Request::Register { fd, origin, noted, .. } => {
+            let place = register(&durable, fd.cast_unsigned(), origin == Origin::Created, noted)?;
+            Ok(Answer::Place(place))
         }
-        Ask::SyncDirectory => {
+        Request::SyncDirectory { really, .. } => {
             let directory = Path::new("/d");
-            if args[1] == 0 && durable.absorb_directory_sync(directory).is_some() {
-                return Ok([0, 0]);
+            if really || durable.absorb_directory_sync(directory).is_none() {
+                durable.sync_directory(directory)?;
             }
-            durable.sync_directory(directory).map(|()| [0, 0])
+            Ok(Answer::Done)
         }
-        _ => {
-            let client = cell.client.load(Ordering::Relaxed);
+        Request::File(place, request) => {
             let path = || String::from_utf8(cell.path()).ok().map(Into::into);
-            durable.answer(client, ask, args, path)
+            durable.answer(cell.client(), place, request, path)
         }
+        // Of what is not simulated nothing is known.
+        Request::HearAll => Err(Refusal::Kernels.into()),
+        Request::Unseen { .. }
+        | Request::Moved
+        | Request::Room { .. }
+        | Request::LogAgain { .. }
+        | Request::Follow { .. } => Err(Refusal::Malformed.into()),
     }
 }
 
@@ -365,7 +364,7 @@ fn register(
     inode: u32,
     created: bool,
     noted: Option<Epoch>,
-) -> Result<[u64; 2], Errno> {
+) -> Result<FileRef, Refusal> {
     let (key, path, lent) = parts(|parts| {
         let handle = parts.handles.values().find(|handle| handle.file.id == inode);
         let key = handle.map(|handle| handle.file.key());
@@ -375,25 +374,25 @@ fn register(
         let path = state.path_of(inode);
         (key, path, lent)
     });
-    let ((dev, ino), Some(path)) = (key.ok_or(Errno::EOPNOTSUPP)?, path) else {
-        return Err(Errno::EOPNOTSUPP);
+    let ((dev, ino), Some(path)) = (key.ok_or(Refusal::Kernels)?, path) else {
+        return Err(Refusal::Kernels);
     };
     if let Some(slot) = durable.board.find(dev, ino) {
-        let row = &durable.board.files()[slot as usize];
+        let row = durable.board.row(slot);
         if row.state().is_in_use() {
-            return Ok([u64::from(slot), row.generation.load(Ordering::SeqCst)]);
+            return Ok(FileRef { slot, generation: row.generation() });
         }
     }
     let place = match durable.free_slot(|_| false) {
         Some(place) => place,
         None => {
             durable.free_slots();
-            durable.free_slot(|_| false).ok_or(Errno::EOPNOTSUPP)?
+            durable.free_slot(|_| false).ok_or(Refusal::Kernels)?
         }
     };
-    let path = String::from_utf8(path).map_err(|_| Errno::EOPNOTSUPP)?;
-    let description = durable.disk.open(Path::new(&path)).map_err(|_| Errno::EOPNOTSUPP)?;
-    let identity = description.identity().map_err(|_| Errno::EOPNOTSUPP)?;
+    let path = String::from_utf8(path).map_err(|_| Refusal::Kernels)?;
+    let description = durable.disk.open(Path::new(&path)).map_err(|_| Refusal::Kernels)?;
+    let identity = description.identity().map_err(|_| Refusal::Kernels)?;
     let newcomer = Newcomer {
         identity: &identity,
         path: Path::new(&path),
@@ -408,12 +407,12 @@ fn register(
         None if created => Held::Path(description),
         None => Held::Open(description),
     };
-    durable.take_slot(place, held, &newcomer).map_err(|_| Errno::EOPNOTSUPP)?;
+    durable.take_slot(place, held, &newcomer).map_err(|_| Refusal::Kernels)?;
     if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0
-        && let Some(file) = durable.file(place.0.into(), place.1)
+        && let Some(file) = durable.file(place)
     {
         // Both programs' descriptors are known here: nobody sees the file where we do not.
         durable.allow_behind(&file, created);
     }
-    Ok([u64::from(place.0), place.1])
+    Ok(place)
 }

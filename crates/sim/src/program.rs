@@ -226,13 +226,13 @@ fn visible(index: FileIndex) -> Vec<u8> {
         return bytes;
     };
     let board = client.board();
-    let size = board.files()[seen.file.slot as usize].size_hint.load(Ordering::SeqCst);
+    let size = board.row(seen.file.slot).size_hint.load(Ordering::SeqCst);
     bytes.resize(size as usize, 0);
     for (page, lo, hi) in pieces(0, size) {
         let Some(row) = board.pages().find(seen.file.slot, page) else { continue };
         let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));
         if from < to {
-            let at = (page * PAGE_BYTES) as usize;
+            let at = page.offset() as usize;
             let part = &mut bytes[at + from as usize..at + to as usize];
             fetch(board, &durable().nvm, &row.content, from, part);
         }

@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::ask::{Ask, ask};
 use crate::client::{Client, Errno, FileRef};
+use crate::request::FileRequest;
 
 impl<N: Nvm> Client<N> {
     /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file
@@ -28,9 +28,9 @@ impl<N: Nvm> Client<N> {
         if !row.state().lags() || row.page_rows.get() == 0 {
             return Ok(false);
         }
-        let args = [u64::from(file.slot), file.generation, u64::from(is_for_call), 0];
         let counts = self.board.header().has_times.word.load(Ordering::Relaxed) != 0;
-        ask(&self.board, self.id, Ask::Drain, args, None).map(|_| is_for_call && counts)
+        self.ask_about(file, FileRequest::Drain { for_call: is_for_call })?;
+        Ok(is_for_call && counts)
     }
 
     /// The call is over: from here on whatever is done to the file is somebody else's doing, as
@@ -38,7 +38,7 @@ impl<N: Nvm> Client<N> {
     pub(crate) fn tell_left(&self, file: FileRef) {
         if !on(Canary::LeftUntold) {
             // Fails only when the keeper is dead: then nothing is acknowledged.
-            let _ = ask(&self.board, self.id, Ask::Left, [u64::from(file.slot), file.generation, 0, 0], None);
+            let _ = self.ask_about(file, FileRequest::Left);
         }
     }
 
@@ -47,8 +47,8 @@ impl<N: Nvm> Client<N> {
         if !self.row(file).state().is_absorbed() || self.row(file).state().keeps_up() && !for_good {
             return Ok(());
         }
-        let args = [u64::from(file.slot), file.generation, u64::from(for_good), 0];
-        ask(&self.board, self.id, Ask::Through, args, None).map(|_| ())
+        self.ask_about(file, FileRequest::Through { for_good })?;
+        Ok(())
     }
 
     /// Brings what only the log has to the page cache and leaves state Behind, for a call that
@@ -93,7 +93,7 @@ impl<N: Nvm> Client<N> {
     pub fn bring_all_to_kernel(&self) -> Result<(), Errno> {
         let mut result = Ok(());
         for (slot, row) in self.board.files().iter().enumerate() {
-            let file = FileRef { slot: slot as u32, generation: row.generation.load(Ordering::SeqCst) };
+            let file = FileRef { slot: slot as u32, generation: row.generation() };
             let brought = self.bring_to_kernel(file);
             result = result.and(brought);
         }
@@ -108,7 +108,7 @@ impl<N: Nvm> Client<N> {
             return;
         }
         for (slot, row) in self.board.files().iter().enumerate() {
-            let file = FileRef { slot: slot as u32, generation: row.generation.load(Ordering::SeqCst) };
+            let file = FileRef { slot: slot as u32, generation: row.generation() };
             // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
             // too.
             let _ = self.leave_behind(file, true);

@@ -44,7 +44,7 @@ impl<N: Nvm> Client<N> {
             return None;
         }
         for ((page, lo, hi), seen) in pieces(offset, bytes).zip(&mut seen) {
-            let at = (page * PAGE_BYTES + u64::from(lo) - offset) as usize;
+            let at = (page.offset() + u64::from(lo) - offset) as usize;
             let part = &mut buffer[at..at + (hi - lo) as usize];
             seen.1 = if has_loaded { loaded.find(file.slot, page) } else { None };
             if let Some(found) = seen.1 {

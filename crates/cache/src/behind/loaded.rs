@@ -4,7 +4,7 @@
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{PAGE_BYTES, pieces};
+use holdfast_board::{PAGE_BYTES, Page, pieces};
 use holdfast_media::Nvm;
 
 use super::publish::{Payload, fetch};
@@ -23,7 +23,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// Copies bytes of a loaded page, under its lock; false when it is not loaded.
-    pub(super) fn read_loaded(&self, file: FileRef, page: u64, at: u32, buffer: &mut [u8]) -> bool {
+    pub(super) fn read_loaded(&self, file: FileRef, page: Page, at: u32, buffer: &mut [u8]) -> bool {
         let loaded = self.board.loaded();
         let Some(found) = loaded.find(file.slot, page).filter(|_| self.has_loaded(file)) else {
             return false;
@@ -40,7 +40,7 @@ impl<N: Nvm> Client<N> {
         &self,
         lane: &Lane<'_, N>,
         file: FileRef,
-        page: u64,
+        page: Page,
         at: u32,
         buffer: &mut [u8],
         call: &mut impl ReadCall,
@@ -51,7 +51,7 @@ impl<N: Nvm> Client<N> {
         }
         let Some(taken) = loaded.take(lane.index(), file.slot, page) else { return Ok(false) };
         let filled = loaded.fill(&taken, |bytes| {
-            read_whole(bytes, page * PAGE_BYTES, call)?;
+            read_whole(bytes, page.offset(), call)?;
             if let Some(row) = self.board.pages().find(file.slot, page) {
                 let (lo, hi) = (row.content.lo as usize, row.content.hi as usize);
                 fetch(&self.board, &self.nvm, &row.content, row.content.lo, &mut bytes[lo..hi]);
@@ -94,7 +94,7 @@ impl<N: Nvm> Client<N> {
                 continue;
             }
             let Some(taken) = loaded.take_loaded(lane.index(), file.slot, page) else { continue };
-            let skip = page * PAGE_BYTES + u64::from(lo) - payload.offset;
+            let skip = page.offset() + u64::from(lo) - payload.offset;
             match payload.copy {
                 Some(copy) => loaded.write(&taken, lo, &copy[skip as usize..][..(hi - lo) as usize]),
                 None => {
@@ -121,7 +121,7 @@ impl<N: Nvm> Client<N> {
         }
         let loaded = self.board.loaded();
         if bytes / PAGE_BYTES > loaded.len() as u64 {
-            loaded.drop_file(file.slot, offset / PAGE_BYTES);
+            loaded.drop_file(file.slot, Page::of(offset));
         } else {
             pieces(offset, bytes).for_each(|(page, ..)| loaded.drop_page(file.slot, page));
         }

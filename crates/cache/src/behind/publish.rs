@@ -130,7 +130,7 @@ pub(super) fn publish(
 ) {
     let (pages, frames) = (board.pages(), board.frames());
     for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
-        let skip = page * holdfast_board::PAGE_BYTES + u64::from(lo) - payload.offset;
+        let skip = page.offset() + u64::from(lo) - payload.offset;
         let in_log = Content { lo, hi, source: Source::Log(payload.media_offset + skip) };
         let copy = payload.copy.map(|copy| &copy[skip as usize..][..(hi - lo) as usize]);
         let Some(row) = pages.find(slot, page) else {

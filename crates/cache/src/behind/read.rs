@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{PAGE_BYTES, Row, pieces};
+use holdfast_board::{Page, Row, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -232,7 +232,7 @@ impl<N: Nvm> Client<N> {
         let bytes = buffer.len() as u64;
         let mut missed = 0..0;
         for (page, lo, hi) in pieces(offset, bytes) {
-            let at = (page * PAGE_BYTES + u64::from(lo) - offset) as usize;
+            let at = (page.offset() + u64::from(lo) - offset) as usize;
             let part = at..at + (hi - lo) as usize;
             if self.is_at_hand(file, page, lo, &mut buffer[part.clone()])
                 || is_few && self.load_and_read(lane, file, page, lo, &mut buffer[part.clone()], call)?
@@ -247,7 +247,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// Copies bytes of one page from where they are in memory; false when that is nowhere.
-    fn is_at_hand(&self, file: FileRef, page: u64, lo: u32, part: &mut [u8]) -> bool {
+    fn is_at_hand(&self, file: FileRef, page: Page, lo: u32, part: &mut [u8]) -> bool {
         if self.read_loaded(file, page, lo, part) {
             return true;
         }
@@ -276,7 +276,7 @@ impl<N: Nvm> Client<N> {
             let Some(row) = self.board.pages().find(file.slot, page) else { continue };
             let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));
             if from < to {
-                let at = (page * PAGE_BYTES + u64::from(from) - offset) as usize;
+                let at = (page.offset() + u64::from(from) - offset) as usize;
                 let part = &mut buffer[at..at + (to - from) as usize];
                 fetch(&self.board, &self.nvm, &row.content, from, part);
             }

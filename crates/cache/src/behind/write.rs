@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{PAGE_BYTES, pieces};
+use holdfast_board::{Page, pieces};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
@@ -134,7 +134,7 @@ impl<N: Nvm> Client<N> {
         let row = self.row(file);
         self.note_recorded(row);
         row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
-        row.written_page.store((offset + bytes).saturating_sub(1) / PAGE_BYTES, Ordering::Relaxed);
+        row.written_page.store(Page::of((offset + bytes).saturating_sub(1)).number(), Ordering::Relaxed);
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
         publish(&self.board, &self.nvm, (file.slot, row), &payload, spare);
         self.refresh_loaded(lane, file, &payload);

@@ -11,7 +11,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Layout, SEGMENT_HEADER_BYTES, seal_segment, segment_generation, segment_seed, set_segment_generation,
+    Layout, SEGMENT_HEADER_BYTES, SegmentUse, seal_segment, segment_generation, segment_seed,
+    set_segment_generation,
 };
 
 use super::{LOOK_AGAIN, Lane};
@@ -200,7 +201,14 @@ impl<N: Nvm> Lane<'_, N> {
         let generation = generation.filter(|&it| it <= self.row.generation.load(Ordering::Relaxed));
         if let (Some(generation), Some(end)) = (generation, row.end()) {
             let below = client.board.header().counter.get() + 1;
-            seal_segment(&client.nvm, &client.layout, &client.uuid, (segment, generation), end, below);
+            seal_segment(
+                &client.nvm,
+                &client.layout,
+                &client.uuid,
+                SegmentUse { segment, generation },
+                end,
+                below,
+            );
         }
     }
 

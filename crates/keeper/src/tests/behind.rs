@@ -25,11 +25,11 @@ pub(super) fn behind_house(name: &str, age_ms_max: u64, frames: u64) -> House {
 }
 
 pub(super) fn state(client: &Client, place: FileRef) -> FileState {
-    client.board().files()[place.slot as usize].state()
+    client.board().row(place.slot).state()
 }
 
 fn rows(client: &Client, place: FileRef) -> u32 {
-    client.board().files()[place.slot as usize].page_rows.get()
+    client.board().row(place.slot).page_rows.get()
 }
 
 /// A description with a cursor of its own, as the hooks would drive it.
@@ -206,7 +206,7 @@ fn random_operations(name: &str, frames: u64, span: u64, seed: u64) {
         assert_eq!(state(&house.client, place), FileState::Behind);
         let what = step(&mut random, &program, &mut model, span);
         behind += u32::from(rows(&house.client, place) > 0);
-        let row = &house.client.board().files()[place.slot as usize];
+        let row = house.client.board().row(place.slot);
         let size = row.size_hint.load(Ordering::SeqCst);
         assert!(house.client.hidden_size(place).is_none_or(|found| found == size));
         assert_eq!(size, model.0.len() as u64, "size after {what}, seed {seed}, round {round}");
@@ -429,7 +429,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
     for round in 0..40 {
         let arguments = ["--exact", "--nocapture", "--quiet"];
         let name = "tests::behind::whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees";
-        let row = &house.client.board().files()[place.slot as usize];
+        let row = house.client.board().row(place.slot);
         let before = row.newest_seq.load(Ordering::SeqCst);
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(arguments)
@@ -473,7 +473,7 @@ fn a_read_waits_while_the_log_is_written_to_the_file_again() {
     super::write_at(&house.client, place, &file, 0, b"newest");
     assert_eq!(state(&house.client, place), FileState::Through);
     let board = house.client.board();
-    let row = &board.files()[place.slot as usize];
+    let row = board.row(place.slot);
     // As `rewrite` does.
     assert!(board.lock_file(place.slot, holdfast_durable::KEEPER_ID));
     row.page_rows.enter();

@@ -27,7 +27,7 @@ fn drained(name: &str) -> Cut {
     let bench = bench(name);
     let (file, place) = bench.manage_fenced("fenced");
     bench.write_to(place, 0, &[b'a'; 10_000]);
-    let managed = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+    let managed = bench.durable.file(place).unwrap();
     bench.durable.drain(&managed, u64::MAX, Pace::Full).unwrap();
     let cut = Cut { bench, file, place, managed };
     cut.look();
@@ -42,7 +42,7 @@ impl Cut {
 
     /// Drains what was written up to now, when it is called.
     fn drain_later(&self) -> impl FnOnce() {
-        let row = &self.bench.durable.board.files()[self.place.slot as usize];
+        let row = self.bench.durable.board.row(self.place.slot);
         let newest = row.newest_seq.load(Ordering::SeqCst);
         move || drop(self.bench.durable.drain(&self.managed, newest, Pace::Full).unwrap())
     }
@@ -51,15 +51,15 @@ impl Cut {
         let (board, slot) = (&self.bench.durable.board, self.place.slot);
         assert!(board.lock_file(slot, CLIENT));
         self.bench.durable.leave_behind(&self.managed, false).unwrap();
-        board.files()[slot as usize].unlock_exclusive(CLIENT);
+        board.row(slot).unlock_exclusive(CLIENT);
     }
 
     fn state(&self) -> FileState {
-        self.bench.durable.board.files()[self.place.slot as usize].state()
+        self.bench.durable.board.row(self.place.slot).state()
     }
 
     fn size(&self) -> u64 {
-        self.bench.durable.board.files()[self.place.slot as usize].size_hint.load(Ordering::SeqCst)
+        self.bench.durable.board.row(self.place.slot).size_hint.load(Ordering::SeqCst)
     }
 }
 
@@ -212,7 +212,7 @@ fn who_removes_a_file_cuts_none() {
         .map(|round| {
             let name = format!("removed-{round}");
             let (file, place) = bench.manage_fenced(&name);
-            let managed = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+            let managed = bench.durable.file(place).unwrap();
             bench.write_to(place, 0, b"bytes");
             bench.durable.leave_behind(&managed, true).unwrap();
             (file, bench.directory.path().join(name), managed)

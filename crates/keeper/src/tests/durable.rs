@@ -8,14 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdfast_board::{Board, Change, FileState, Plan, SegmentState};
-use holdfast_cache::{Ask, Client, Errno, FileRef, Place, Reason};
+use holdfast_cache::{Answer, Client, Errno, FileRef, FileRequest, Place, Reason, Refusal};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_pool::Identity;
 
 use super::{contents, errno};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
-use holdfast_durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Writers};
+use holdfast_durable::{Durable, Effort, Events, Held, ManagedFile, Newcomer, Unanswered, Writers};
 use holdfast_testkit::ScratchPool;
+
+/// Its asker keeps the writers out.
+const SETTLE: FileRequest = FileRequest::Settle { held: true };
+const THROUGH: FileRequest = FileRequest::Through { for_good: false };
+const BYPASS: FileRequest = FileRequest::Bypass { reason: Reason::Uncovered, let_go: false };
 
 struct Silent;
 
@@ -72,13 +77,13 @@ pub(super) fn newcomer<'a>(identity: &'a Identity, path: &'a Path) -> Newcomer<'
 /// A new file, in state Behind.
 fn manage(durable: &Durable<Mapping, OsDisk>, path: &Path, fenced: bool) -> (File, FileRef) {
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
-    let (slot, generation) = durable.free_slot(|_| false).unwrap();
+    let place = durable.free_slot(|_| false).unwrap();
     let description = durable.disk.open(path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = Newcomer { fenced, ..newcomer(&identity, path) };
-    assert!(durable.take_slot((slot, generation), Held::Open(description), &newcomer).is_ok());
-    durable.allow_behind(&durable.file(u64::from(slot), generation).unwrap(), false);
-    (file, FileRef { slot, generation })
+    assert!(durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
+    durable.allow_behind(&durable.file(place).unwrap(), false);
+    (file, place)
 }
 
 /// A registration that the disk kept waiting for long lost its reservation, and the slot that it
@@ -92,7 +97,7 @@ fn a_slot_that_somebody_has_is_not_taken() {
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
-    let late = (bench.place.slot, bench.durable.board.header().counter.add(1));
+    let late = FileRef { generation: bench.durable.board.header().counter.add(1), ..bench.place };
     assert!(bench.durable.take_slot(late, Held::Open(description), &newcomer).is_err());
     assert_eq!(bench.durable.slots().generation(bench.place.slot), Some(bench.place.generation));
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
@@ -101,11 +106,11 @@ fn a_slot_that_somebody_has_is_not_taken() {
 
 impl Bench {
     pub fn managed(&self) -> Arc<ManagedFile<OsFile>> {
-        self.durable.file(u64::from(self.place.slot), self.place.generation).unwrap()
+        self.durable.file(self.place).unwrap()
     }
 
     pub fn state(&self) -> FileState {
-        self.durable.board.files()[self.place.slot as usize].state()
+        self.durable.board.row(self.place.slot).state()
     }
 
     /// One more file.
@@ -130,11 +135,8 @@ impl Bench {
             .unwrap();
     }
 
-    fn ask(&self, ask: Ask) -> Result<[u64; 2], Errno> {
-        // Of a settle: its asker keeps the writers out.
-        let held = u64::from(ask == Ask::Settle);
-        let args = [u64::from(self.place.slot), self.place.generation, held, 0];
-        self.durable.answer(CLIENT, ask, args, || None)
+    fn ask(&self, request: FileRequest) -> Result<Answer, Unanswered> {
+        self.durable.answer(CLIENT, self.place, request, || None)
     }
 }
 
@@ -145,8 +147,8 @@ fn a_file_to_be_rewritten_can_be_settled_and_bypassed_by_who_keeps_its_writers_o
     bench.write(3000, b"a failed sync may have dropped this");
     bench.managed().meta().rewrite = true;
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
-    bench.ask(Ask::Settle).unwrap();
-    bench.durable.board.files()[bench.place.slot as usize].unlock_exclusive(CLIENT);
+    bench.ask(SETTLE).unwrap();
+    bench.durable.board.row(bench.place.slot).unlock_exclusive(CLIENT);
     assert_eq!(&contents(&bench.file)[3000..3008], b"a failed");
     bench.write(10, b"more");
     bench.managed().meta().rewrite = true;
@@ -161,10 +163,10 @@ fn a_file_that_was_mapped_before_it_had_a_row_never_goes_behind() {
     // drained.
     let bench = bench("shown");
     let stat = bench.managed().held().stat().unwrap();
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     for noted in [false, true] {
         assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
-        bench.ask(Ask::Through).unwrap();
+        bench.ask(THROUGH).unwrap();
         if noted {
             bench.durable.board.header().shown.note(stat.dev, stat.ino);
         }
@@ -179,10 +181,10 @@ fn what_a_dead_client_asked_is_not_done_without_its_lock() {
     // It would take the file out of state Behind while others write.
     let bench = bench("asked-late");
     bench.write(0, b"bytes");
-    assert_eq!(bench.ask(Ask::Through), Err(Errno::EIO));
+    assert_eq!(bench.ask(THROUGH), Err(Refusal::Failed.into()));
     assert_eq!(bench.state(), FileState::Behind);
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
-    bench.ask(Ask::Through).unwrap();
+    bench.ask(THROUGH).unwrap();
     assert_eq!((bench.state(), contents(&bench.file)), (FileState::Through, b"bytes".to_vec()));
 }
 
@@ -193,7 +195,7 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
         bench.write(page * 4096 + 7, &[page as u8 + 1; 300]);
     }
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     assert_eq!(row.page_rows.get(), 0);
     assert!(row.expired_seq.load(Ordering::SeqCst) >= row.newest_seq.load(Ordering::SeqCst));
     let bytes = contents(&bench.file);
@@ -207,7 +209,7 @@ fn frames_are_emptied_before_there_are_none() {
     // With all frames in rows, appends of a few bytes went to the page cache one by one, at half
     // the speed.
     let bench = bench("frames");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     for page in 0..3u64 {
         for byte in 0..5 {
             // The file grows: its end is in a frame at once.
@@ -238,7 +240,7 @@ impl Bench {
         scratch.set_len(bytes as u64).unwrap();
         let file = &scratch;
         let open = || Ok::<_, std::io::Error>(OsFile::from(file.try_clone()?));
-        let at = (self.place.slot, self.place.generation);
+        let at = self.place;
         let live =
             holdfast_durable::LiveRecords::of_segments(&self.durable.nvm, &self.durable.superblock, at);
         live.unwrap().apply(&mut || open()).unwrap();
@@ -357,22 +359,21 @@ fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread(
     // answered.
     let bench = bench("held-by-a-third");
     let board = &bench.durable.board;
-    let row = &board.files()[bench.place.slot as usize];
+    let row = board.row(bench.place.slot);
     bench.write(0, b"bytes");
     assert!(board.lock_file(bench.place.slot, CLIENT + 1));
-    assert_eq!(bench.ask(Ask::Bypass), Err(Errno::EDEADLK));
+    assert_eq!(bench.ask(BYPASS), Err(Unanswered::Later));
     // A settle waits for nobody, but for what a failed sync may have dropped the log is written
     // anew.
     bench.managed().meta().rewrite = true;
-    assert_eq!(bench.ask(Ask::Settle), Err(Errno::EDEADLK));
+    assert_eq!(bench.ask(SETTLE), Err(Unanswered::Later));
     assert_eq!(bench.managed().meta().failures, 0, "it was no failure of the disk");
     assert!(!bench.durable.retire(&bench.managed()));
     bench.durable.free_slots();
     // The holder's own request is answered meanwhile.
-    let held = [u64::from(bench.place.slot), bench.place.generation, 1, 0];
-    bench.durable.answer(CLIENT + 1, Ask::Settle, held, || None).unwrap();
+    bench.durable.answer(CLIENT + 1, bench.place, SETTLE, || None).unwrap();
     row.unlock_exclusive(CLIENT + 1);
-    bench.ask(Ask::Bypass).unwrap();
+    bench.ask(BYPASS).unwrap();
     assert_eq!((bench.state(), contents(&bench.file)), (FileState::Bypassed, b"bytes".to_vec()));
 }
 
@@ -380,16 +381,16 @@ fn what_asks_for_a_file_that_somebody_has_is_tried_again_and_holds_up_no_thread(
 fn a_file_that_was_left_to_the_kernel_comes_back_when_its_reason_is_gone() {
     let mut bench = bench("back");
     bench.write(0, b"bytes");
-    bench.ask(Ask::Bypass).unwrap();
+    bench.ask(BYPASS).unwrap();
     assert!(!bench.durable.take_back(&bench.managed(), || true), "another reason came up");
     assert_eq!(bench.state(), FileState::Bypassed);
     assert!(bench.durable.take_back(&bench.managed(), || false));
     assert_eq!(bench.state(), FileState::Through);
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     assert!(row.needs_real_sync(), "what was written meanwhile is in the page cache alone");
     // And one that nobody has open for writing loses its slot: its next opener finds a file like
     // any other.
-    bench.ask(Ask::Bypass).unwrap();
+    bench.ask(BYPASS).unwrap();
     assert!(!bench.durable.retire(&bench.managed()), "it is open for writing");
     let reader = File::open(bench.managed().held().magic_path()).unwrap();
     bench.file = reader;
@@ -482,7 +483,7 @@ fn a_positioned_write_past_the_end_waits_for_an_append_under_way() {
     // It would make the file longer while an append says already where it goes.
     let bench = bench("past-the-end");
     bench.write(0, &[1; 4096]);
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     let lanes = bench.durable.board.lanes();
     let lane = lanes.len() as u32 - 1;
     // A write that took this lane by chance would let go of its lock at the end.
@@ -511,7 +512,7 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
     lane.seq.store(board.header().counter.add(1), Ordering::SeqCst);
     bench.durable.repair(9);
-    assert_eq!(board.files()[bench.place.slot as usize].size_hint.load(Ordering::SeqCst), 10_000);
+    assert_eq!(board.row(bench.place.slot).size_hint.load(Ordering::SeqCst), 10_000);
     assert_eq!(contents(&bench.file).len(), 0);
     assert_eq!(bench.client.hidden_size(bench.place), Some(10_000));
 }

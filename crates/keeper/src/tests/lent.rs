@@ -5,11 +5,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use holdfast_board::FileState;
-use holdfast_cache::FileRef;
 
 use super::contents;
 use super::durable::{Bench, CLIENT, bench};
@@ -52,7 +50,7 @@ fn lent_bench(name: &str) -> Bench {
     let lent = bench.file.try_clone().unwrap();
     lease::take(lent.as_fd(), rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
     let identity = OsFile::from(bench.file.try_clone().unwrap()).identity().unwrap();
-    let (slot, generation) = bench.durable.free_slot(|_| false).unwrap();
+    let place = bench.durable.free_slot(|_| false).unwrap();
     let newcomer = Newcomer {
         identity: &identity,
         path: &path,
@@ -63,8 +61,8 @@ fn lent_bench(name: &str) -> Bench {
         unsynced: false,
     };
     let held = Held::Lent(bench.durable.disk.hold(&path).unwrap(), Arc::new(OsFile::leased(lent)));
-    assert!(bench.durable.take_slot((slot, generation), held, &newcomer).is_ok());
-    bench.place = FileRef { slot, generation };
+    assert!(bench.durable.take_slot(place, held, &newcomer).is_ok());
+    bench.place = place;
     bench.durable.allow_behind(&bench.managed(), false);
     bench
 }
@@ -90,8 +88,8 @@ fn a_sync_beside_a_programs_own_sync_of_a_lent_file_does_not_count() {
     // lost page, ours succeeds.
     let bench = lent_bench("lent-syncs");
     bench.write(0, b"lost");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
-    row.syncs_under_way.fetch_add(1, Ordering::SeqCst);
+    let row = bench.durable.board.row(bench.place.slot);
+    row.begin_sync();
     std::thread::scope(|scope| {
         let settled = scope.spawn(|| {
             assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
@@ -101,8 +99,7 @@ fn a_sync_beside_a_programs_own_sync_of_a_lent_file_does_not_count() {
         assert!(!settled.is_finished(), "it counted");
         // The page cache gave the page up.
         bench.file.write_all_at(b"gone", 0).unwrap();
-        row.sync_failures.fetch_add(1, Ordering::SeqCst);
-        row.syncs_under_way.fetch_sub(1, Ordering::SeqCst);
+        row.end_sync(true);
         settled.join().unwrap().unwrap();
     });
     row.unlock_exclusive(CLIENT);

@@ -21,7 +21,7 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     // first file and its records were expired.
     let bench = bench("slot-reused");
     let before = bench.managed();
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     assert!(bench.durable.board.lock_file(bench.place.slot, CLIENT));
     bench.durable.release(&before);
     row.unlock_exclusive(CLIENT);
@@ -31,9 +31,9 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
     let generation = bench.durable.board.header().counter.add(1);
-    let place = FileRef { slot: bench.place.slot, generation };
-    assert!(bench.durable.take_slot((place.slot, generation), Held::Open(description), &newcomer).is_ok());
-    let managed = bench.durable.file(u64::from(place.slot), generation).unwrap();
+    let place = FileRef { generation, ..bench.place };
+    assert!(bench.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
+    let managed = bench.durable.file(place).unwrap();
     // Its size is its own.
     bench.file.set_len(77).unwrap();
     before.meta().may_be_behind = true;
@@ -88,7 +88,7 @@ fn a_slot_is_given_back_once() {
             bench.durable.release(&before);
         }
         assert_eq!(bench.durable.slots().generation(place.slot), Some(place.generation));
-        assert!(bench.durable.file(u64::from(place.slot), place.generation).is_some());
+        assert!(bench.durable.file(place).is_some());
     }
 }
 
@@ -96,7 +96,7 @@ fn a_slot_is_given_back_once() {
 fn a_truncation_to_the_size_a_file_has_drains_nothing() {
     let bench = bench("same-size");
     bench.write(5000, b"the end");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     bench.client.truncate(bench.place, 5007, || bench.file.set_len(5007).map_err(errno)).unwrap();
     assert_eq!((row.page_rows.get(), bench.file.metadata().unwrap().len()), (1, 5007));
     assert_eq!(contents(&bench.file), vec![0; 5007]);
@@ -118,7 +118,7 @@ fn slots_of_removed_files_are_given_back_together() {
     assert_eq!(rung.iter().position(|rung| *rung), Some(REMOVED_FILES_MAX as usize - 1));
     assert!(!rings(), "the expirer is at it");
     bench.durable.release_removed();
-    assert!(bench.durable.file(u64::from(file.slot), file.generation).is_some(), "it has its name");
+    assert!(bench.durable.file(file.place()).is_some(), "it has its name");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
     bench.write(0, b"soon gone");
     let (file, slot) = (bench.managed(), bench.place.slot);
     let path = file.meta().path.clone();
-    let row = &bench.durable.board.files()[slot as usize];
+    let row = bench.durable.board.row(slot);
     let key = (row.dev.load(Ordering::SeqCst), row.ino.load(Ordering::SeqCst));
     assert!(bench.durable.try_never_behind(&file).is_ok());
     assert!(bench.durable.push_removal(&file, &path, CLIENT).unwrap());
@@ -144,7 +144,7 @@ fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
     // Its slot is nobody else's, and its client finds it left to the kernel.
     assert_eq!(bench.durable.board.find(key.0, key.1), None);
     assert!(bench.client.is_bypassed(bench.place));
-    assert_ne!(bench.durable.free_slot(|_| false).unwrap().0, slot);
+    assert_ne!(bench.durable.free_slot(|_| false).unwrap().slot, slot);
     assert_eq!(bench.durable.slots().hints(slot).len(), 2);
     bench.durable.release_removed();
     assert!(!bench.client.is_current(bench.place));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{SegmentState, Source};
+use holdfast_board::{Page, SegmentState, Source};
 use holdfast_cache::Place;
 use holdfast_media::Bytes;
 use holdfast_pool::{Frames, Mount, Stamp, set_segment_generation};
@@ -137,7 +137,7 @@ fn a_failed_sync_is_made_good_from_the_frames() {
 #[test]
 fn while_the_log_goes_on_writers_bring_pages_to_the_page_cache() {
     let bench = bench("spill-writers");
-    let row = &bench.durable.board.files()[bench.place.slot as usize];
+    let row = bench.durable.board.row(bench.place.slot);
     bench.write(0, &page_of(0, 0));
     bench.durable.board.header().log_goes_on.word.store(1, Ordering::SeqCst);
     // The page has a row, which is newer than the page cache: there it stays.
@@ -224,17 +224,19 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
         let locks = durable.board.page_locks();
         assert!(locks.lock(1, slot, 0, 4096));
         let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(durable.is_spilling());
+        // Not for a time: a panic here would leave the pass waiting for the page for ever.
+        while !durable.is_spilling() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         durable.instead_of_reclaiming(|| {
             rows[taken as usize].set_state(SegmentState::Free);
             assert!(rows[taken as usize].try_take(1));
             // Nothing pointed there any more when it was given back.
             let (pages, layout) = (durable.board.pages(), &durable.superblock.layout);
             let start = layout.segment_offset(sealed_again);
-            for row in (0..PAGES).filter_map(|page| pages.find(slot, page)) {
+            for row in (0..PAGES).filter_map(|page| pages.find(slot, Page::new(page))) {
                 if matches!(row.content.source, Source::Log(at) if (start..start + layout.segment_bytes).contains(&at)) {
-                    pages.remove(row.index, &durable.board.files()[slot as usize].page_rows);
+                    pages.remove(row.index, &durable.board.row(slot).page_rows);
                 }
             }
             let generation = durable.board.header().counter.add(1);
@@ -271,11 +273,11 @@ fn what_a_disk_refuses_keeps_nothing_else_from_being_spilled() {
         bench.write_to(place, page * 4096, &page_of(page, 1));
     }
     // As if the slot were another file's by now: nobody drains its rows.
-    let generation = &bench.durable.board.files()[bench.place.slot as usize].generation;
-    generation.fetch_add(1, Ordering::SeqCst);
+    let row = bench.durable.board.row(bench.place.slot);
+    row.begin_use(bench.place.generation + 1);
     assert!(refused > 4);
     let spilled: Vec<u32> = (0..4).map(|_| bench.durable.spill(4, Order::Any).segments).collect();
-    generation.fetch_sub(1, Ordering::SeqCst);
+    row.begin_use(bench.place.generation);
     assert!(spilled[0] == 0 && spilled.iter().sum::<u32>() >= 4, "{spilled:?}");
     assert_eq!(bench.segments(SegmentState::Sealed), refused);
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
-use holdfast_cache::{Ask, Outcome, Place};
+use holdfast_cache::{FileRequest, Outcome, Place};
 use holdfast_media::Bytes;
 
 use super::durable::{Bench, CLIENT, bench};
@@ -26,7 +26,7 @@ fn in_through(name: &str) -> Bench {
 /// Whether its slot may become another file's.
 fn may_be_reused(bench: &Bench) -> bool {
     let count = bench.durable.superblock.layout.slot_count;
-    (0..count).any(|_| bench.durable.free_slot(|_| false).is_some_and(|(slot, _)| slot == bench.place.slot))
+    (0..count).any(|_| bench.durable.free_slot(|_| false).is_some_and(|place| place.slot == bench.place.slot))
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_write_that_stands_still_is_the_kernels_when_it_goes_on() {
     // Here the record is durable, and the call is still to be made.
     let raw = || {
         assert!(bench.durable.take_from(&bench.managed(), &stands));
-        assert!(bench.durable.file(u64::from(bench.place.slot), bench.place.generation).is_none());
+        assert!(bench.durable.file(bench.place).is_none());
         assert_eq!(contents(&bench.file), b"acknowledged");
         assert!(bench.durable.is_stood_in(key.0, key.1), "it would be logged beside the call");
         assert!(!may_be_reused(&bench), "another file would get what the call does");
@@ -93,21 +93,21 @@ fn a_change_of_names_that_stands_still_stays_pending_until_it_is_made() {
     let (board, slot) = (&bench.durable.board, bench.place.slot);
     let device = bench.file.metadata().unwrap().dev();
     assert!(board.lock_file(slot, CLIENT));
-    let args = [u64::from(slot), bench.place.generation, 0, 0];
     let path = bench.directory.path().join("new");
-    bench.durable.answer(CLIENT, Ask::Naming, args, || Some(path.clone())).unwrap();
+    let naming = FileRequest::Naming { dirfd: 0, onto: None };
+    bench.durable.answer(CLIENT, bench.place, naming, || Some(path.clone())).unwrap();
     assert!(bench.durable.take_from(&bench.managed(), &stands));
-    assert!(bench.durable.file(u64::from(slot), bench.place.generation).is_none());
+    assert!(bench.durable.file(bench.place).is_none());
     assert!(!may_be_reused(&bench));
     // A commit does not cover what is still to be made.
-    let commit = [u64::from(beside.slot), beside.generation, 0, 0];
-    let is_in_order = bench.durable.answer(CLIENT + 1, Ask::Commit, commit, || None).is_ok();
+    let commit = FileRequest::Commit { behind_sync: false };
+    let is_in_order = bench.durable.answer(CLIENT + 1, beside, commit, || None).is_ok();
     assert!(!bench.durable.is_clean(device));
     std::fs::rename(bench.directory.path().join("file"), &path).unwrap();
     assert!(!board.unlock_file(slot, CLIENT), "it is told that its hold was taken");
     assert!(may_be_reused(&bench));
     if is_in_order {
-        bench.durable.answer(CLIENT + 1, Ask::Commit, commit, || None).unwrap();
+        bench.durable.answer(CLIENT + 1, beside, commit, || None).unwrap();
         assert!(bench.durable.is_clean(device));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Content, FileState, Source};
+use holdfast_board::{Content, FileState, Page, Source};
 use holdfast_cache::{Errno, Origin, Place, Reason};
 use holdfast_media::{Bytes, Nvm};
 
@@ -41,7 +41,7 @@ impl Bench {
     fn die(&self, slot: u32, (offset, bytes): (u64, u64)) {
         let board = &self.durable.board;
         let lane = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0).unwrap();
-        let seq = board.files()[self.place.slot as usize].newest_seq.load(Ordering::SeqCst);
+        let seq = board.row(self.place.slot).newest_seq.load(Ordering::SeqCst);
         lane.slot.store(slot, Ordering::SeqCst);
         lane.seq.store(seq, Ordering::SeqCst);
         lane.lock_offset.store(offset, Ordering::SeqCst);
@@ -102,7 +102,7 @@ fn a_record_goes_to_no_file_but_its_own() {
         bench.write(0, &[1; 5000]);
         if !is_behind {
             bench.leave_behind();
-            let file = bench.durable.file(u64::from(place.slot), place.generation).unwrap();
+            let file = bench.durable.file(place).unwrap();
             bench.durable.leave_behind(&file, true).unwrap();
         }
         bench.die(place.slot, (0, 5000));
@@ -165,7 +165,7 @@ fn a_page_row_may_point_anywhere() {
         let bench = bench_that_tells("trust-rows", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
         bench.write(0, &[1; 4096]);
         let pages = bench.durable.board.pages();
-        let row = pages.find(bench.place.slot, 0).unwrap();
+        let row = pages.find(bench.place.slot, Page::new(0)).unwrap();
         pages.redirect(row.index, Content { source, ..row.content });
         assert!(bench.durable.settle(&bench.managed(), Writers::MayBeIn).is_err(), "{source:?}");
         assert!(
@@ -189,7 +189,9 @@ fn what_was_stored_into_the_log_reaches_no_file() {
         bench.write(4096, &[2; WRITTEN as usize]);
         bench.write(4096, &[3; 4096]);
         let pages = bench.durable.board.pages();
-        let Source::Log(second) = pages.find(bench.place.slot, 2).unwrap().content.source else { panic!() };
+        let Source::Log(second) = pages.find(bench.place.slot, Page::new(2)).unwrap().content.source else {
+            panic!()
+        };
         let hit = (second as i64 - 4096 + at) as u64;
         let (nvm, word) = (&bench.durable.nvm, hit / 8 * 8);
         nvm.store_u64(word, nvm.load_u64(word) ^ 0x10 << (hit % 8 * 8));

@@ -35,7 +35,7 @@ fn unsynced(bench: &Bench, name: &str) -> Arc<ManagedFile<OsFile>> {
     };
     let place = bench.durable.free_slot(|_| false).unwrap();
     assert!(bench.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
-    bench.durable.file(u64::from(place.0), place.1).unwrap()
+    bench.durable.file(place).unwrap()
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_file_comes_back_to_the_log_only_when_nobody_writes_to_it_without() {
     let file = bench.managed();
     bench.durable.bypass(&file, Reason::MappedShared).unwrap();
     let header = bench.durable.board.header();
-    let ino = bench.durable.board.files()[bench.place.slot as usize].ino.load(Ordering::SeqCst);
+    let ino = bench.durable.board.row(bench.place.slot).ino.load(Ordering::SeqCst);
     let call = header.begin_passing(7, ino, 0).unwrap();
     assert!(!bench.durable.take_back(&file, || false));
     assert_eq!(bench.state(), FileState::Bypassed);
@@ -125,7 +125,7 @@ fn no_write_fails_because_its_file_was_taken_back() {
     let (file, place) = house.create("file");
     super::write_at(&house.client, place, &file, 0, b"first");
     let board = house.client.board();
-    let row = &board.files()[place.slot as usize];
+    let row = board.row(place.slot);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -164,7 +164,7 @@ fn a_file_that_is_logged_no_more_has_no_live_record() {
     let house = super::house("unsynced-among-others", 60_000);
     let (file, place) = house.create("file");
     super::write_at(&house.client, place, &file, 0, b"logged");
-    let row = &house.client.board().files()[place.slot as usize];
+    let row = house.client.board().row(place.slot);
     let is_live = || row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
     assert!(is_live() && row.state() == FileState::Through);
     house.client.unlog(place).unwrap();

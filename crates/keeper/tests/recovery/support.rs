@@ -12,8 +12,8 @@ use holdfast_disk::{Disk, DiskFile, OsDisk};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
 use holdfast_pool::{
-    Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Slots, Stamp, Words, seal_segment, segment_seed,
-    set_segment_generation,
+    Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, SegmentUse, Slots, Stamp, Words, seal_segment,
+    segment_seed, set_segment_generation,
 };
 use holdfast_recovery::{OpenPool, RecoverOptions, Report, format, recover};
 
@@ -265,7 +265,8 @@ impl Writer {
         let (layout, uuid) = (self.open.superblock().layout, self.uuid());
         let tail = self.tails[&segment];
         let below = self.number();
-        seal_segment(self.nvm(), &layout, &uuid, (segment, tail.generation), tail.at, below);
+        let place = SegmentUse { segment, generation: tail.generation };
+        seal_segment(self.nvm(), &layout, &uuid, place, tail.at, below);
     }
 
     /// Where the next record of a segment goes.

@@ -11,9 +11,9 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use holdfast_board::{Board, Plan, RequestState, Way, wait, wake};
-use holdfast_cache::{Ask, Client, Reason, designs};
+use holdfast_cache::{Answer, Client, Reason, Refusal, Request, designs};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
-use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Writers, upkeeps};
+use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered, Writers, upkeeps};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_session::File;
 use holdfast_testkit::{Random, ScratchPool};
@@ -98,7 +98,7 @@ impl Bench {
             unsynced: false,
         };
         assert!(self.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
-        let managed = self.durable.file(u64::from(place.0), place.1).unwrap();
+        let managed = self.durable.file(place).unwrap();
         managed.meta().may_be_behind = true;
         assert!(self.durable.enter(&managed, Way::EnterOther));
         (File::open(&self.client, plain, 0, None).unwrap(), managed)
@@ -112,12 +112,16 @@ impl Bench {
             while !is_over.load(Ordering::SeqCst) {
                 let seen = bell.load(Ordering::SeqCst);
                 for cell in self.durable.board.requests() {
-                    if cell.advance(RequestState::Posted, RequestState::Taken) {
-                        let args = [0, 1, 2, 3].map(|index: usize| cell.args[index].load(Ordering::SeqCst));
-                        let ask = Ask::from_u32(cell.kind.load(Ordering::SeqCst)).unwrap();
-                        let asker = cell.client.load(Ordering::SeqCst);
-                        let answer = self.durable.answer(asker, ask, args, || None);
-                        cell.result.store(answer.err().map_or(0, |errno| errno.0), Ordering::SeqCst);
+                    if cell.take() {
+                        let Some(Request::File(place, request)) = Request::decode(cell.asked()) else {
+                            panic!("a request about a file")
+                        };
+                        let answer = match self.durable.answer(cell.client(), place, request, || None) {
+                            Ok(answer) => Ok(answer),
+                            Err(Unanswered::Refused(refusal)) => Err(refusal),
+                            Err(Unanswered::Later) => Err(Refusal::Failed),
+                        };
+                        cell.set_answer(Answer::encode(answer));
                         cell.set_state(RequestState::Done);
                         wake(&cell.state, 1);
                     }
@@ -187,7 +191,7 @@ fn works(bench: &Bench, file: &Opened<'_>, managed: &ManagedFile<OsFile>, random
 fn a_third_design_keeps_what_it_acknowledged() {
     let bench = bench("queue");
     let (file, managed) = bench.open("a");
-    let row = &bench.durable.board.files()[managed.slot as usize];
+    let row = bench.durable.board.row(managed.slot);
     let path = bench.directory.path().join("a");
     bench.serving(|| {
         let mut holds = works(&bench, &file, &managed, &mut Random::new(7));
@@ -215,7 +219,7 @@ fn what_only_a_third_designs_queue_has_comes_back_after_a_crash() {
             file.append(&[Bytes::from_slice(b"the end")]).unwrap();
             all.extend_from_slice(b"the end");
         });
-        assert!(bench.durable.board.files()[managed.slot as usize].page_rows.get() > 0);
+        assert!(bench.durable.board.row(managed.slot).page_rows.get() > 0);
     }
     // Nobody closes the pool, and nobody drains.
     let path = bench.directory.path().join("a");

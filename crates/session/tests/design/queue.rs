@@ -10,7 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_board::Way;
 use holdfast_cache::behind::Buffers;
-use holdfast_cache::{Design, Errno, Lane, Place, Read, ReadCall, Resize, Write, WriteCall, Written};
+use holdfast_cache::{
+    Design, Errno, FileRef, Lane, Place, Read, ReadCall, Resize, Write, WriteCall, Written,
+};
 use holdfast_disk::{Access, Disk, DiskFile};
 use holdfast_durable::{Durable, ManagedFile, Pace, Upkeep, Upkeeps};
 use holdfast_media::Nvm;
@@ -20,7 +22,7 @@ const BYTES_MAX: u64 = 4096;
 
 struct Entry {
     /// Which file: a slot's use.
-    file: (u32, u64),
+    file: FileRef,
     seq: u64,
     offset: u64,
     bytes: Vec<u8>,
@@ -68,7 +70,6 @@ impl Design for Queue {
             part.copy_to(&mut bytes[at..]);
         }
         row.page_rows.enter();
-        let file = (file.slot, file.generation);
         ENTRIES.lock().unwrap().push(Entry { file, seq, offset, bytes });
         row.size_hint.fetch_max(offset + total, Ordering::SeqCst);
         client.note_recorded(row);
@@ -98,7 +99,7 @@ impl Design for Queue {
                 more => done += more,
             }
         }
-        let of_file = |entry: &&Entry| entry.file == (read.file.slot, read.file.generation);
+        let of_file = |entry: &&Entry| entry.file == read.file;
         for entry in entries.iter().filter(of_file) {
             let end = entry.offset + entry.bytes.len() as u64;
             let (from, to) = (entry.offset.max(offset), end.min(offset + bytes as u64));
@@ -152,13 +153,13 @@ fn drain_to<N: Nvm, D: Disk, U: Upkeeps>(
     seq: u64,
 ) -> io::Result<()> {
     let mut entries = ENTRIES.lock().unwrap();
-    let is_due = |entry: &Entry| entry.file == (file.slot, file.generation) && entry.seq <= seq;
+    let is_due = |entry: &Entry| entry.file == file.place() && entry.seq <= seq;
     for entry in entries.iter().filter(|entry| is_due(entry)) {
         target.write_all_at(&entry.bytes, entry.offset)?;
     }
     entries.retain(|entry| {
         if is_due(entry) {
-            durable.board.files()[file.slot as usize].page_rows.leave();
+            durable.board.row(file.slot).page_rows.leave();
         }
         !is_due(entry)
     });

@@ -82,7 +82,7 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
         };
         let place = at.map_or(Place::Append, |at| Place::At(at.into()));
         let parts = [Bytes::from_slice(&data)];
-        let row = &client.board().files()[reference.slot as usize];
+        let row = client.board().row(reference.slot);
         // Who keeps the writers out and logs nothing goes around the log: durable when it returns,
         // not before.
         let around = Cell::new(false);

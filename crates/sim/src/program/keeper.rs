@@ -34,7 +34,7 @@ pub(super) fn retire(name: Name) {
     let Some(index) = file_at(name) else { return };
     let reference = close(index).and_then(|handle| handle.reference);
     if let Some(reference) = reference
-        && let Some(file) = durable().file(reference.slot.into(), reference.generation)
+        && let Some(file) = durable().file(reference)
     {
         durable().retire(&file);
     }
@@ -112,9 +112,7 @@ pub(super) fn cut(name: Name, size: u32) {
 fn managed_file(index: FileIndex) -> Option<Arc<ManagedFile<SimFile>>> {
     let key = with_handle(index, |handle| handle.file.key());
     let durable = durable();
-    let slot = durable.board.find(key.0, key.1)?;
-    let generation = durable.board.files()[slot as usize].generation.load(Ordering::SeqCst);
-    durable.file(slot.into(), generation)
+    durable.file_now(durable.board.find(key.0, key.1)?)
 }
 
 /// An outsider opens the file to read it, and the fence has it wait for the keeper.
