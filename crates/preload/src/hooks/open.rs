@@ -15,7 +15,7 @@ use crate::changing::making;
 use crate::descriptions::{self, DSYNC, NAMELESS, SYNC, State, WRITE_ONLY};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, fds, memory, patch, process, streams, unsynced};
+use crate::{behind, cancels, fds, memory, patch, process, streams, unsynced};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -26,10 +26,10 @@ type Name = *const c_char;
 unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let mode = if flags & (libc::O_CREAT | TMPFILE_BIT) != 0 { mode } else { 0 };
     // SAFETY: the kernel checks the path's address.
-    target::announced(|| unsafe {
+    process::announced(|| unsafe {
         if cancel {
             let arguments = [dirfd as usize, path as usize, flags as usize, mode as usize, 0, 0];
-            raw::cancellable(libc::SYS_openat, arguments)
+            cancels::cancellable(libc::SYS_openat, arguments)
         } else {
             call!(libc::SYS_openat, dirfd, path, flags, mode)
         }
@@ -59,7 +59,7 @@ unsafe fn announce(
 
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     if cancel {
-        raw::cancellation_point();
+        cancels::cancellation_point();
     }
     // SAFETY: our caller's path.
     with_room(|| unsafe { open_once(dirfd, path, flags, mode, cancel) })
@@ -165,7 +165,7 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     let (mut fd, mut made) = (-1, None);
     if asked & libc::O_CREAT != 0 {
         if cancel {
-            raw::cancellation_point();
+            cancels::cancellation_point();
         }
         // SAFETY: our caller's path.
         (fd, made) = unsafe { make(client, dirfd, path, asked, mode) };
@@ -389,7 +389,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
         // SAFETY: the kernel checks the addresses.
         let fd =
-            with_room(|| target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
+            with_room(|| process::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
         if fd >= 0 && process::client().is_some() {
             fds::retire(fd as c_int);
             if creates {
@@ -405,7 +405,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
         unsafe {
             core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
             copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
-            target::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
+            process::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
         }
     };
     raw::give(with_room(|| open_as_asked(flags, open))) as c_long
@@ -418,11 +418,11 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     flags: c_int,
 ) -> c_int {
     if !patch::is_musl() {
-        raw::cancellation_point();
+        cancels::cancellation_point();
     }
     give_int(open_as_asked(flags, |flags| {
         // SAFETY: the kernel checks the address.
-        target::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
+        process::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
     }))
 }
 

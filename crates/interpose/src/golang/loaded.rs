@@ -14,8 +14,8 @@ use holdfast_cache::Unseen;
 use holdfast_canary::{Canary, on};
 use holdfast_enter::{JUMP_BYTES, Places, Refusal, places};
 
-use super::{ENTERED, Way, calls, thread, unseen, ways};
-use crate::patch;
+use super::{Hooks, Way, calls, set_hooks, thread, unseen, ways};
+use crate::{own_process, patch};
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -59,7 +59,7 @@ pub fn led() -> Option<Threads> {
 ///
 /// # Errors
 /// Why it cannot be: then nothing is changed.
-pub fn lead() -> Result<(), Unseen> {
+pub fn lead(hooks: &'static Hooks) -> Result<(), Unseen> {
     let mut program = Program { code: [(0, &[]); SEGMENTS_MAX], dynamic: None, base: 0, fits: true };
     // SAFETY: the callback gets back the pointer passed here, during this call only.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut program).cast()) };
@@ -73,6 +73,7 @@ pub fn lead() -> Result<(), Unseen> {
             (ways::CALL, ways::VFORK)
         }
     };
+    set_hooks(hooks);
     // SAFETY: both lie in the program's text, which nobody runs yet, and the ways take what stands
     // in registers there.
     if !unsafe { replace(&found, call, vfork) } {
@@ -80,7 +81,7 @@ pub fn lead() -> Result<(), Unseen> {
     }
     LED.store(if threads == Threads::Libc { BY_LIBC } else { BY_GO }, Ordering::SeqCst);
     if threads == Threads::Go {
-        ENTERED.store(true, Ordering::SeqCst);
+        own_process::enter();
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use crate::{raw, signals, tls};
+use crate::{cancels, raw, signals, tls};
 
 /// Runs `work` with the program's signal handlers put off until its end. Sections may lie in one
 /// another.
@@ -44,7 +44,7 @@ pub fn section<R>(work: impl FnOnce() -> R) -> R {
 #[cold]
 fn put_off_cancels(thread: &tls::Thread) {
     if thread.asynchronous.replace(2) == 1 {
-        let _ = raw::set_cancel_type(raw::CANCEL_DEFERRED);
+        let _ = cancels::set_cancel_type(cancels::CANCEL_DEFERRED);
     }
 }
 
@@ -53,18 +53,11 @@ fn put_off_cancels(thread: &tls::Thread) {
 fn let_cancels_in(thread: &tls::Thread) {
     if thread.inside.get() == 0 {
         thread.asynchronous.set(1);
-        let _ = raw::set_cancel_type(raw::CANCEL_ASYNCHRONOUS);
+        let _ = cancels::set_cancel_type(cancels::CANCEL_ASYNCHRONOUS);
     }
 }
 
 /// `pthread_setcanceltype` has succeeded.
 pub fn note_cancel_type(is_asynchronous: bool) {
     tls::with(|thread| thread.asynchronous.set(u32::from(is_asynchronous)));
-}
-
-/// Whether no cancel may act in this thread now: it is in a section, or makes a call of Go's, which
-/// is no cancellation point.
-#[inline]
-pub fn keeps_cancels_out() -> bool {
-    tls::with(|thread| thread.inside.get() != 0 || thread.of_go.get() != 0)
 }

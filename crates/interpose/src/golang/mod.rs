@@ -15,15 +15,14 @@ mod start;
 mod thread;
 mod ways;
 
-use core::ffi::{CStr, c_char, c_int};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::ffi::{CStr, c_char, c_int, c_long};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use holdfast_cache::Unseen;
 use holdfast_enter::{Program, Refusal};
 
-use crate::hooks::{Arguments, execve};
 use crate::raw::{self, call};
-use crate::{inherit, process, signals};
+use crate::{cancels, environment, own_process, signals};
 
 pub use loaded::{Threads, lead, led, release};
 
@@ -50,13 +49,31 @@ static AUXILIARY: AtomicUsize = AtomicUsize::new(0);
 static ENTRY: AtomicU64 = AtomicU64::new(0);
 static HEADERS: AtomicU64 = AtomicU64::new(0);
 static HEADERS_COUNT: AtomicU64 = AtomicU64::new(0);
-/// Go runs, or will, on threads of its own making.
-static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a Go program whose threads know nothing of libc.
+/// What is above Go's calls.
+pub struct Hooks {
+    /// Makes a system call as its hook does; -1 and `errno`, as libc's `syscall`.
+    pub syscall: unsafe extern "C-unwind" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
+    /// Go's own thread is about to make a child, which may share its descriptor numbers.
+    pub forks: fn(shares_numbers: bool),
+    /// Executes a program as it is, which could not be entered for this reason.
+    pub execute: unsafe fn(Option<Unseen>, *const c_char, Arguments, Arguments),
+}
+
+/// Arguments of a program, or an environment: an array of C strings with a null end.
+pub type Arguments = *const *const c_char;
+
+static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(core::ptr::null_mut());
+
+fn set_hooks(hooks: &'static Hooks) {
+    HOOKS.store(core::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
+}
+
+/// The hooks, once a program was asked for or led.
 #[inline]
-pub fn is_entered() -> bool {
-    ENTERED.load(Ordering::Relaxed)
+fn hooks() -> Option<&'static Hooks> {
+    // SAFETY: null, or what was set, which lives for ever.
+    unsafe { HOOKS.load(Ordering::Acquire).as_ref() }
 }
 
 /// Whether a program was mapped that is about to begin.
@@ -74,12 +91,12 @@ pub fn is_refused() -> bool {
 ///
 /// # Safety
 /// `environment` is null or the array that the kernel passed.
-pub unsafe fn prepare(environment: *const *const c_char) {
+pub unsafe fn prepare(environment: *const *const c_char, hooks: &'static Hooks) {
     if environment.is_null() {
         return;
     }
     // SAFETY: the caller's promise.
-    let Some((at, _)) = (unsafe { inherit::find(environment, VARIABLE) }) else { return };
+    let Some((at, _)) = (unsafe { environment::find(environment, VARIABLE) }) else { return };
     // SAFETY: asks the loader for an address; the kernel's string.
     let is_agent = unsafe {
         let name: *const c_char =
@@ -89,6 +106,7 @@ pub unsafe fn prepare(environment: *const *const c_char) {
     if !is_agent {
         return;
     }
+    set_hooks(hooks);
     // SAFETY: as above; the vector lies behind the array's null end.
     let path = unsafe {
         let mut end = environment;
@@ -129,20 +147,19 @@ fn unseen(refusal: Refusal) -> Unseen {
     }
 }
 
-/// Begins the program that was mapped, or executes one that was refused. `holdfast-enter` calls it.
-/// Returns a status, when nothing can be begun.
+/// Begins the program that was mapped, or executes one that was refused. Returns a status, when
+/// nothing can be begun.
 ///
 /// # Safety
 /// `arguments` is the array that the kernel passed, and nobody uses this stack any more.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn holdfast_enter(arguments: *const *const c_char) -> c_int {
+pub unsafe fn enter(arguments: Arguments) -> c_int {
     const NOT_STARTED: c_int = 126;
     let path: *const c_char = core::ptr::with_exposed_provenance(PATH.load(Ordering::Relaxed));
     match STATE.load(Ordering::Relaxed) {
         MAPPED => {
             signals::stand_apart();
-            raw::forget_cancellation();
-            ENTERED.store(true, Ordering::SeqCst);
+            cancels::forget_cancellation();
+            own_process::enter();
             // SAFETY: the caller's promise; the program is mapped.
             unsafe { start::begin(arguments, path) }
         }
@@ -156,17 +173,15 @@ pub unsafe extern "C" fn holdfast_enter(arguments: *const *const c_char) -> c_in
 
 /// Executes the program as it is, which the keeper is told.
 unsafe fn execute(arguments: Arguments, path: *const c_char) {
-    if let Some(client) = process::client()
-        && let Some(why) = Unseen::from_u64(u64::from(WHY.load(Ordering::Relaxed)))
-    {
-        // SAFETY: a string of the environment.
-        client.note_unseen(why, Some((libc::AT_FDCWD, unsafe { raw::path(path) })));
-    }
     let auxiliary = AUXILIARY.load(Ordering::Relaxed);
-    // SAFETY: the arrays are the kernel's, as the caller says; no entry is looked at again.
-    unsafe {
-        let environment = start::without_variable(arguments, auxiliary);
-        execve(path, arguments, environment);
+    if let Some(hooks) = hooks() {
+        let why = Unseen::from_u64(u64::from(WHY.load(Ordering::Relaxed)));
+        // SAFETY: the arrays are the kernel's, as the caller says; no entry is looked at again. The
+        // path is a string of the environment, which stays where it is.
+        unsafe {
+            let environment = start::without_variable(arguments, auxiliary);
+            (hooks.execute)(why, path, arguments, environment);
+        }
     }
     // SAFETY: as above.
     raw::say(&[b"holdfast: cannot start ", unsafe { CStr::from_ptr(path) }.to_bytes(), b"\n"]);

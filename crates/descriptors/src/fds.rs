@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::descriptions::{self, Description};
 use crate::holds::{self, Hold};
-use crate::{critical, process, raw};
+use crate::{cancels, critical, process, raw};
 
 const TRACKED: usize = 65_536;
 /// Numbers from there on share words that say of changes alone.
@@ -255,7 +255,7 @@ pub fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
     loop {
         let closed = critical::section(|| {
             let change = Change::begin(fd)?;
-            if change.kind() == UNKNOWN && !raw::is_single_threaded() && !is_open(fd) {
+            if change.kind() == UNKNOWN && !cancels::is_single_threaded() && !is_open(fd) {
                 change.end(None);
                 return Some(-(libc::EBADF as isize));
             }
@@ -398,7 +398,7 @@ pub fn try_hold<R>(fd: c_int, mut work: impl FnMut() -> R) -> Result<R, Unheld> 
 
 #[inline]
 fn attempt<R>(fd: c_int, work: &mut impl FnMut() -> R) -> Attempt<R> {
-    let held = if raw::is_single_threaded() { Some(Hold::needless()) } else { holds::take(fd) };
+    let held = if cancels::is_single_threaded() { Some(Hold::needless()) } else { holds::take(fd) };
     let Some(held) = held else { return Attempt::Full };
     let word = changes(fd).map_or(UNKNOWN, |row| row.load(Ordering::SeqCst));
     if word & CHANGING != 0 && word & KIND_MASK != IGNORED {

@@ -10,7 +10,7 @@ use core::arch::global_asm;
 
 use super::thread::{AREA_BYTES, BUSY, FREE, STACK_BYTES, VFORK_DONE, VFORK_FAILED, make, make_for_libc};
 use super::{Way, calls};
-use crate::tls;
+use crate::{spawning, tls};
 
 /// Where `Syscall6` leads.
 pub const CALL: Way = holdfast_go_call;
@@ -267,8 +267,8 @@ macro_rules! ways {
             hooked = sym calls::HOOKED,
             enter = sym $enter,
             make = sym $make,
-            begins = sym tls::spawning_begins,
-            ends = sym tls::spawning_ends,
+            begins = sym spawning::spawning_begins,
+            ends = sym spawning::spawning_ends,
             done = sym VFORK_DONE,
             failed = sym VFORK_FAILED,
             busy = const BUSY,

@@ -12,7 +12,8 @@ use core::ffi::{c_char, c_int};
 use holdfast_cache::Origin;
 
 use crate::descriptions::{self, DSYNC, SHARED, SYNC};
-use crate::{fds, raw, target};
+use crate::environment::find;
+use crate::{fds, open_flags, raw};
 
 const VARIABLE: &[u8] = b"HOLDFAST_SYNC=";
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
@@ -29,6 +30,12 @@ pub struct Environment {
     text: [u8; TEXT_BYTES],
     used: usize,
     variables: [*const c_char; VARIABLES_MAX],
+}
+
+impl Default for Environment {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Environment {
@@ -105,26 +112,6 @@ pub unsafe fn will_be_client(environment: *const *const c_char) -> bool {
     !environment.is_null() && unsafe { find(environment, SOCKET_VARIABLE) }.is_some()
 }
 
-/// Where a variable stands, and its value.
-///
-/// # Safety
-/// `environment` is a null-terminated array of C strings.
-pub unsafe fn find<'a>(environment: *const *const c_char, name: &[u8]) -> Option<(usize, &'a [u8])> {
-    let mut at = 0;
-    loop {
-        // SAFETY: the null end has not been passed.
-        let entry = unsafe { *environment.add(at) };
-        if entry.is_null() {
-            return None;
-        }
-        // SAFETY: a C string.
-        if let Some(value) = unsafe { raw::path(entry) }.to_bytes().strip_prefix(name) {
-            return Some((at, value));
-        }
-        at += 1;
-    }
-}
-
 /// `holdfast run` puts the runtime of a program built with a sanitizer in front of the library,
 /// where alone it works. The program's children shall not have it.
 ///
@@ -186,12 +173,12 @@ fn adopt(entry: &[u8]) -> Option<()> {
     let is_same =
         number(identity.get(..colon)?)? == stat.dev && number(identity.get(colon + 1..)?)? == stat.ino;
     let flags = raw::check(raw::fcntl(fd, libc::F_GETFL, 0)).ok()? as c_int;
-    if !is_same || !stat.regular || !target::may_write(flags) {
+    if !is_same || !stat.regular || !open_flags::may_write(flags) {
         return None;
     }
     let synced = if entry.get(kind) == Some(&b's') { DSYNC | SYNC } else { DSYNC };
     let (index, description) =
-        descriptions::allocate(SHARED | synced | target::kernel_flags(flags), Origin::Unknown)?;
+        descriptions::allocate(SHARED | synced | open_flags::kernel_flags(flags), Origin::Unknown)?;
     if !fds::describe(fd, index, description) {
         description.release();
     }
@@ -206,6 +193,12 @@ const OURS: [&[u8]; 3] = [SOCKET_VARIABLE, VARIABLE, PRELOAD];
 pub struct Stripped {
     preload: [u8; TEXT_BYTES],
     variables: [*const c_char; STRIPPED_MAX],
+}
+
+impl Default for Stripped {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Stripped {

@@ -3,7 +3,7 @@
 //!
 //! All or nothing: when one function cannot be replaced, none is. Only the constructor calls this,
 //! before the program has threads. musl is never patched: what it does by system calls of its own
-//! is [`crate::streams`]' matter.
+//! is for hooks of their own.
 #![allow(unsafe_code)] // Looks at libc's variables and writes its code.
 
 mod elf;
@@ -13,13 +13,37 @@ mod trampoline;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::hooks::{ENTRIES, Entry, exports};
-use crate::raw;
+use crate::cancels;
 use elf::Object;
 use trampoline::Text;
 
 /// Names that the C library's file may have.
 const LIBC_NAMES: [&[u8]; 2] = [b"/libc.so.6", b"/libpthread.so.0"];
+
+/// A function that this library alone exports, and its address in this process.
+const OWN_NAME: &CStr = c"holdfast_seen_writes";
+static OWN: AtomicUsize = AtomicUsize::new(0);
+
+/// A libc function whose entry leads to a hook.
+pub struct Entry {
+    name: &'static CStr,
+    hook: *const (),
+}
+
+// SAFETY: the pointer is a function's address, which is only ever compared and copied.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    /// libc's name, private ones included, and where calls are to go.
+    pub const fn new(name: &'static CStr, hook: *const ()) -> Self {
+        Self { name, hook }
+    }
+
+    /// The hook's address.
+    fn address(&self) -> usize {
+        self.hook.addr()
+    }
+}
 
 /// A libc function that a hook needs after all: it runs a child, or does more than one system call.
 pub struct Original {
@@ -49,17 +73,13 @@ impl Original {
         let mut address = 0;
         elf::objects(|_, object| {
             if !behind_us {
-                behind_us = object.defines_at(c"holdfast_seen_writes", seen_writes_address());
+                behind_us = object.defines_at(OWN_NAME, OWN.load(Ordering::Relaxed));
             } else if address == 0 {
                 address = object.default_of(self.name).unwrap_or(0);
             }
         });
         self.address.store(address, Ordering::Relaxed);
     }
-}
-
-fn seen_writes_address() -> usize {
-    crate::hooks::holdfast_seen_writes as *const () as usize
 }
 
 macro_rules! originals {
@@ -149,8 +169,10 @@ pub static IO_URING_QUEUE_INIT_PARAMS: Original = Original::new(c"io_uring_queue
 /// As above.
 pub static IO_URING_QUEUE_INIT_MEM: Original = Original::new(c"io_uring_queue_init_mem");
 
-/// Looks up, ahead of use, what the hooks need from libc, and which one it is.
-pub fn find_originals() {
+/// Looks up, ahead of use, what the hooks need from libc, and which one it is. `own` is the address
+/// of `holdfast_seen_writes`; `exported` learns what libc has under the names that are exported.
+pub fn find_originals(own: usize, exported: impl Fn(&dyn Fn(&CStr) -> Option<usize>)) {
+    OWN.store(own, Ordering::Relaxed);
     for original in ORIGINALS {
         original.find();
     }
@@ -162,14 +184,11 @@ pub fn find_originals() {
             let flag = if musl { Some(0) } else { object.default_of(c"__libc_single_threaded") };
             let set = object.default_of(c"pthread_setcanceltype");
             let test = object.default_of(c"pthread_testcancel");
-            exports::find_originals(|name| object.function(name));
-            raw::set_cancellation(flag.map(|flag| flag as *mut u8), set.unwrap_or(0), test.unwrap_or(0));
+            exported(&|name| object.function(name));
+            cancels::set_cancellation(flag.map(|flag| flag as *mut u8), set.unwrap_or(0), test.unwrap_or(0));
         }
         IS_MUSL.fetch_or(musl, Ordering::Relaxed);
     });
-    if !is_musl() {
-        exports::release_musls();
-    }
 }
 
 static IS_MUSL: AtomicBool = AtomicBool::new(false);
@@ -199,11 +218,11 @@ fn names_musl(name: &CStr) -> bool {
 
 /// Replaces libc's functions by the hooks. False, with nothing replaced, when the system or libc's
 /// shape forbids it.
-pub fn patch_libc() -> bool {
+pub fn patch_libc(entries: &[Entry]) -> bool {
     let mut complete = false;
     elf::objects(|name, object| {
         if is_libc(name) {
-            let patched = patch_object(&object);
+            let patched = patch_object(entries, &object);
             if name.to_bytes().ends_with(LIBC_NAMES[0]) {
                 complete = patched;
             }
@@ -212,8 +231,8 @@ pub fn patch_libc() -> bool {
     complete
 }
 
-fn each_target(object: &Object, mut visit: impl FnMut(&Entry, elf::Symbol)) {
-    for entry in ENTRIES {
+fn each_target(entries: &[Entry], object: &Object, mut visit: impl FnMut(&Entry, elf::Symbol)) {
+    for entry in entries {
         object.find(entry.name, |symbol| {
             if symbol.function {
                 visit(entry, symbol);
@@ -222,9 +241,9 @@ fn each_target(object: &Object, mut visit: impl FnMut(&Entry, elf::Symbol)) {
     }
 }
 
-fn patch_object(object: &Object) -> bool {
+fn patch_object(entries: &[Entry], object: &Object) -> bool {
     let (mut first, mut last, mut found) = (usize::MAX, 0, 0);
-    each_target(object, |_, symbol| {
+    each_target(entries, object, |_, symbol| {
         first = first.min(symbol.address);
         last = last.max(symbol.address);
         found += 1;
@@ -235,9 +254,11 @@ fn patch_object(object: &Object) -> bool {
     // SAFETY: all addresses are functions of one object, so between them lies its text.
     let Some(text) = (unsafe { Text::open(first, last) }) else { return false };
     let mut fits = true;
-    each_target(object, |entry, symbol| fits &= text.fits(symbol.address, entry.address(), symbol.bytes));
+    each_target(entries, object, |entry, symbol| {
+        fits &= text.fits(symbol.address, entry.address(), symbol.bytes)
+    });
     if fits {
-        each_target(object, |entry, symbol| {
+        each_target(entries, object, |entry, symbol| {
             saved::keep(symbol.address);
             // SAFETY: constructors run before the program's threads, and we are not inside one of
             // these functions; the table pairs each name with a hook of the same shape.

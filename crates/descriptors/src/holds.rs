@@ -10,7 +10,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::{raw, tls};
+use crate::{cancels, raw, tls};
 
 /// More threads than this in the midst of calls at one time, and the rest wait for a place.
 const PLACES: usize = 1024;
@@ -109,7 +109,7 @@ fn take_another(thread: &tls::Thread, own: u32, word: u64) -> Option<&'static Pl
 /// Waits until no other thread holds `fd`. Who holds it from now on must have seen the change that
 /// the caller has marked.
 pub fn wait_for_others(fd: c_int) {
-    if raw::is_single_threaded() {
+    if cancels::is_single_threaded() {
         return;
     }
     let (mine, wanted) = (tls::with(me), u64::from(fd as u32 + 1));

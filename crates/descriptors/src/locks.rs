@@ -6,7 +6,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use crate::process;
+use crate::own_process;
 use crate::raw::{self, call, check};
 
 /// Pauses of a thread that wants a lock, until the others have read. Not without end: a child that
@@ -17,7 +17,7 @@ const PAUSE_NS: libc::c_long = 500_000;
 /// Makes a call that may take a record lock.
 pub fn taking<R>(command: c_int, call: impl FnOnce() -> R) -> R {
     let words = match command {
-        libc::F_SETLK | libc::F_SETLKW => process::own_words(),
+        libc::F_SETLK | libc::F_SETLKW => own_process::own_words(),
         _ => None,
     };
     let Some(words) = words else { return call() };
@@ -39,7 +39,7 @@ pub fn taking<R>(command: c_int, call: impl FnOnce() -> R) -> R {
 /// Does what opens and closes the file behind `fd` again. `None` where that would end a lock: the
 /// file has one, or a thread is about to take one.
 pub fn reopening<R>(fd: c_int, work: impl FnOnce() -> R) -> Option<R> {
-    let words = process::own_words()?;
+    let words = own_process::own_words()?;
     words.reading.fetch_add(1, Ordering::SeqCst);
     let is_free = words.locking.load(Ordering::SeqCst) == 0 && !is_locked(fd);
     let result = is_free.then(work);

@@ -10,8 +10,6 @@
 use core::arch::{asm, global_asm};
 use core::cell::Cell;
 
-use crate::gate;
-
 global_asm!(
     ".section .tbss,\"awT\",@nobits",
     ".balign 16",
@@ -110,26 +108,4 @@ pub fn offset() -> isize {
         );
     }
     offset
-}
-
-/// Says that a call which may run a child in our memory begins.
-pub extern "C" fn spawning_begins() {
-    with(|thread| {
-        if thread.spawning.replace(thread.spawning.get().wrapping_add(1)) == 0 {
-            thread.depth_before.set(gate::depth());
-        }
-    });
-}
-
-/// Says that it is over.
-pub extern "C" fn spawning_ends() {
-    with(|thread| {
-        thread.spawning.set(thread.spawning.get().wrapping_sub(1));
-        if thread.spawning.get() == 0 {
-            thread.quiet.set(0);
-            thread.of_go.set(0);
-            // The child may have ended inside of a hook.
-            gate::restore_depth(thread.depth_before.get());
-        }
-    });
 }

@@ -5,14 +5,16 @@
 
 use core::ffi::c_int;
 
-use holdfast_cache::{Client, Errno, FileRef, Origin, Reason, Seen};
+use holdfast_cache::{Client, Errno, Origin, Reason, Seen};
 use holdfast_session::{Stat, ask, drop_file, give_up, leave_unknown};
 
 use crate::descriptions::{self, Description, State};
 use crate::descriptor::Descriptor;
 use crate::fds::{self, Row, Unheld};
-use crate::raw::{self, call};
+use crate::raw;
 use crate::{critical, process, streams};
+
+pub use crate::open_flags::{kernel_flags, may_read, may_write};
 
 /// A managed file behind a descriptor.
 pub type Handle = holdfast_session::Handle<'static>;
@@ -67,55 +69,10 @@ fn described(
     holdfast_session::target(client, description, &Descriptor(fd), register)
 }
 
-/// The program may have other descriptions of a file that is the cache's from now on, which were
-/// left to the kernel when nobody could vouch for them: what they write is now to be logged too, or
-/// a replay would cover it with older bytes.
-pub fn adopt_others(file: FileRef, stat: &Stat) {
-    for (fd, description) in fds::described(0, c_int::MAX) {
-        let moment = fds::moment(fd);
-        let is_it = || raw::fstat(fd).is_ok_and(|other| (other.dev, other.ino) == (stat.dev, stat.ino));
-        // Other threads may close or replace the number.
-        let is_still = || {
-            matches!(moment.row(), Row::Described(now) if core::ptr::eq(now, description)) && moment.lasts(fd)
-        };
-        if description.state() == State::Plain && is_it() && is_still() {
-            description.add_flags(descriptions::SHARED);
-            description.set_state(State::Managed(file));
-        }
-    }
-}
-
-/// A file that was opened without a name has one now, and can be managed as any other that was
-/// there before it was opened. Where every write is promised to be durable, those before it had a
-/// name are synced now that somebody may find them.
-pub fn note_named(client: &Client, stat: &Stat) {
-    let mut is_to_sync = stat.regular && !client.logs_on_sync();
-    for (fd, description) in fds::described(0, c_int::MAX) {
-        let is_it = description.file() == Some((stat.dev, stat.ino));
-        if is_it && description.flags() & descriptions::NAMELESS != 0 {
-            if is_to_sync {
-                // SAFETY: touches no memory.
-                is_to_sync = raw::synced(fd, unsafe { call!(libc::SYS_fsync, fd) }) < 0;
-            }
-            description.remove_flags(descriptions::NAMELESS);
-            description.set_state(State::Pending(Origin::Opened));
-        }
-    }
-}
-
 /// The file behind `fd`, if some client's open already made it the cache's.
 fn known(client: &Client, fd: c_int) -> Option<Seen> {
     let stat = raw::fstat(fd).ok()?;
     client.find(stat.dev, stat.ino)
-}
-
-/// Makes an open of the library's: a fence that asks whose an open is knows it for one.
-#[inline]
-pub fn announced<R>(open: impl FnOnce() -> R) -> R {
-    match process::client() {
-        Some(client) => client.open_announced(raw::gettid, open),
-        None => open(),
-    }
 }
 
 /// Has the keeper give back a lease on what `stat` describes, which is about to be opened once
@@ -217,22 +174,6 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
         _ => Ok(None),
     };
     holdfast_session::without_description(client, file, described_as)
-}
-
-/// Whether `open` flags allow writing.
-pub fn may_write(flags: c_int) -> bool {
-    flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
-}
-
-/// Those of [`KERNEL_FLAGS`] that `open` flags ask for.
-pub fn kernel_flags(flags: c_int) -> u32 {
-    let append = if flags & libc::O_APPEND != 0 { descriptions::APPEND } else { 0 };
-    append | if flags & libc::O_DIRECT != 0 { descriptions::DIRECT } else { 0 }
-}
-
-/// Whether `open` flags allow reading: a fourth mode of access allows neither reading nor writing.
-pub fn may_read(flags: c_int) -> bool {
-    flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }
 
 /// Brings the file behind `fd` to the disk and leaves it to the kernel for good, for a change that

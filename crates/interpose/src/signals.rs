@@ -19,7 +19,7 @@ use holdfast_canary::{Canary, on};
 use libc::{siginfo_t, ucontext_t};
 
 use crate::raw::{self, call};
-use crate::{memory, patch, process, tls};
+use crate::{own_process, patch, probes, tls};
 
 const SIGNALS: usize = 65;
 /// libc keeps these for itself and lets no program change them.
@@ -258,7 +258,7 @@ pub fn change(signal: c_int, new: Option<&Action>) -> Result<Action, isize> {
     let invalid = Err(-(libc::EINVAL as isize));
     let Some(wanted) = WANTED.get(usize::try_from(signal).unwrap_or(SIGNALS)) else { return invalid };
     // A child in our memory has actions of its own, but shares the table.
-    if process::runs_in_parents_memory() {
+    if own_process::runs_in_parents_memory() {
         return exchange(signal, new).map(|old| as_wanted(old, wanted.get())).map_or(invalid, Ok);
     }
     let mask = raw::block_signals();
@@ -298,7 +298,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         // SAFETY: as above.
         let registers = unsafe { &mut (*context).uc_mcontext.gregs };
         if let Some(register) = registers.get_mut(libc::REG_RIP as usize)
-            && let Some(instead) = memory::instead_of(*register as usize)
+            && let Some(instead) = probes::instead_of(*register as usize)
         {
             *register = instead as i64;
             return;
@@ -338,7 +338,8 @@ unsafe fn run(wanted: &Action, signal: c_int, info: *mut siginfo_t, context: *mu
     }
     // SAFETY: the program's own handler; one that takes only the number ignores the rest. It may
     // end its thread, and so unwind through this call, whose type says that it does not: for one
-    // that does, the compiler adds code to our frames that ends the process (`raw::SetCancelType`).
+    // that does, the compiler adds code to our frames that ends the process
+    // (`cancels::SetCancelType`).
     unsafe {
         let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
             core::mem::transmute(wanted.handler);
@@ -482,6 +483,9 @@ unsafe fn send_again(signal: c_int, info: *mut siginfo_t) {
 }
 
 /// `sigaction`.
+///
+/// # Safety
+/// `new` and `old` are null or of libc's shape.
 pub unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,

@@ -4,12 +4,9 @@
 use core::ffi::{CStr, c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use holdfast_cache::Reason;
-
-use super::name;
 use super::thread::Area;
-use crate::hooks::{leave_to_kernel, syscall};
-use crate::{descriptions, raw, tls};
+use super::{hooks, name};
+use crate::{raw, tls};
 
 /// Calls with higher numbers go to the kernel.
 pub const NUMBERS: usize = 512;
@@ -167,13 +164,11 @@ const LIST: &[c_long] = &[
 pub unsafe extern "C" fn enter(area: &Area) -> Answer {
     let (number, mut arguments) = area.call();
     let direct = Answer { result: 0, direct: 1 };
+    let Some(hooks) = hooks() else { return direct };
     match number {
         libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
             // Its child begins on the caller's stack, or on one of its own.
-            descriptions::share_all();
-            if number == libc::SYS_clone && arguments[0] as c_int & libc::CLONE_FILES != 0 {
-                leave_to_kernel(Reason::Uncovered);
-            }
+            (hooks.forks)(number == libc::SYS_clone && arguments[0] as c_int & libc::CLONE_FILES != 0);
             return direct;
         }
         libc::SYS_readlink | libc::SYS_readlinkat => {
@@ -197,7 +192,7 @@ pub unsafe extern "C" fn enter(area: &Area) -> Answer {
     }
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the program's own call.
-    let result = unsafe { syscall(number, a, b, c, d, e, f) };
+    let result = unsafe { (hooks.syscall)(number, a, b, c, d, e, f) };
     Answer { result: if result == -1 { -(raw::errno() as isize) } else { result as isize }, direct: 0 }
 }
 

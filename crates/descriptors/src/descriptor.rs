@@ -11,10 +11,10 @@ use holdfast_cache::{Errno, FileRef, Look, Reason};
 use holdfast_media::Bytes;
 use holdfast_session::{Backing, Stat, note_open};
 
+use crate::open_flags::{kernel_flags, may_read};
 use crate::raw::{self, call, check};
 use crate::reopen::is_sole;
-use crate::target::{self, kernel_flags, may_read};
-use crate::{critical, locks, process, relog, streams};
+use crate::{adoption, critical, locks, process, relog, stream_marks};
 
 /// A descriptor of the program.
 #[derive(Clone, Copy)]
@@ -105,16 +105,16 @@ impl Backing for Descriptor {
     }
 
     fn writes_unseen(&self, stat: &Stat) -> Option<Reason> {
-        streams::hold(self.0, stat).then_some(Reason::Libc)
+        stream_marks::hold(self.0, stat).then_some(Reason::Libc)
     }
 
     #[inline]
     fn may_write_unseen(&self) -> bool {
-        process::bypasses_all() || streams::active()
+        process::bypasses_all() || stream_marks::active()
     }
 
     fn adopted(&self, file: FileRef, stat: &Stat) {
-        target::adopt_others(file, stat);
+        adoption::adopt_others(file, stat);
     }
 }
 
@@ -135,7 +135,7 @@ fn reopen(fd: c_int) -> Result<c_int, Errno> {
             libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOATIME
         )
     };
-    check(target::announced(open)).map(|fd| fd as c_int)
+    check(process::announced(open)).map(|fd| fd as c_int)
 }
 
 /// Reads the first `bytes` bytes into memory of its own, for the while.

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 
 use crate::raw::{self, call};
-use crate::{golang, process, tls};
+use crate::{own_process, tls};
 
 /// Hooks do their work.
 const IN: u32 = 0;
@@ -193,7 +193,7 @@ fn sleep_outside(row: &Row, inside: u32) {
     row.waits.store(1, Ordering::SeqCst);
     row.inside.fetch_sub(inside, Ordering::SeqCst);
     holdfast_board::wait(&GATE, PARTING, Duration::from_millis(20));
-    if process::is_new_child() {
+    if own_process::is_new_child() {
         // Nobody parts here: it was another thread of the parent's.
         let _ = GATE.compare_exchange(PARTING, IN, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -240,7 +240,7 @@ fn claim() -> &'static Row {
 
 /// Whose row it is. Where areas go from thread to thread with their rows, it is the process's.
 fn owner() -> u32 {
-    if golang::is_entered() { raw::getpid() as u32 } else { raw::gettid() }
+    if own_process::is_entered() { raw::getpid() as u32 } else { raw::gettid() }
 }
 
 /// Whether a thread of this process has that number.

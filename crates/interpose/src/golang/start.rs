@@ -6,8 +6,7 @@ use core::arch::asm;
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
 
-use super::{AUXILIARY, ENTRY, HEADERS, HEADERS_COUNT, VARIABLE};
-use crate::hooks::Arguments;
+use super::{AUXILIARY, Arguments, ENTRY, HEADERS, HEADERS_COUNT, VARIABLE};
 use crate::raw;
 
 const AT_NULL: u64 = 0;
