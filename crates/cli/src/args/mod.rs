@@ -14,7 +14,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 pub use keeper::{Behind, Durability, Fence, KeeperArgs};
-pub use look::{FilesArgs, Format, MetricsArgs, StatusArgs, TopArgs};
+pub use look::{FilesArgs, MetricsArgs, StatusArgs, TopArgs};
 pub use mount::{MountArgs, MountServerArgs};
 pub use run::{RunArgs, ServeArgs};
 pub use tools::{

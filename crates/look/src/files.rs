@@ -1,4 +1,4 @@
-//! The `files` subcommand: the files that a keeper knows, with their states; first those that have
+//! The files that a keeper knows, with their states; first those that have
 //! a slot, then those that were left to the kernel without ever having one.
 
 use std::path::PathBuf;
@@ -8,10 +8,9 @@ use holdfast_keeper::control::Control;
 use holdfast_keeper::status::Status;
 use serde::Serialize;
 
-use crate::args::FilesArgs;
 use crate::sizes::{human_bytes, human_ns};
 use crate::words::{quoted, shown};
-use crate::{report, status};
+use crate::{keepers, report};
 
 /// What is known of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -40,10 +39,9 @@ struct Answer {
     files: Vec<Known>,
 }
 
-/// The `files` subcommand.
-pub fn run(args: &FilesArgs) -> anyhow::Result<u8> {
-    let pool = status::pool_of(args.pool.as_deref())?;
-    let Some(mut control) = status::keeper(&pool)? else {
+/// Prints those of a pool's keeper.
+pub fn print(pool: PathBuf, json: bool) -> anyhow::Result<()> {
+    let Some(mut control) = keepers::keeper(&pool)? else {
         bail!(
             "no keeper runs for pool {}: `holdfast status --pool {}` says what it holds",
             pool.display(),
@@ -52,12 +50,12 @@ pub fn run(args: &FilesArgs) -> anyhow::Result<u8> {
     };
     let status = control.status()?;
     let files = known(&mut control, &status)?;
-    report::print(if args.json {
+    report::print(if json {
         report::json(&Answer { pool, keeper_pid: status.keeper_pid, files })?
     } else {
         table(&files)
     })?;
-    Ok(0)
+    Ok(())
 }
 
 /// All files that a keeper knows.

@@ -1,4 +1,4 @@
-//! The `top` subcommand: a keeper at work, looked at again and again. A thread asks, so that keys
+//! A keeper at work, looked at again and again. A thread asks, so that keys
 //! are heard while a keeper does not answer. It never holds a conversation between two looks: that
 //! would keep the keeper from ending.
 
@@ -19,28 +19,26 @@ use rustix::io::Errno;
 
 use self::model::{Look, Model, Wish};
 use self::screen::Screen;
-use crate::args::TopArgs;
-use crate::files;
-use crate::status;
+use crate::{files, keepers};
 
 /// A picture is drawn at least so often, to say how old it is.
 const REDRAW: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// A keeper that has not answered for so long is said not to.
 const SILENT: Duration = Duration::from_secs(3);
 
-/// The `top` subcommand.
-pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
-    let pool = status::pool_of(args.pool.as_deref())?;
+/// Shows the keeper of a pool, looked at with so many milliseconds between, until a key ends it or
+/// the terminal is gone.
+pub fn show(pool: &Path, interval_ms: u64) -> anyhow::Result<()> {
     let screen = Screen::take()?;
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("no eventfd")?);
     let (looks, found) = channel();
     let (changes, interval) = channel();
-    let asked = (pool.clone(), Duration::from_millis(args.interval), Arc::clone(&bell));
+    let asked = (pool.to_owned(), Duration::from_millis(interval_ms), Arc::clone(&bell));
     std::thread::Builder::new()
         .name("asker".to_owned())
         .spawn(move || ask(&asked.0, asked.1, &interval, &looks, &asked.2))
         .context("cannot start a thread")?;
-    let mut model = Model::new(args.interval);
+    let mut model = Model::new(interval_ms);
     loop {
         for look in found.try_iter() {
             model.take(look);
@@ -53,8 +51,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
         }
         let (columns, rows) = screen.size();
         // A terminal that has gone is no failure.
-        if screen.show(&view::draw(&mut model, &pool, columns, rows)).is_err() {
-            return Ok(0);
+        if screen.show(&view::draw(&mut model, pool, columns, rows)).is_err() {
+            return Ok(());
         }
         let stdin = std::io::stdin();
         let mut watched = [
@@ -71,19 +69,19 @@ pub fn run(args: &TopArgs) -> anyhow::Result<u8> {
             let _ = rustix::io::read(&*bell, &mut [0; 8]);
         }
         if ready[1] && screen.is_over() {
-            return Ok(0);
+            return Ok(());
         }
         if ready[0] {
             let mut bytes = [0; 256];
             let count = match rustix::io::read(&stdin, &mut bytes) {
-                Ok(0) | Err(Errno::IO) => return Ok(0),
+                Ok(0) | Err(Errno::IO) => return Ok(()),
                 Ok(count) => count,
                 Err(_) => 0,
             };
             for key in keys::keys(&bytes[..count]) {
                 match model.press(key) {
                     Wish::None => {}
-                    Wish::Quit => return Ok(0),
+                    Wish::Quit => return Ok(()),
                     Wish::Interval => _ = changes.send(Duration::from_millis(model.interval_ms)),
                 }
             }
@@ -108,7 +106,7 @@ fn ask(pool: &Path, mut every: Duration, changes: &Receiver<Duration>, looks: &S
 }
 
 fn look(pool: &Path) -> anyhow::Result<(holdfast_keeper::status::Status, Vec<files::Known>)> {
-    let connected = status::keeper(pool)?;
+    let connected = keepers::keeper(pool)?;
     let mut control = connected.with_context(|| format!("no keeper runs for pool {}", pool.display()))?;
     let status = control.status()?;
     let files = files::known(&mut control, &status)?;

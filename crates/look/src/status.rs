@@ -1,20 +1,18 @@
-//! The `status` and `drain` subcommands: ask the keeper, or look at a pool that has none without
-//! changing it.
+//! The state of a pool: what its keeper says, or what a look at one without a keeper finds, which
+//! changes nothing.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
-use holdfast_keeper::control::{Control, ControlError};
 use holdfast_keeper::status::{Process, Status};
 use holdfast_recovery::{RecoverOptions, Report};
 use serde::Serialize;
 
-use crate::args::{DrainArgs, StatusArgs};
+use crate::keepers::connect;
+use crate::report;
 use crate::sizes::{human_bytes, human_count, human_ns};
 use crate::words::{quoted, shown, shown_lines};
-use crate::{config, locate, report, user};
 
 /// What `status --json` prints.
 #[derive(Serialize)]
@@ -30,27 +28,26 @@ struct Answer {
     unrecovered: Option<Report>,
 }
 
-/// The `status` subcommand.
-pub fn run(args: &StatusArgs) -> anyhow::Result<u8> {
-    let pool = pool_of(args.pool.as_deref())?;
-    let Some(pause_s) = args.watch else {
-        let answer = answer(&pool)?;
-        report::print(if args.json { report::json(&answer)? } else { in_words(&answer) })?;
-        return Ok(0);
+/// Prints it, again and again with so many seconds between if `watch` says so, until nobody reads.
+pub fn print(pool: &Path, json: bool, watch: Option<u64>) -> anyhow::Result<()> {
+    let Some(pause_s) = watch else {
+        let answer = answer(pool)?;
+        report::print(if json { report::json(&answer)? } else { in_words(&answer) })?;
+        return Ok(());
     };
-    let clear = if std::io::stdout().is_terminal() && !args.json { CLEAR } else { "" };
+    let clear = if std::io::stdout().is_terminal() && !json { CLEAR } else { "" };
     loop {
         // Between one keeper and the next there may be nothing to be seen for a moment.
-        let told = match answer(&pool) {
-            Ok(answer) if args.json => report::json_line(&answer)?,
+        let told = match answer(pool) {
+            Ok(answer) if json => report::json_line(&answer)?,
             Ok(answer) => in_words(&answer) + if clear.is_empty() { "\n" } else { "" },
-            Err(error) if args.json => report::json_line(&serde_json::json!({
+            Err(error) if json => report::json_line(&serde_json::json!({
                 "running": false, "pool": pool, "error": format!("{error:#}")
             }))?,
             Err(error) => format!("{}\n", shown(&format!("{error:#}"))),
         };
         if !report::print_on(format!("{clear}{told}"))? {
-            return Ok(0);
+            return Ok(());
         }
         std::thread::sleep(Duration::from_secs(pause_s));
     }
@@ -74,79 +71,8 @@ fn answer(pool: &Path) -> anyhow::Result<Answer> {
     })
 }
 
-/// The `drain` subcommand.
-pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
-    let pool = pool_of(args.pool.as_deref())?;
-    let Some(mut control) = connect(&pool)? else {
-        let left = look(&pool)?;
-        if left.records > 0 || !left.damaged.is_empty() {
-            bail!(
-                "no keeper runs for pool {pool}, and it holds {} records of {} files that are not on disk: run \
-                 `holdfast recover --pool {pool}`",
-                human_count(left.records),
-                left.files.len(),
-                pool = quoted(&pool)
-            );
-        }
-        report::print(format!("pool {}: no keeper runs and nothing is left to drain\n", pool.display()))?;
-        return Ok(0);
-    };
-    // Once it is known to hear, it may take as long as the disk does.
-    control.status()?;
-    let summary = control.drain()?;
-    if !summary.drained {
-        let errors = control.status().map(|status| status.errors).unwrap_or_default();
-        bail!(
-            "pool {}: not everything could be brought to the disk; it stays in the pool{}",
-            pool.display(),
-            errors.last().map(|error| format!(". Last error: {error}")).unwrap_or_default()
-        );
-    }
-    report::print(format!("pool {}: everything absorbed so far is on disk\n", pool.display()))?;
-    Ok(0)
-}
-
-/// The pool that is meant, whether it exists or not.
-pub fn named_or_default(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    match given {
-        Some(pool) => locate::absolute(pool),
-        None => Ok(config::default_pool()?.unwrap_or_else(locate::default_volatile_pool)),
-    }
-}
-
-/// The pool that is meant. Root looks at another user's as that user.
-pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let pool = named_or_default(given)?;
-    user::become_owner(&pool)?;
-    if !pool.exists() {
-        bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
-    }
-    Ok(pool)
-}
-
-/// The keeper of a pool, if one runs, for whoever does not look at the pool itself. That nobody may
-/// see whether there is one is an error.
-pub fn keeper(pool: &Path) -> anyhow::Result<Option<Control>> {
-    match Control::connect(pool) {
-        Ok(control) => Ok(Some(control)),
-        Err(ControlError::NoKeeper(_)) => Ok(None),
-        Err(ControlError::Pool(_)) if !pool.exists() => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The keeper of a pool, if one runs.
-pub fn connect(pool: &Path) -> anyhow::Result<Option<Control>> {
-    match Control::connect(pool) {
-        Ok(control) => Ok(Some(control)),
-        // A pool that cannot be read: whoever looks at it next says what to do about it.
-        Err(ControlError::NoKeeper(_) | ControlError::Pool(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// What a recovery would do; changes nothing.
-fn look(pool: &Path) -> anyhow::Result<Report> {
+pub fn look(pool: &Path) -> anyhow::Result<Report> {
     let options = RecoverOptions { dry_run: true, ..RecoverOptions::default() };
     Ok(holdfast_recovery::recover(pool, &options, &mut |_, _, _| {})?)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::args::Format;
+use super::Format;
 use crate::report;
 use crate::words::shown;
 

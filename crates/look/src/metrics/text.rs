@@ -6,8 +6,16 @@ use std::fmt::Write as _;
 
 use holdfast_keeper::status::Status;
 
-use crate::args::Format;
 use crate::words::shown;
+
+/// The texts that monitoring reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0.
+    Openmetrics,
+    /// The text format of Prometheus, version 0.0.4.
+    Prometheus,
+}
 
 /// A text that grows by one family of metrics after the other.
 pub struct Text {
