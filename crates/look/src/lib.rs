@@ -1,8 +1,7 @@
 //! Keepers, as people and monitoring see them: states, files, metrics, a keeper at work; and how
 //! sizes, names and reports are written.
 //!
-//! It asks and tells. Must change no pool, and know no command line, no
-//! configuration and no user.
+//! It asks and tells. Must change no pool, and know no command line, no configuration and no user.
 
 pub mod files;
 pub mod keepers;
