@@ -12,7 +12,7 @@ use crate::descriptions::{self, Description, State};
 use crate::descriptor::Descriptor;
 use crate::fds::{self, Row, Unheld};
 use crate::raw;
-use crate::{critical, process, streams};
+use crate::{critical, process, stream_marks};
 
 pub use crate::open_flags::{kernel_flags, may_read, may_write};
 
@@ -157,7 +157,7 @@ fn unknown(client: &'static Client, fd: c_int, register: bool) -> Target {
         return Target::Kernel;
     }
     let described_as = descriptions::SHARED | kernel_flags(flags);
-    if fds::is_untracked(fd) && streams::has(fd) {
+    if fds::is_untracked(fd) && stream_marks::has(fd) {
         // Fails only when the keeper is dead.
         let _ = critical::section(|| leave_unknown(client, &Descriptor(fd), Reason::Libc));
         return Target::Kernel;

@@ -1,5 +1,5 @@
 //! Who is inside a hook: every hook is entered through here, so that a thread that takes the
-//! library out of the process ([`crate::parting`]) can wait until nobody uses it.
+//! library out of the process (`parting`) can wait until nobody uses it.
 //!
 //! A thread counts itself in a row of its own. A call that may wait for ever (a read of a pipe, a
 //! lock) is made outside, and whoever comes back from one must not use what it held before. Nothing

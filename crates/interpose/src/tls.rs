@@ -44,7 +44,7 @@ pub struct Thread {
     pub put_off: Cell<u32>,
     /// How many of `queued` are taken.
     pub queued_count: Cell<u32>,
-    /// One more than its place among the holds ([`crate::holds`]); 0 before the first.
+    /// One more than its place among the holds (`holds`); 0 before the first.
     pub place: Cell<u32>,
     /// 1 while this thread holds a number.
     pub holds: Cell<u32>,

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int};
 
 use holdfast_cache::wire::FrontEnd;
-use holdfast_cache::{Errno, Reason, Unseen};
+use holdfast_cache::{Client, Errno, Reason, Unseen};
 use holdfast_canary::{Canary, on};
 
 use crate::forked::FORKED;
@@ -276,6 +276,21 @@ unsafe extern "C" fn construct() {
             return;
         }
     };
+    // SAFETY: libc's own array; constructors run before the program's threads.
+    unsafe { become_client(client, &path, environment, patched, not_led) };
+}
+
+/// Makes this process the keeper's client, who may be trusted with less where calls are not seen.
+///
+/// # Safety
+/// `environment` is libc's own array, and there is one thread.
+unsafe fn become_client(
+    client: Client,
+    path: &[u8; SOCKET_PATH_BYTES],
+    environment: *mut *const c_char,
+    patched: bool,
+    not_led: Option<Unseen>,
+) {
     let Some(words) = own_process::wiped_page() else {
         client.forbid_behind();
         return;
@@ -296,7 +311,7 @@ unsafe extern "C" fn construct() {
         client.forbid_behind();
         client.note_unseen(why, None);
     }
-    if is_musl {
+    if patch::is_musl() {
         // What it reads by itself (stdio, its own files in /etc) is not seen.
         client.forbid_behind();
     }
@@ -308,13 +323,13 @@ unsafe extern "C" fn construct() {
     } else if patched {
         signals::take_over();
     }
-    process::become_client(client, &path, words, FORKED);
-    // SAFETY: libc's own array; constructors run before the program's threads.
+    process::become_client(client, path, words, FORKED);
+    // SAFETY: the caller's promise.
     unsafe {
         inherit::take(environment);
         inherit::forget_sanitizer(environment);
     }
-    if is_musl {
+    if patch::is_musl() {
         streams::begin();
     }
 }
