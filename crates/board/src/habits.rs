@@ -1,6 +1,6 @@
 //! What becomes of new files, by the kind of their names: programs save a file by writing another
-//! one, syncing it and renaming it over the first. Such a rename has to be settled, so logging that
-//! sync costs more than leaving it to the kernel.
+//! one, syncing it and renaming it over the first. Where no slot can hold such a rename it has to
+//! be settled, so logging that sync costs more than leaving it to the kernel.
 //!
 //! Hints for speed, shared by all clients: nothing may depend on them. Two kinds of names may share
 //! a row.

@@ -105,6 +105,11 @@ pub struct LedgerRow {
     /// What the journal's count was behind the keeper's last sync there, + 1; 0: whatever such a
     /// sync took with it, somebody else's has been behind it.
     own_sync: AtomicU64,
+    /// Calls begun that take a name from a file and that no slot holds.
+    takings_begun: AtomicU64,
+    /// Those of them that are over. What a process leaves that dies in one stays: then it is never
+    /// certain again that none is under way.
+    takings_ended: AtomicU64,
 }
 
 /// A journal of which nobody knows how often it was written.
@@ -160,6 +165,25 @@ impl LedgerRow {
             let counts = (word / EPOCH) as u32 == epoch.0 && pending != 0 && pending != PENDING;
             word - u64::from(counts)
         });
+    }
+
+    /// A call begins that may take a name from a file there, which no slot holds.
+    pub fn begin_taking(&self) {
+        self.takings_begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is over.
+    pub fn end_taking(&self) {
+        self.takings_ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many such calls there were, if none is under way. The same answer twice: none began or
+    /// was under way in between.
+    pub fn takings(&self) -> Option<u64> {
+        // In this order: one that ends in between counts as under way.
+        let ended = self.takings_ended.load(Ordering::SeqCst);
+        let begun = self.takings_begun.load(Ordering::SeqCst);
+        (begun == ended).then_some(begun)
     }
 
     /// Whether nothing is pending.

@@ -29,6 +29,6 @@ pub use design::{Design, Designs, Read, Resize, Stock, Task, Write, Written};
 /// For [`designs`].
 pub use holdfast_board::FileState;
 pub use lane::Lane;
-pub use names::{Removal, Renaming, Replace};
+pub use names::{Named, Removal, Renaming, Replace};
 pub use treelog::Inode;
 pub use unsynced::Content;

@@ -40,6 +40,8 @@ pub struct Renaming<'a> {
     pub to: (i32, &'a CStr),
     /// It is to be the file's name instead of another, and nothing was found at it.
     pub to_free: bool,
+    /// It is to be the file's name instead of another, and another file was found at it.
+    pub to_taken: bool,
     /// The name that the target gets in exchange.
     pub back: Option<(i32, &'a CStr)>,
 }
@@ -50,6 +52,15 @@ enum Naming {
     Told,
     /// They cannot hold them. If the call is made all the same, the files are left to the kernel.
     Untold,
+}
+
+/// What became of a change of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// The slot holds it.
+    Held,
+    /// It is pending; nothing of the files was live while it was made.
+    Settled,
 }
 
 /// Whether a call may take the name from another file.
@@ -164,7 +175,7 @@ impl<N: Nvm> Client<N> {
         &self,
         renaming: Renaming<'_>,
         mut raw: impl FnMut(Replace) -> Result<(), Errno>,
-    ) -> Result<Result<(), Errno>, Errno> {
+    ) -> Result<Result<Named, Errno>, Errno> {
         match self.rename_locked(renaming, Naming::Told, &mut raw) {
             // No slot can hold the name: too long, or its directory is missing, for which the
             // kernel has its own error.
@@ -187,7 +198,7 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
-    ) -> Result<Result<(), Errno>, Errno> {
+    ) -> Result<Result<Named, Errno>, Errno> {
         // In the order of their slots: two renames never wait for each other.
         let mut files = [renaming.named, renaming.target];
         files.sort_by_key(|file| file.map(|file| file.slot));
@@ -206,10 +217,13 @@ impl<N: Nvm> Client<N> {
         }
         let done = result.and_then(|()| {
             let held = if naming == Naming::Told { self.rename_held(renaming, raw)? } else { None };
-            held.map_or_else(|| self.rename_settled(renaming, naming, raw), Ok)
+            match held {
+                Some(done) => Ok(done.map(|()| Named::Held)),
+                None => self.rename_settled(renaming, naming, raw).map(|done| done.map(|()| Named::Settled)),
+            }
         });
         let locked = locked.into_iter().flatten();
-        let is_taken = matches!(done, Ok(Ok(()))) && locked.clone().any(|file| self.is_taken(file));
+        let is_taken = matches!(done, Ok(Ok(_))) && locked.clone().any(|file| self.is_taken(file));
         if is_taken && !on(Canary::NotedOnce) {
             // We stood still: no slot holds it, and what was noted before may be committed.
             self.note_change(renaming.device);
@@ -224,37 +238,79 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Option<Result<(), Errno>>, Errno> {
-        let Some(file) = renaming.named.filter(|_| renaming.to_free && renaming.target.is_none()) else {
+        let to_free = renaming.to_free && renaming.target.is_none();
+        let Some(file) = renaming.named.filter(|_| to_free || renaming.to_taken) else { return Ok(None) };
+        if renaming.target.is_some_and(|target| !self.is_managed(target)) {
             return Ok(None);
-        };
+        }
         let row = self.row(file);
         // All of it must be in the log: the keeper knows what else.
         let is_whole = row.expired_seq.load(Ordering::SeqCst) == file.generation && !row.is_blank();
         if !is_whole || !self.is_managed(file) {
             return Ok(None);
         }
+        let ledger = self.board.header().ledger(renaming.device);
+        let takings = ledger.and_then(LedgerRow::takings);
+        if !to_free && takings.is_none() && !on(Canary::TakingsIgnored) {
+            // Somebody may just be giving the name to a file of which the slot would not know.
+            return Ok(None);
+        }
         let (dirfd, path) = renaming.to;
         let [slot, generation, dirfd, _] = name_args(file, dirfd);
-        match ask(&self.board, self.id, Ask::Naming, [slot, generation, dirfd, 1], Some(path)) {
+        let onto = if to_free { 1 } else { 2 };
+        match ask(&self.board, self.id, Ask::Naming, [slot, generation, dirfd, onto], Some(path)) {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => return Ok(None),
             Err(errno) => return Err(errno),
         }
-        match raw(Replace::Never) {
-            Ok(()) => Ok(Some(Ok(()))),
+        match raw(if to_free { Replace::Never } else { Replace::AsAsked }) {
+            Ok(()) if to_free => Ok(Some(Ok(()))),
+            Ok(()) => {
+                // Perhaps it took the name from another file than the slot says, or that one was
+                // taken from us and is the kernel's by now.
+                let is_certain = takings == ledger.and_then(LedgerRow::takings)
+                    && !renaming.target.is_some_and(|target| self.is_taken(target));
+                if !is_certain && !on(Canary::TakingsIgnored) {
+                    self.settle(file, true)?;
+                }
+                Ok(Some(Ok(())))
+            }
             // Recovery may have made it in our place.
             Err(_) if !self.board.header().keeper_alive() => Err(Errno::EIO),
             Err(errno) => {
                 self.withdraw(file);
                 // Somebody took the name meanwhile, or this kernel cannot be asked to leave it to
                 // them.
-                Ok((!matches!(errno, Errno::EEXIST | Errno::EINVAL)).then_some(Err(errno)))
+                let is_final = !to_free || !matches!(errno, Errno::EEXIST | Errno::EINVAL);
+                Ok(is_final.then_some(Err(errno)))
             }
         }
     }
 
     /// A change of names that no slot holds: nothing of the files is live while it is made.
     fn rename_settled(
+        &self,
+        renaming: Renaming<'_>,
+        naming: Naming,
+        raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
+    ) -> Result<Result<(), Errno>, Errno> {
+        self.taking(Some(renaming.device), || self.rename_counted(renaming, naming, raw))
+    }
+
+    /// Makes a call that may take a name from a file on `device`, which no slot holds.
+    pub fn taking<R>(&self, device: Option<u64>, call: impl FnOnce() -> R) -> R {
+        let ledger = device.and_then(|device| self.board.header().ledger(device));
+        if let Some(ledger) = ledger {
+            ledger.begin_taking();
+        }
+        let result = call();
+        if let Some(ledger) = ledger {
+            ledger.end_taking();
+        }
+        result
+    }
+
+    fn rename_counted(
         &self,
         renaming: Renaming<'_>,
         naming: Naming,

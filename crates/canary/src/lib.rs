@@ -92,6 +92,12 @@ canaries! {
         RenameExpiresEarly, "2", "records of a renamed file expire before its new name is on disk";
         RenameUncovered, "names", "a slot holds a rename before earlier changes in the directory are on disk";
         AwaitedNameUnsynced, "names", "a file that is created where a slot expects another one does not reach the disk first";
+        ReplacedNotVoid, "names", "the slot of a file that another one was renamed over does not say that its records are void";
+        ReplacedForgotten, "names", "recovery does not see that another file was renamed over a file";
+        TakenFromAnybody, "names", "recovery gives a file its new name whoever has it";
+        MarkBeforeExpiry, "names", "a file is no new one any more before its records have expired";
+        TakenFromTheLiving, "names", "recovery makes a rename over a file although only processes died";
+        TakingsIgnored, "names", "a slot holds a rename over another file than it says";
         RenameBuiltOld, "names", "recovery builds a file that was renamed at its old name when the new one is taken";
         RetireDirty, "2", "a slot is given back with live records";
         InUseBeforeIdentity, "commit-points", "a slot is marked as in use before its identity is written";

@@ -311,6 +311,9 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
     /// free.
     fn rename(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()>;
 
+    /// As [`DiskFile::rename`], of a name that another file may have.
+    fn replace(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()>;
+
     /// In a directory: removes a file's name.
     fn remove(&self, name: &[u8]) -> io::Result<()>;
 }

@@ -575,6 +575,10 @@ impl DiskFile for OsFile {
         Ok(renameat_with(&self.file, from, &directory.file, to, RenameFlags::NOREPLACE)?)
     }
 
+    fn replace(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()> {
+        Ok(renameat_with(&self.file, from, &directory.file, to, RenameFlags::empty())?)
+    }
+
     fn remove(&self, name: &[u8]) -> io::Result<()> {
         Ok(unlinkat(&self.file, name, AtFlags::empty())?)
     }

@@ -342,6 +342,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Says in the slot of a file without a name that nobody under Holdfast removed it, if so;
     /// whether that is news. What has no name gets none again, so no writer needs to be kept out.
     fn mark_removed(&self, file: &ManagedFile<D::File>) -> bool {
+        // Its name may be another file's, by a rename that a slot holds.
+        self.note_renames();
         let mut meta = file.meta();
         if meta.unlinking.is_some() || meta.marks & GONE != 0 {
             return false;

@@ -29,6 +29,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Persists a name intent before the program's call (history 16). With two names not yet in
     /// their directories, those are synced first, or no name might find the file after a crash.
     pub fn push_name(&self, file: &ManagedFile<D::File>, kind: HintKind, path: &Path) -> io::Result<()> {
+        // What the slot says of a file that this one replaced, that one's says from here on.
+        self.note_renames();
         let mut meta = file.meta();
         if !self.is_current(file) {
             return Ok(());
@@ -53,7 +55,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         meta.note_pushed(path);
         match kind {
-            HintKind::Name | HintKind::Rename => meta.path = path.to_owned(),
+            HintKind::Name | HintKind::Rename | HintKind::Replace => meta.path = path.to_owned(),
             HintKind::Unlink => meta.unlinking = Some(path.to_owned()),
         }
         Ok(())

@@ -10,6 +10,7 @@ use holdfast_cache::{Ask, Errno, Reason};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
 
+use super::renames::Onto;
 use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, is_held};
 use holdfast_disk::Disk;
 
@@ -38,6 +39,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 // An asker that died meanwhile keeps nobody out any more.
                 let kept_out = args[2] == 1 && holder == client;
                 let writers = if kept_out { Writers::KeptOut } else { Writers::MayBeIn };
+                if kept_out {
+                    self.end_rename(&file);
+                }
                 self.settle(&file, writers).map_err(refused)?;
                 self.forget_left(&file);
             }
@@ -57,7 +61,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 return Err(if is_found { Errno::EAGAIN } else { Errno::ENAMETOOLONG });
             }
             // Whoever renames it is waited for: which name goes is known then.
-            Ask::Unlinking if self.is_renaming(&file) => return Err(Errno::EDEADLK),
+            Ask::Unlinking if self.is_renaming(&file) || self.is_being_replaced(&file) => {
+                return Err(Errno::EDEADLK);
+            }
             // Its data must be in the page cache for good before the last name goes.
             Ask::Unlinking if !self.try_never_behind(&file)? => return Err(Errno::EBUSY),
             Ask::Unlinking | Ask::Naming => {
@@ -66,10 +72,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                     return Err(Errno::EOPNOTSUPP);
                 }
                 // Whether the slot is to hold the whole change.
-                let holds = ask == Ask::Naming && args[3] == 1;
+                let onto = match args[3] {
+                    1 => Some(Onto::Free),
+                    2 => Some(Onto::Taken),
+                    _ => None,
+                };
                 let stored = match path() {
-                    Some(path) if holds => {
-                        let held = self.push_rename(&file, &path, client);
+                    Some(path) if let Some(onto) = onto.filter(|_| ask == Ask::Naming) => {
+                        let held = self.push_rename(&file, &path, onto, client);
                         return if matches!(held, Ok(true)) { Ok([0, 0]) } else { Err(Errno::EAGAIN) };
                     }
                     Some(path) if ask == Ask::Unlinking => match self.push_removal(&file, &path, client) {

@@ -223,15 +223,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return true;
         }
         let row = &self.board.files()[file.slot as usize];
-        {
-            let mut meta = file.meta();
-            if meta.marks & MARK_CREATED != 0 {
-                if synced.names != Some(meta.names_pushed) && !on(Canary::RenameExpiresEarly) {
-                    return false;
-                }
-                meta.marks &= !MARK_CREATED;
-                self.persist_marks(file, &meta);
-            }
+        // Until all is said nobody gives it another name.
+        let mut meta = file.meta();
+        let is_created = meta.marks & MARK_CREATED != 0;
+        if is_created && synced.names != Some(meta.names_pushed) && !on(Canary::RenameExpiresEarly) {
+            return false;
+        }
+        if on(Canary::MarkBeforeExpiry) && is_created {
+            meta.marks &= !MARK_CREATED;
+            self.persist_marks(file, &meta);
         }
         // The disk is not older than this from now on. Before the records expire: those that stay
         // live tell what it may be besides.
@@ -248,6 +248,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             row.expired_seq.store(synced.settled, Ordering::SeqCst);
         }
+        // Behind that: a file that another one was renamed over just now is on no disk any more,
+        // and live records of it would be missed there.
+        if is_created {
+            meta.marks &= !MARK_CREATED;
+            self.persist_marks(file, &meta);
+        }
+        drop(meta);
         row.unlogged_synced.fetch_max(synced.unlogged, Ordering::SeqCst);
         true
     }

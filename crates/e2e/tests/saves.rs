@@ -48,9 +48,10 @@ for number in range(count):
 time.sleep(60 if len(sys.argv) > 4 else 0)
 ";
 
-/// Each was two to four syncs by the keeper.
+/// Where slots hold the renames, the disk sees one sync for many of them; on btrfs as many as
+/// natively, where each was two to four syncs by the keeper.
 #[test]
-fn a_file_is_saved_by_a_rename_with_as_many_syncs_as_natively() {
+fn a_file_is_saved_by_a_rename_with_no_more_syncs_than_natively() {
     for kind in KINDS {
         for sort in ["0", "1", "2"] {
             let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
@@ -59,7 +60,8 @@ fn a_file_is_saved_by_a_rename_with_as_many_syncs_as_natively() {
             output.ok();
             let count = |name| report::number(&summary, name);
             let syncs = count("keeper_fsyncs") + count("syncs_real");
-            assert!((95..125).contains(&syncs), "{kind:?}, sort {sort}: {syncs} syncs\n{summary:#}");
+            let expected = if kind == Kind::Btrfs { 95..125 } else { 0..60 };
+            assert!(expected.contains(&syncs), "{kind:?}, sort {sort}: {syncs} syncs\n{summary:#}");
             let saved = std::fs::read_to_string(disk.root.join("saved")).expect("file");
             assert_eq!(saved, "000099".repeat(100));
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::{Commits, SegmentState};
 use holdfast_cache::wire::{HELLO, Hello, WIRE_VERSION, Welcome};
-use holdfast_cache::{Client, Errno, FileRef, Origin, Outcome, Place, Renaming, Replace};
+use holdfast_cache::{Client, Errno, FileRef, Named, Origin, Outcome, Place, Renaming, Replace};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -35,6 +35,7 @@ mod durable;
 mod lent;
 mod loaded;
 mod looks;
+mod replaced;
 mod reused;
 mod spill;
 mod stalls;
@@ -364,8 +365,15 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
     write_at(&house.client, target, &old, 0, b"old");
     let name = std::ffi::CString::new(path("old").into_os_string().into_encoded_bytes()).unwrap();
     let (device, to) = (house.directory.path().metadata().unwrap().dev(), (-100, name.as_c_str()));
-    let renaming =
-        Renaming { named: Some(place), target: Some(target), device, to, to_free: false, back: None };
+    let renaming = Renaming {
+        named: Some(place),
+        target: Some(target),
+        device,
+        to,
+        to_free: false,
+        to_taken: false,
+        back: None,
+    };
     let renamed = house.client.renaming(renaming, |_| {
         assert_eq!(
             (house.replayed(place), house.replayed(target)),
@@ -374,7 +382,7 @@ fn a_renamed_file_is_settled_and_its_target_forgotten() {
         );
         std::fs::rename(path("new"), path("old")).map_err(errno)
     });
-    assert_eq!(renamed, Ok(Ok(())));
+    assert_eq!(renamed, Ok(Ok(Named::Settled)));
     let bytes = [b'x'];
     let gone = house.client.write(target, Place::At(0), &[Bytes::from_slice(&bytes)], || Ok(1), || Ok(0));
     assert_eq!(gone, Ok(Outcome::Stale), "the replaced file has no slot any more");
@@ -389,8 +397,15 @@ fn rename_to_free(house: &House, place: FileRef, names: [&str; 2], made: Result<
     let [from, to] = names.map(|name| house.directory.path().join(name));
     let name = std::ffi::CString::new(to.clone().into_os_string().into_encoded_bytes()).unwrap();
     let (device, to_name) = (house.directory.path().metadata().unwrap().dev(), (-100, name.as_c_str()));
-    let renaming =
-        Renaming { named: Some(place), target: None, device, to: to_name, to_free: true, back: None };
+    let renaming = Renaming {
+        named: Some(place),
+        target: None,
+        device,
+        to: to_name,
+        to_free: true,
+        to_taken: false,
+        back: None,
+    };
     let how = std::cell::Cell::new("never called");
     let done = house.client.renaming(renaming, |replace| {
         how.set(match (replace, house.replayed(place).is_empty()) {
@@ -400,7 +415,8 @@ fn rename_to_free(house: &House, place: FileRef, names: [&str; 2], made: Result<
         });
         made.and_then(|()| std::fs::rename(&from, &to).map_err(errno))
     });
-    assert_eq!(done, Ok(made));
+    let named = if how.get() == "held" { Named::Held } else { Named::Settled };
+    assert_eq!(done, Ok(made.map(|()| named)));
     how.get()
 }
 

@@ -225,6 +225,10 @@ impl DiskFile for Description {
         Err(no_directory())
     }
 
+    fn replace(&self, _from: &[u8], _directory: &Self, _to: &[u8]) -> io::Result<()> {
+        Err(no_directory())
+    }
+
     fn remove(&self, _name: &[u8]) -> io::Result<()> {
         Err(no_directory())
     }

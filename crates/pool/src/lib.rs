@@ -18,9 +18,9 @@ pub use segment::{
     set_segment_generation,
 };
 pub use slot::{
-    HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED,
-    MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_UNWATCHED, MARK_VOID, Mount, Ownership,
-    PATH_BYTES_MAX, Parent, SLOT_BYTES, Slots, Stamp, Taken,
+    Base, HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT,
+    MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_UNWATCHED, MARK_VOID, Mount,
+    Ownership, PATH_BYTES_MAX, Parent, REPLACING_PATH_BYTES_MAX, Replaced, SLOT_BYTES, Slots, Stamp, Taken,
 };
 pub use spill::{
     DamagedEntry, FRAME_ENTRY_BYTES, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader,

@@ -20,6 +20,8 @@ pub const SLOT_BYTES: u64 = 4096;
 pub const HANDLE_BYTES_MAX: usize = 128;
 /// The longest path a slot can hint at, in bytes; longer ones are bypassed.
 pub const PATH_BYTES_MAX: usize = 1504;
+/// The longest path of a hint that says what the name is taken from ([`HintKind::Replace`]).
+pub const REPLACING_PATH_BYTES_MAX: usize = PATH_BYTES_MAX - size_of::<RawReplaced>();
 
 /// An outsider opened the file while records of it may be live: recovery must not replay by itself.
 pub const MARK_CONFLICT: u64 = 1;
@@ -93,6 +95,20 @@ struct RawHint {
     path: [u8; PATH_BYTES_MAX],
 }
 const _: () = assert!(size_of::<RawHint>() == 1664 && HINTS[1] + 1664 <= SLOT_BYTES);
+
+/// The end of a hint's path, where the hint says what the name is taken from.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawReplaced {
+    generation: U64,
+    born_ns: U64,
+    slot: U32,
+    handle_type: U32,
+    handle_bytes: U16,
+    reserved: [u8; 6],
+    handle: [u8; HANDLE_BYTES_MAX],
+}
+const _: () = assert!(size_of::<RawReplaced>() == 160 && REPLACING_PATH_BYTES_MAX == 1344);
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -239,6 +255,61 @@ pub enum HintKind {
     /// The file, whose only name the older copy says, is about to get this one instead, or did:
     /// until its names are on disk recovery renames it again.
     Rename,
+    /// As `Rename`, of a name that another file has: [`Hint::replaced`].
+    Replace,
+}
+
+/// What has the name that a file is about to get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// Slot and generation of the file that has it, if it has a slot: it is removed by that.
+    pub slot: Option<(u32, u64)>,
+    /// What may stand there on the disk, besides files that have slots.
+    pub base: Option<Base>,
+}
+
+/// A file without a slot, by its handle on the file system of the file that takes its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Type word of the handle.
+    pub handle_type: i32,
+    /// Bytes of the handle, at most [`HANDLE_BYTES_MAX`].
+    pub handle: Vec<u8>,
+    /// Its time of birth, nanoseconds since 1970, where the file system tells.
+    pub born_ns: Option<i64>,
+}
+
+impl Base {
+    /// Whether a file with that handle, born at that moment, is the same one.
+    pub fn is_of(&self, born_ns: Option<i64>) -> bool {
+        self.born_ns.is_none() || born_ns.is_none() || self.born_ns == born_ns
+    }
+}
+
+impl Replaced {
+    fn encode(&self) -> RawReplaced {
+        let mut raw = RawReplaced::new_zeroed();
+        if let Some((slot, generation)) = self.slot {
+            (raw.slot, raw.generation) = (U32::new(slot), U64::new(generation));
+        }
+        if let Some(base) = &self.base {
+            raw.handle_type = U32::new(base.handle_type as u32);
+            raw.handle_bytes = U16::new(base.handle.len() as u16);
+            raw.handle[..base.handle.len()].copy_from_slice(&base.handle);
+            raw.born_ns = U64::new(base.born_ns.map_or(0, |born_ns| born_ns as u64));
+        }
+        raw
+    }
+
+    fn decode(raw: &RawReplaced) -> Option<Self> {
+        let handle = raw.handle.get(..usize::from(raw.handle_bytes.get()))?.to_vec();
+        let born_ns = Some(raw.born_ns.get() as i64).filter(|&born_ns| born_ns != 0);
+        let base = Base { handle_type: raw.handle_type.get() as i32, handle, born_ns };
+        Some(Self {
+            slot: (raw.generation.get() != 0).then_some((raw.slot.get(), raw.generation.get())),
+            base: (!base.handle.is_empty()).then_some(base),
+        })
+    }
 }
 
 /// One copy of a path hint.
@@ -252,6 +323,8 @@ pub struct Hint {
     pub path: Vec<u8>,
     /// The directory in which the name is, where it was known.
     pub parent: Option<Parent>,
+    /// What the name is taken from, if the kind is [`HintKind::Replace`].
+    pub replaced: Option<Replaced>,
 }
 
 /// What a slot says of its file when it is taken.
@@ -346,7 +419,7 @@ impl<N: Nvm> Slots<'_, N> {
         self.set_left(slot, Left::Unknown);
         self.set_word(slot, LIFE, 0);
         let parent = parent.cloned();
-        let hint = Hint { kind: HintKind::Name, version: 1, path: path.to_vec(), parent };
+        let hint = Hint { kind: HintKind::Name, version: 1, path: path.to_vec(), parent, replaced: None };
         self.write_hint(slot, 0, generation, &hint);
         if let Some(stamp) = stamp {
             self.write_stamp(slot, 0, generation, 1, &stamp);
@@ -559,12 +632,30 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// Writes a hint over the older copy, durably; the newer copy stays as it is.
     pub fn push_hint(&self, slot: u32, kind: HintKind, path: &[u8], parent: Option<&Parent>) {
+        self.push(slot, kind, path, parent, None);
+    }
+
+    /// As [`Slots::push_hint`], of a name that the file is about to take from another one. The path
+    /// is not longer than [`REPLACING_PATH_BYTES_MAX`].
+    pub fn push_replacing(&self, slot: u32, path: &[u8], parent: Option<&Parent>, replaced: &Replaced) {
+        self.push(slot, HintKind::Replace, path, parent, Some(replaced.clone()));
+    }
+
+    fn push(
+        &self,
+        slot: u32,
+        kind: HintKind,
+        path: &[u8],
+        parent: Option<&Parent>,
+        replaced: Option<Replaced>,
+    ) {
         let generation = self.generation(slot).unwrap_or(0);
         let versions = [0, 1].map(|copy| self.hint(slot, copy).map_or(0, |hint| hint.version));
         let copy = usize::from((versions[1] < versions[0]) != on(Canary::HintInPlace));
         let version = versions[0].max(versions[1]) + 1;
         let parent = parent.cloned();
-        self.write_hint(slot, copy, generation, &Hint { kind, version, path: path.to_vec(), parent });
+        let hint = Hint { kind, version, path: path.to_vec(), parent, replaced };
+        self.write_hint(slot, copy, generation, &hint);
     }
 
     /// Makes `path` the newest name, durably. A copy that says so already is not touched: should
@@ -581,7 +672,7 @@ impl<N: Nvm> Slots<'_, N> {
         };
         let version = copies.iter().flatten().map(|hint| hint.version).max().unwrap_or(0) + 1;
         let generation = self.generation(slot).unwrap_or(0);
-        let hint = Hint { kind: HintKind::Name, version, path: path.to_vec(), parent };
+        let hint = Hint { kind: HintKind::Name, version, path: path.to_vec(), parent, replaced: None };
         self.write_hint(slot, 1 - kept, generation, &hint);
     }
 
@@ -599,13 +690,19 @@ impl<N: Nvm> Slots<'_, N> {
             1 => HintKind::Name,
             2 => HintKind::Unlink,
             3 => HintKind::Rename,
+            4 => HintKind::Replace,
             _ => return None,
         };
-        let path = raw.path.get(..usize::from(raw.path_bytes.get()))?.to_vec();
+        let (path, end) = raw.path.split_at(REPLACING_PATH_BYTES_MAX);
+        let (path, replaced) = match kind {
+            HintKind::Replace => (path, Some(Replaced::decode(&RawReplaced::read_from_bytes(end).ok()?)?)),
+            _ => (&raw.path[..], None),
+        };
+        let path = path.get(..usize::from(raw.path_bytes.get()))?.to_vec();
         let handle = raw.parent.get(..usize::from(raw.parent_bytes.get()))?.to_vec();
         let parent = Parent { handle_type: raw.parent_type.get() as i32, handle };
         let parent = (!parent.handle.is_empty()).then_some(parent);
-        Some(Hint { kind, version: raw.version.get(), path, parent })
+        Some(Hint { kind, version: raw.version.get(), path, parent, replaced })
     }
 
     fn write_hint(&self, slot: u32, copy: usize, generation: u64, hint: &Hint) {
@@ -615,11 +712,16 @@ impl<N: Nvm> Slots<'_, N> {
             HintKind::Name => 1,
             HintKind::Unlink => 2,
             HintKind::Rename => 3,
+            HintKind::Replace => 4,
         });
         raw.path_bytes = U16::new(hint.path.len() as u16);
         raw.version = U64::new(hint.version);
         raw.generation = U64::new(generation);
         raw.path[..hint.path.len()].copy_from_slice(&hint.path);
+        if let Some(replaced) = &hint.replaced {
+            assert!(hint.path.len() <= REPLACING_PATH_BYTES_MAX, "the caller settles longer ones");
+            raw.path[REPLACING_PATH_BYTES_MAX..].copy_from_slice(replaced.encode().as_bytes());
+        }
         if let Some(parent) = &hint.parent {
             raw.parent_type = U32::new(parent.handle_type as u32);
             raw.parent_bytes = U16::new(parent.handle.len() as u16);

@@ -10,7 +10,7 @@ use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::{SEGMENT_BYTES, Slots, decode, encode};
 
 /// The format this code reads and writes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 const RAW_BYTES: u64 = size_of::<Raw>() as u64;

@@ -8,9 +8,10 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED, Mount,
-    Ownership, POOL_BYTES_MIN, Parent, Remains, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal, Slots, SpillHeader,
-    Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of, seal_segment, set_segment_generation,
+    Base, FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED,
+    Mount, Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal,
+    Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of, seal_segment,
+    set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -215,6 +216,18 @@ fn the_document_shows_the_bytes_that_are_written() {
     let bytes = memory.0.borrow();
     let hint = layout.slot_offset(0) + 768;
     assert_documented("a path hint of a rename", &listing(&bytes[hint as usize..hint as usize + 176], hint));
+    drop(bytes);
+    // And once more, over a file.
+    let base = Base { handle_type: 1, handle: vec![0x31, 0x32, 0x33, 0x34], born_ns: Some(1_700_000_000) };
+    let replaced = Replaced { slot: Some((7, 999)), base: Some(base) };
+    slots.push_hint(0, HintKind::Name, b"/srv/a", Some(&parent));
+    slots.push_replacing(0, b"/srv/b", Some(&parent), &replaced);
+    assert_eq!(slots.hints(0)[0].replaced, Some(replaced));
+    let bytes = memory.0.borrow();
+    assert_documented(
+        "a path hint of a rename over a file",
+        &listing(&bytes[hint as usize..hint as usize + 1664], hint),
+    );
 }
 
 /// A small pool and the bytes of it.

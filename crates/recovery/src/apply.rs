@@ -12,8 +12,8 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    HintKind, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED,
-    MARK_SET_ASIDE, MARK_UNWATCHED, MARK_VOID, Ownership, Slots,
+    Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST,
+    MARK_REMOVED, MARK_SET_ASIDE, MARK_UNWATCHED, MARK_VOID, Ownership, Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -21,7 +21,7 @@ use super::directory::{make_parent, nearest, parent, split};
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
-use super::locate::{Others, SameFile, left_behind, locate, renamed_to};
+use super::locate::{Others, SameFile, left_behind, locate, renamed_to, replaced_at};
 use super::replay::replay;
 use super::source::Source;
 use holdfast_disk::{Access, Disk, DiskFile, Stat};
@@ -41,6 +41,8 @@ pub(super) struct Applier<'a, N, D> {
     pub(super) synced: HashSet<Vec<u8>>,
     /// How files looked before they were replayed into.
     pub(super) before: HashMap<u32, Stat>,
+    /// Removed files that stand where others are to be.
+    pub(super) yielding: Vec<(Identity, Option<Stamp>)>,
 }
 
 impl<N: Nvm, D: Disk> Applier<'_, N, D> {
@@ -187,6 +189,15 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         Ok(())
     }
 
+    /// Persists that somebody has the name that a rename gave the file: the heartbeat moves, and
+    /// would hide that. It stays under the old one; one that was built for the new one is refused
+    /// that.
+    pub(super) fn note_refused(&self, file: &SlotFile, is_built: bool) {
+        if let Some((from, to)) = file.rename() {
+            self.slots().restore_hint(file.slot, if is_built { to } else { from });
+        }
+    }
+
     /// Persists that the crash took the file. From here on names change in its directory, by us
     /// and, should we be kept from building it, by whoever makes room.
     pub(super) fn note_lost(&self, file: &SlotFile) {
@@ -220,7 +231,8 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
             return Err(error);
         }
         let newest = file.hints.first();
-        if newest.is_none_or(|hint| hint.path != path || hint.kind != HintKind::Name) {
+        let says = |hint: &Hint| matches!(hint.kind, HintKind::Name | HintKind::Replace) && hint.path == path;
+        if !newest.is_some_and(says) {
             self.slots().restore_hint(file.slot, path);
         }
         self.slots().mark_rebuilt(file.slot);
@@ -236,14 +248,14 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     fn name_rebuilt(&mut self, file: &SlotFile, path: &[u8], directory: D::File) -> io::Result<()> {
         let temporary = self.temporary_name(file.slot);
         let (_, name) = split(path).ok_or_else(gone)?;
-        match directory.rename(&temporary, &directory, name) {
+        match self.take_name((&directory, &temporary), (&directory, name), file, path) {
             Ok(()) => {}
             // No copy under the temporary name: an earlier recovery got as far as the rename.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // The records are still in the log: back to where we were, without the copy.
                 self.slots().set_marks(file.slot, kept_marks(file) | MARK_SET_ASIDE);
-                remove(&directory, &temporary)?;
+                remove(&directory, &temporary).and_then(|()| directory.sync())?;
                 return Err(io::Error::other("another file took its name while it was rebuilt"));
             }
             Err(error) => return Err(error),
@@ -268,7 +280,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         if found.path == to {
             remove(&old, old_name)?;
         } else {
-            match old.rename(old_name, &new, new_name) {
+            match self.take_name((&old, old_name), (&new, new_name), file, to) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
                 Err(error) => return Err(error),
@@ -277,6 +289,43 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
         new.sync()?;
         old.sync()?;
         Ok(true)
+    }
+
+    /// Gives what has one name another one, `path`, which is free, or has the file that the slot
+    /// says it takes the name from.
+    fn take_name(
+        &self,
+        (old, old_name): (&D::File, &[u8]),
+        (new, new_name): (&D::File, &[u8]),
+        file: &SlotFile,
+        path: &[u8],
+    ) -> io::Result<()> {
+        match old.rename(old_name, new, new_name) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists
+                    && (self.yields(file, path) || on(Canary::TakenFromAnybody)) =>
+            {
+                old.replace(old_name, new, new_name)
+            }
+            done => done,
+        }
+    }
+
+    /// Whether what stands at a path is there for a file to take its place.
+    fn yields(&self, file: &SlotFile, path: &[u8]) -> bool {
+        let Ok(identity) = &file.identity else { return false };
+        let stands = || -> io::Result<(Identity, Stat)> {
+            let there = self.disk.find(path)?;
+            Ok((there.identity_on(identity.fs_uuid)?, there.stat()?))
+        };
+        let is_removed = |(there, stat): (Identity, Stat)| {
+            let is_it = |(known, stamp): &(Identity, Option<Stamp>)| {
+                known.is_same(&there) && stamp.is_none_or(|stamp| stamp.is_of(stat.born_ns))
+            };
+            self.yielding.iter().any(is_it)
+        };
+        file.takes_name == Some(true) && replaced_at(self.disk, path, file).is_some()
+            || stands().is_ok_and(is_removed)
     }
 
     /// Removes a file again that the program had removed and the crash brought back.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Stamp};
+use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Stamp};
 
 use super::scan::SlotState;
 use super::source::Source;
@@ -30,6 +30,11 @@ pub(super) struct SlotFile {
     pub(super) life: Option<Life>,
     /// Nothing of it was ever expired: all that was written is in the log.
     pub(super) never_expired: bool,
+    /// Slots of files that were given its only name, as they say.
+    pub(super) takers: Vec<u32>,
+    /// The file without a slot stands at its newest name from which that is to be taken: whether it
+    /// is as it was. `None`: it does not.
+    pub(super) takes_name: Option<bool>,
 }
 
 impl SlotFile {
@@ -62,6 +67,8 @@ impl SlotFile {
             left: slots.left(slot),
             life: slots.life(slot),
             never_expired,
+            takers: Vec::new(),
+            takes_name: None,
         })
     }
 
@@ -80,8 +87,25 @@ impl SlotFile {
     /// have it.
     pub(super) fn rename(&self) -> Option<(&[u8], &[u8])> {
         let [to, from] = self.hints.as_slice() else { return None };
-        let is_held = to.kind == HintKind::Rename && self.marks & MARK_CREATED != 0 && self.is_sound();
+        let is_rename = matches!(to.kind, HintKind::Rename | HintKind::Replace);
+        let is_held = is_rename && self.marks & MARK_CREATED != 0 && self.is_sound();
         is_held.then_some((&from.path, &to.path))
+    }
+
+    /// What that rename takes the name from.
+    pub(super) fn replaced(&self) -> Option<&Replaced> {
+        self.rename().and_then(|_| self.hints.first()?.replaced.as_ref())
+    }
+
+    /// Whether this is the file without a slot that stood at the name which a rename gave `other`.
+    pub(super) fn is_base_of(&self, other: &SlotFile) -> bool {
+        let (Ok(identity), Ok(others)) = (&self.identity, &other.identity) else { return false };
+        let base = other.replaced().and_then(|replaced| replaced.base.as_ref());
+        base.is_some_and(|base| {
+            identity.fs_uuid == others.fs_uuid
+                && (identity.handle_type, &identity.handle) == (base.handle_type, &base.handle)
+                && self.stamp.is_none_or(|stamp| base.is_of(stamp.born_ns))
+        })
     }
 
     /// Whether the program removed the file. An announced removal that was not withdrawn counts as
@@ -89,7 +113,9 @@ impl SlotFile {
     /// another name may have got that at the same moment; whether it did is seen at the name.
     pub(super) fn is_void(&self) -> bool {
         let known = |hint: &Hint| hint.kind != HintKind::Unlink && hint.path != self.hints[0].path;
-        self.marks & MARK_VOID != 0 || self.is_unlinking() && !self.hints.iter().any(known)
+        !self.takers.is_empty()
+            || self.marks & MARK_VOID != 0
+            || self.is_unlinking() && !self.hints.iter().any(known)
     }
 
     /// Whether a file with the slot's handle is the slot's file. A file system may give the handle

@@ -32,6 +32,7 @@ mod overlay;
 mod plan;
 mod reasons;
 mod redo;
+mod replaced;
 mod replay;
 mod run;
 mod scan;

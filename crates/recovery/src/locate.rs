@@ -8,7 +8,7 @@ use std::io;
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Hint, Identity, Parent};
 
-use super::directory::{nearest, split};
+use super::directory::{nearest, parent, split};
 use super::file::SlotFile;
 use super::plan::Place;
 use holdfast_disk::{Access, Disk, DiskFile, Stat};
@@ -132,6 +132,14 @@ pub(super) fn locate<D: Disk>(disk: &D, file: &SlotFile, others: Others<'_>) -> 
             Some(path) => (at_path(disk, &path, file, hint.parent.as_ref()), path),
             None => (found, hint.path.clone()),
         };
+        let found = match found {
+            At::Other(_)
+                if age == 0 && file.takes_name == Some(true) && replaced_at(disk, &path, file).is_some() =>
+            {
+                At::Empty
+            }
+            found => found,
+        };
         if location.mount == 0 {
             location.mount = mount_of(disk, &path);
         }
@@ -234,6 +242,19 @@ pub(super) fn left_behind<D: Disk>(disk: &D, file: &SlotFile, same: &SameFile<D:
     // The kernel may tell no path of what was found by its handle.
     let stands = moved_parent(disk, &At::Orphaned, file.hints.get(1)?, file.identity.as_ref().ok())?;
     matches!(at_path(disk, &stands, file, None), At::Same(_)).then_some(stands)
+}
+
+/// The file without a slot that stands at `path`, if it is the one from which the slot says that
+/// its file takes the name.
+pub(super) fn replaced_at<D: Disk>(disk: &D, path: &[u8], file: &SlotFile) -> Option<Stat> {
+    let (base, identity) = (file.replaced()?.base.as_ref()?, file.identity.as_ref().ok()?);
+    let found = disk.find(path).ok()?;
+    let stat = found.stat().ok().filter(|stat| stat.is_file && base.is_of(stat.born_ns))?;
+    let directory = parent(disk, path).ok()?;
+    let is_here = directory.file_system().is_ok_and(|uuid| uuid == identity.fs_uuid)
+        && directory.stat().is_ok_and(|above| above.dev == stat.dev);
+    let there = found.identity_on(identity.fs_uuid).ok()?;
+    (is_here && (there.handle_type, &there.handle) == (base.handle_type, &base.handle)).then_some(stat)
 }
 
 /// Looks at one path that a person named: the file itself, or whatever regular file stands there.

@@ -11,6 +11,7 @@ use holdfast_media::Nvm;
 
 use super::apply::Applier;
 use super::plan::Outcome;
+use super::replaced::is_yielding;
 use super::survey::Planned;
 use holdfast_disk::Disk;
 
@@ -22,7 +23,8 @@ pub(super) fn redo(
     files: &[Planned],
 ) -> HashMap<u32, io::Error> {
     let mut failed = HashMap::new();
-    for planned in files.iter().filter(|planned| planned.outcome == Outcome::UnlinkAgain) {
+    let is_removed = |planned: &&Planned| planned.outcome == Outcome::UnlinkAgain;
+    for planned in files.iter().filter(is_removed).filter(|planned| !is_yielding(planned, files)) {
         applier.beat();
         if let Err(error) = applier.unlink_again(&planned.file) {
             failed.insert(planned.file.slot, error);

@@ -20,6 +20,7 @@ use super::judge::Witness;
 use super::live::Live;
 use super::plan::{Outcome, Request};
 use super::redo::redo;
+use super::replaced::{is_yielding, takers_to};
 use super::scan::Broken;
 use super::source::Source;
 use super::survey::{Plan, Planned, plan};
@@ -210,9 +211,17 @@ pub(super) fn recover(
         clocks: plan.clocks,
         synced: HashSet::new(),
         before: HashMap::new(),
+        yielding: Vec::new(),
     };
+    let yields = plan.files.iter().filter(|planned| is_yielding(planned, &plan.files));
+    let known = |planned: &Planned| Some((planned.file.identity.clone().ok()?, planned.file.stamp));
+    applier.yielding = yields.filter_map(known).collect();
     let mut aside = HashSet::new();
     for planned in &plan.files {
+        let is_moved = matches!(planned.outcome, Outcome::Replay | Outcome::Sync | Outcome::FinishRebuild);
+        if is_moved && planned.file.takes_name == Some(false) {
+            applier.note_refused(&planned.file, planned.outcome == Outcome::FinishRebuild);
+        }
         match planned.outcome {
             Outcome::SetAside(why) => {
                 if why.is_for_a_person() || on(Canary::ObstaclesDecide) {
@@ -228,14 +237,17 @@ pub(super) fn recover(
         }
     }
     let mut names_failed = redo(&mut applier, &plan.files);
-    let mut errors: Vec<Option<io::Error>> = plan
-        .files
-        .iter()
-        .map(|planned| match names_failed.remove(&planned.file.slot) {
+    let mut errors: Vec<Option<io::Error>> = plan.files.iter().map(|_| None).collect();
+    // What has the name of another file may be known by that one's slot alone: it comes first.
+    let mut order: Vec<usize> = (0..plan.files.len()).collect();
+    order.sort_by_key(|&index| !plan.files[index].file.takers.is_empty());
+    for index in order {
+        let planned = &plan.files[index];
+        errors[index] = match names_failed.remove(&planned.file.slot) {
             Some(error) => Some(error),
             None => planned.apply(&mut applier).err(),
-        })
-        .collect();
+        };
+    }
     // One file's truncation is another one's room: all of them together fit, whatever comes first.
     loop {
         let mut is_better = false;
@@ -247,6 +259,20 @@ pub(super) fn recover(
         }
         if !is_better {
             break;
+        }
+    }
+    for index in 0..plan.files.len() {
+        let planned = &plan.files[index];
+        if is_yielding(planned, &plan.files) {
+            let is_kept = |taker: &Planned| {
+                let error = plan.files.iter().position(|other| other.file.slot == taker.file.slot);
+                aside.contains(&taker.file.slot) || error.is_some_and(|index| errors[index].is_some())
+            };
+            errors[index] = if takers_to(planned, &plan.files).any(is_kept) {
+                Some(io::Error::other("another file was renamed over it, and could not be brought back"))
+            } else {
+                applier.unlink_again(&planned.file).err()
+            };
         }
     }
     let mut rows = Vec::new();

@@ -16,6 +16,7 @@ use super::locate::{Others, locate, locate_forced};
 use super::loss::Loss;
 use super::plan::{Facts, Outcome, Place, Request, decide};
 use super::reasons::reason;
+use super::replaced::{is_left_alone, mark_replaced};
 use super::scan::{Broken, Scan, SlotState, counter_start, counter_start_clean, scan, slot_states};
 use super::source::Source;
 use super::witnesses::{Judge, clocks};
@@ -29,6 +30,8 @@ pub(super) struct Planned {
     pub(super) outcome: Outcome,
     /// Where a file is written or built that is not the slot's own.
     pub(super) target: Vec<u8>,
+    /// Where the slot's own stands.
+    pub(super) stands: Option<Vec<u8>>,
     pub(super) reason: String,
     pub(super) shown: String,
     /// What means it, and nothing else, on a command line.
@@ -103,15 +106,22 @@ pub(super) fn plan(
             report.damaged.push(format!("slot {} ({}): {reason}", file.slot, file.shown()));
         }
     }
+    mark_replaced(&mut files);
     refuse_unclear(&files, &live, options)?;
     let newest = newest_paths(&files, &live);
     let clocks = clocks(disk, &words, &files, &live);
     let replays = options.replay;
     let mut judge = Judge { source, disk, clocks, live: &live, lost: &lost, older: HashSet::new(), replays };
+    files.iter_mut().for_each(|file| file.takes_name = judge.takes_name(file));
     let vacated = judge.vacated_paths(&files);
     judge.find_older(&files);
     let mut files: Vec<Planned> =
         files.into_iter().map(|file| plan_one(&judge, file, options, &newest, &vacated)).collect();
+    while let Some(index) = files.iter().position(|planned| is_left_alone(planned, &files)) {
+        let mut file = files.remove(index).file;
+        file.takers.clear();
+        files.insert(index, plan_one(&judge, file, options, &newest, &vacated));
+    }
     name(&mut files);
     Ok(Plan { live, files, counter_start, clocks, report, broken: found.broken })
 }
@@ -234,7 +244,8 @@ fn plan_one(
     };
     let reason = reason(outcome, witness, &location, &file);
     let named = file.number();
-    Planned { file, facts, outcome, target: target.unwrap_or_default(), reason, shown, named }
+    let (target, stands) = (target.unwrap_or_default(), location.same.map(|same| same.path));
+    Planned { file, facts, outcome, target, stands, reason, shown, named }
 }
 
 /// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so

@@ -14,7 +14,7 @@ use super::directory::parent;
 use super::file::SlotFile;
 use super::judge::{self, Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
-use super::locate::{Location, Others, SameFile, left_behind, locate};
+use super::locate::{Location, Others, SameFile, left_behind, locate, replaced_at};
 use super::source::Source;
 use holdfast_disk::{Access, Disk, DiskFile};
 
@@ -150,6 +150,20 @@ impl<N: Nvm, D: Disk> Judge<'_, N, D> {
                 self.older.insert(identity.fs_uuid);
             }
         }
+    }
+
+    /// Whether the file without a slot stands at the file's new name from which a rename took it,
+    /// and nobody wrote to it after the crash: then the crash took the rename, which is made again.
+    /// Where only processes died, the call was not made. `None`: it does not stand there.
+    pub(super) fn takes_name(&self, file: &SlotFile) -> Option<bool> {
+        let (_, to) = file.rename()?;
+        let stat = replaced_at(self.disk, to, file)?;
+        let witness = self.witness(file, &locate(self.disk, file, Others::NONE));
+        if matches!(witness, Witness::Running | Witness::Ahead) && !on(Canary::TakenFromTheLiving) {
+            return Some(false);
+        }
+        let clocks = self.clocks.of(file.life.filter(|_| !on(Canary::LifeForgotten)));
+        Some(judge::names_changed(&clocks, file.stamp.as_ref(), stat.modified_ns) == Changed::No)
     }
 
     /// Paths at which a file stands that the program had removed or renamed, which recovery is

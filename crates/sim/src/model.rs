@@ -58,8 +58,9 @@ pub struct Model {
     /// What is certain of the names.
     names: BTreeMap<Vec<u8>, FileIndex>,
     changes: Vec<NameChange>,
-    /// Old and new names of renames to free names, whether they are durable or not.
-    renames: Vec<[Vec<u8>; 2]>,
+    /// Old and new names of renames, whether they are durable or not, and whether another file had
+    /// the new one.
+    renames: Vec<([Vec<u8>; 2], bool)>,
     next_id: u64,
     /// The disk has a journal: what happened to names is found in order.
     in_order: bool,

@@ -51,7 +51,7 @@ pub struct Story {
 }
 
 /// All of them.
-pub const STORIES: [Story; 20] = [
+pub const STORIES: [Story; 21] = [
     Story {
         number: 1,
         name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
@@ -221,6 +221,20 @@ pub const STORIES: [Story; 20] = [
         bugs: &["ReadsUnlocked", "DrainStale", "DrainSkipped", "OldestSeqForgotten"],
         machines: &BEHIND,
         plays: plays::reads_behind,
+    },
+    Story {
+        number: 29,
+        name: "a_file_that_is_renamed_over_another_takes_its_place_or_leaves_it",
+        bugs: &[
+            "ReplacedForgotten",
+            "ReplacedNotVoid",
+            "TakingsIgnored",
+            "TakenFromAnybody",
+            "MarkBeforeExpiry",
+            "TakenFromTheLiving",
+        ],
+        machines: &THROUGH,
+        plays: plays::replaced_files,
     },
 ];
 

@@ -94,6 +94,11 @@ impl Workload for Editor {
     }
 
     fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
+        // It syncs no backup: until its first sync of the file a commit of anybody's leaves what is
+        // cut, natively too.
+        if self.saves == Saves::VimCopies && acks.is_empty() {
+            return Ok(());
+        }
         let promised = acks.last().map_or(0, |ack| ack.parse::<u64>().expect("a number"));
         let entries = fs::read_dir(&site.dir).map_err(|error| error.to_string())?.flatten();
         let mut told = Vec::new();

@@ -5,7 +5,7 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use holdfast_board::{Change, kind_of};
-use holdfast_cache::{Client, Errno, FileRef, Inode, Removal, Renaming, Replace};
+use holdfast_cache::{Client, Errno, FileRef, Inode, Named, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
 use super::room::{self, with_room};
@@ -145,7 +145,7 @@ pub unsafe extern "C-unwind" fn rmdir(path: Name) -> c_int {
 fn noted(client: &Client, device: Option<u64>, kernel: impl FnOnce() -> isize) -> isize {
     let Some(device) = device else { return kernel() };
     let epoch = client.note_change(device);
-    let result = kernel();
+    let result = client.taking(Some(device), kernel);
     match (result, epoch) {
         (0, _) => drop(client.note_change(device)),
         (_, Some(epoch)) => client.withdraw_change(device, epoch),
@@ -359,7 +359,7 @@ unsafe fn rename_found(
         return result;
     }
     // Two names of one file: the kernel does nothing.
-    let to = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0);
+    let taken = to.filter(|_| from != to && flags & libc::RENAME_NOREPLACE == 0);
     // SAFETY: the kernel has just read the path.
     let back = swaps.then(|| (old_dirfd, unsafe { raw::path(old) }));
     let is_of_directory = [moved, target].into_iter().flatten().any(|found| !found.regular);
@@ -367,14 +367,17 @@ unsafe fn rename_found(
     // SAFETY: the kernel has just read the path.
     let to_path = unsafe { raw::path(new) };
     let device = moved.or(target).map_or(0, |found| found.device);
-    let renaming = Renaming { named: from, target: to, device, to: (new_dirfd, to_path), to_free, back };
+    let to = (new_dirfd, to_path);
+    // Two names of one file are none that one takes from the other.
+    let to_taken = is_over && moved.zip(target).is_none_or(|(moved, target)| moved.ino != target.ino);
+    let renaming = Renaming { named: from, target: taken, device, to, to_free, to_taken, back };
     let result = client.renaming(renaming, |replace| {
         let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
         raw::check(rename(flags | refused)).map(|_| ())
     });
     match result {
-        Ok(Ok(())) => {
-            note_over(from.is_some());
+        Ok(Ok(named)) => {
+            note_over(from.is_some() && named == Named::Settled);
             if swaps && is_of_directory {
                 client.directory_renamed();
             }
@@ -465,10 +468,11 @@ unsafe fn link_found(
     };
     // SAFETY: the kernel has just read the path.
     let to = (new_dirfd, unsafe { raw::path(new) });
-    let renaming = Renaming { named: Some(file), target: None, device, to, to_free: false, back: None };
+    let renaming =
+        Renaming { named: Some(file), target: None, device, to, to_free: false, to_taken: false, back: None };
     let result = client.renaming(renaming, |_| raw::check(kernel()).map(|_| ()));
     match result.and_then(|result| result) {
-        Ok(()) => 0,
+        Ok(_) => 0,
         Err(errno) => refuse(errno),
     }
 }

@@ -310,6 +310,12 @@ impl DiskFile for SimFile {
         self.disk.state().rename((from.0, &from.1), (to.0, &to.1), false)
     }
 
+    fn replace(&self, from: &[u8], directory: &Self, to: &[u8]) -> io::Result<()> {
+        stage::point(Kind::Disk);
+        let (from, to) = (self.name(from), directory.name(to));
+        self.disk.state().rename((from.0, &from.1), (to.0, &to.1), true)
+    }
+
     fn remove(&self, name: &[u8]) -> io::Result<()> {
         stage::point(Kind::Disk);
         self.disk.state().remove(self.id, name)

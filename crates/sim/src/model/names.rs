@@ -79,18 +79,23 @@ impl Model {
     /// Names are about to change.
     pub fn announce(&mut self, naming: Naming) -> u64 {
         let id = self.changed();
-        if let Naming::Rename(from, to, _, None) = &naming {
-            self.renames.push([from.clone(), to.clone()]);
+        if let Naming::Rename(from, to, _, replaced) = &naming {
+            self.renames.push(([from.clone(), to.clone()], replaced.is_some()));
         }
         self.changes.push(NameChange { naming, sure: false, id, made: None });
         id
     }
 
-    /// The announced change was made.
+    /// The announced change was made, behind what was made of the same names or files meanwhile.
     pub fn named(&mut self, id: u64) {
         let now = self.changed();
-        for change in self.changes.iter_mut().filter(|change| change.id == id) {
+        if let Some(at) = self.changes.iter().position(|change| change.id == id) {
+            let mut change = self.changes.remove(at);
             change.made = Some(now);
+            let is_before =
+                |other: &NameChange| other.made.is_some() && other.naming.builds_on(&change.naming);
+            let behind = self.changes[at..].iter().rposition(is_before).map_or(at, |last| at + last + 1);
+            self.changes.insert(behind, change);
         }
     }
 
@@ -106,11 +111,11 @@ impl Model {
         let mut tied = BTreeSet::from([name.to_vec()]);
         loop {
             let before = tied.len();
-            for [from, to] in &self.renames {
-                if tied.contains(from) && !found.contains_key(to) {
+            for ([from, to], replaces) in &self.renames {
+                if tied.contains(from) && (*replaces || !found.contains_key(to)) {
                     tied.insert(to.clone());
                 }
-                if tied.contains(to) && found.contains_key(from) {
+                if tied.contains(to) && (*replaces || found.contains_key(from)) {
                     tied.insert(from.clone());
                 }
             }

@@ -40,9 +40,11 @@ fn rename_amid(thread: u8, from: Name, to: Name, works: bool) {
     let announced = Cell::new(None);
     let (named, target_file) = (known(thread, from), known(thread, to));
     let to_free = file_at(to).is_none();
-    if let (Some(index), true) = (file_at(from), to_free) {
+    let to_taken = !to_free && from != to;
+    if let Some(index) = file_at(from).filter(|_| to_free || to_taken) {
         // Recovery may make it in the program's place.
-        let naming = model(|model| model.announce(Naming::Rename(vec![from], vec![to], index, None)));
+        let change = Naming::Rename(vec![from], vec![to], index, file_at(to));
+        let naming = model(|model| model.announce(change));
         parts(|parts| parts.under_way[usize::from(thread)] = Some(UnderWay::Naming(naming)));
         announced.set(Some(naming));
     }
@@ -71,7 +73,7 @@ fn rename_amid(thread: u8, from: Name, to: Name, works: bool) {
         Ok(())
     };
     let to = (-100, target.as_c_str());
-    let renaming = Renaming { named, target: target_file, device: DEVICE, to, to_free, back: None };
+    let renaming = Renaming { named, target: target_file, device: DEVICE, to, to_free, to_taken, back: None };
     let done = client(thread).renaming(renaming, raw);
     if let Some(id) = announced.take() {
         // A dead keeper cannot be told that it was not made.
@@ -103,15 +105,18 @@ fn unlink_amid(thread: u8, name: Name, works: bool) {
     if removal != Some(Removal::Held) {
         client(thread).note_change(DEVICE);
     }
-    stage::point(Kind::Raw);
-    if works {
-        let _ = parts(|parts| {
-            parts.under_way[usize::from(thread)] = None;
-            parts.disk.unlink(&path(name))
-        });
-        model(|model| model.named(naming));
+    let counted = (removal != Some(Removal::Held)).then_some(DEVICE);
+    client(thread).taking(counted, || {
         stage::point(Kind::Raw);
-    }
+        if works {
+            let _ = parts(|parts| {
+                parts.under_way[usize::from(thread)] = None;
+                parts.disk.unlink(&path(name))
+            });
+            model(|model| model.named(naming));
+            stage::point(Kind::Raw);
+        }
+    });
     if works && removal != Some(Removal::Held) {
         client(thread).note_change(DEVICE);
     }

@@ -85,7 +85,7 @@ pub(super) fn torn_names(plays: &mut Plays) {
         amid(plays, &[&written[..], &[name]].concat(), |at| Amid::Other(at, 1, Op::Put(A, 5, 20)), &[]);
     }
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Rename(A, B), Op::Put(B, 0, 40), Op::Rename(B, C)]));
-    // Renames that no slot can hold: over another file, and of one that is not all in the log.
+    // Renames over another file, and of one that is not all in the log, which no slot can hold.
     plays.push(alone(&[
         Op::Put(A, 0, 40),
         Op::Put(B, 0, 40),
@@ -129,6 +129,42 @@ fn held_renames(plays: &mut Plays) {
     plays.push(alone(&[&freed[..], &[Op::Rename(A, B)]].concat()));
 }
 
+/// Renames over other files, which slots hold: the crash takes them, or the files too.
+pub(super) fn replaced_files(plays: &mut Plays) {
+    let over = [Op::Put(B, 0, 30), Op::Rename(B, A)];
+    let managed = [Op::Put(A, 0, 40), Op::SyncDirectory];
+    // A file without a slot, which stays at the name on the disk.
+    let closed = [Op::Put(A, 0, 40), Op::Expire, Op::Retire(A), Op::Put(C, 0, 10), Op::SyncDirectory];
+    for before in [&managed[..], &closed[..]] {
+        let replaced = [before, &over].concat();
+        plays.push(alone(&replaced));
+        plays.push(alone(&[&replaced[..], &[Op::SyncDirectory]].concat()));
+        // Once more under the same names, and once more.
+        plays.push(alone(&[&replaced[..], &over, &[Op::SyncDirectory]].concat()));
+        plays.push(alone(&[&replaced[..], &over, &over, &[Op::Expire]].concat()));
+        plays.push(alone(&[&replaced[..], &[Op::Expire], &over, &[Op::SyncDirectory]].concat()));
+        // What else becomes of the name.
+        plays.push(alone(&[&replaced[..], &[Op::Unlink(A), Op::SyncDirectory, Op::Put(A, 0, 20)]].concat()));
+        plays.push(alone(&[&replaced[..], &[Op::Rename(A, B), Op::SyncDirectory]].concat()));
+        plays.push(alone(&[&replaced[..], &[Op::LetGo, Op::Put(B, 0, 20), Op::Release]].concat()));
+        plays.push(alone(
+            &[before, &[Op::Put(B, 0, 30), Op::RenameRefused(B, A), Op::Put(A, 0, 20)]].concat(),
+        ));
+        // Others in its middle: the keeper's round, a death, who takes the name or removes it.
+        for other in [Op::Expire, Op::SyncDirectory, Op::Unlink(A), Op::Rename(C, A), Op::Put(A, 0, 20)] {
+            amid(plays, &replaced, |at| Amid::Other(at, 1, other), &[]);
+        }
+        amid(plays, &replaced, Amid::Killed, &[Step::alone(1, Op::SyncDirectory)]);
+    }
+    // Somebody else takes the name by a rename that no slot can hold, before or amid this one.
+    let settled = [Op::Put(A, 0, 40), Op::Put(C, 0, 10), Op::Expire, Op::Retire(A), Op::Put(B, 0, 30)];
+    let taken = [&settled[..], &[Op::Rename(B, A)]].concat();
+    let synced = [Step::alone(1, Op::SyncDirectory)];
+    amid(plays, &taken, |at| Amid::Other(at, 1, Op::Rename(C, A)), &synced);
+    let taken = [&settled[..], &[Op::Rename(C, A)]].concat();
+    amid(plays, &taken, |at| Amid::Other(at, 1, Op::Rename(B, A)), &synced);
+}
+
 pub(super) fn two_writers(plays: &mut Plays) {
     let two = [Op::Put(A, 0, 40), Op::Put(A, 0, 40)];
     amid(plays, &two, |at| Amid::Other(at, 1, Op::Put(A, 20, 20)), &[]);
@@ -161,10 +197,11 @@ pub(super) fn changes_amid_a_sync(plays: &mut Plays) {
 pub(super) fn unlogged_changes(plays: &mut Plays) {
     // The kernel's own copies.
     plays.push(alone(&[Op::Put(A, 0, 40), Op::Fill(A, 20, 60), Op::Sync(A)]));
-    // Renames that no slot holds.
+    // Renames that no slot holds, because the log has not all of the file any more.
     plays.push(alone(&[
         Op::Put(A, 0, 40),
         Op::Put(B, 0, 40),
+        Op::Expire,
         Op::Rename(B, A),
         Op::Put(A, 0, 40),
         Op::Sync(A),
@@ -188,7 +225,7 @@ pub(super) fn unlogged_changes(plays: &mut Plays) {
         &[],
     );
     // A commit comes between the note of a rename and the rename.
-    let renamed = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Put(C, 0, 40), Op::Rename(B, A)];
+    let renamed = [Op::Put(A, 0, 40), Op::Put(B, 0, 40), Op::Expire, Op::Put(C, 0, 40), Op::Rename(B, A)];
     let rest = [Op::Sync(A), Op::Put(A, 0, 20)];
     amid(plays, &renamed, |at| Amid::Within(at, 1, Op::Put(C, 5, 10)), &alone(&rest));
     // What happened while no file was managed: without a journal the ledger does not count it.
