@@ -15,6 +15,7 @@ use crate::raw;
 use crate::{critical, process, stream_marks};
 
 pub use crate::open_flags::{kernel_flags, may_read, may_write};
+pub use crate::process::announced;
 
 /// A managed file behind a descriptor.
 pub type Handle = holdfast_session::Handle<'static>;

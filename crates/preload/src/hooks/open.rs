@@ -26,7 +26,7 @@ type Name = *const c_char;
 unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     let mode = if flags & (libc::O_CREAT | TMPFILE_BIT) != 0 { mode } else { 0 };
     // SAFETY: the kernel checks the path's address.
-    process::announced(|| unsafe {
+    target::announced(|| unsafe {
         if cancel {
             let arguments = [dirfd as usize, path as usize, flags as usize, mode as usize, 0, 0];
             cancels::cancellable(libc::SYS_openat, arguments)
@@ -405,7 +405,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
         // SAFETY: the kernel checks the addresses.
         let fd =
-            with_room(|| process::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
+            with_room(|| target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
         if fd >= 0 && process::client().is_some() {
             fds::retire(fd as c_int);
             if creates {
@@ -421,7 +421,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
         unsafe {
             core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
             copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
-            process::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
+            target::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
         }
     };
     raw::give(with_room(|| open_as_asked(flags, open))) as c_long
@@ -438,7 +438,7 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     }
     give_int(open_as_asked(flags, |flags| {
         // SAFETY: the kernel checks the address.
-        process::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
+        target::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
     }))
 }
 
