@@ -6,7 +6,7 @@ use crate::lab::Lab;
 use crate::report::Outcome;
 use crate::{
     append_api, behind_reads, behind_writes, fio_benches, lifecycle, maildir, postgres, presence, recovery,
-    redis, rocksdb, sqlite, stages, varmail,
+    redis, rocksdb, saves, sqlite, stages, varmail,
 };
 
 /// One named benchmark.
@@ -126,6 +126,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: false,
         absorbs: true,
         run: maildir::deliveries,
+    },
+    Benchmark {
+        name: "saves",
+        about: "a file saved by a rename over the old one (4 KiB, fsync of file and directory): >= 4 x native",
+        tools: &[EATMYDATA],
+        quick: false,
+        absorbs: true,
+        run: saves::replacing,
     },
     Benchmark {
         name: "varmail",

@@ -23,6 +23,7 @@ mod redis;
 mod report;
 mod rocksdb;
 mod running;
+mod saves;
 mod sqlite;
 mod stages;
 mod varmail;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
     let done = match args.get(1).map(String::as_str) {
         Some(worker::WORKER) => worker::run(&args[2..]),
         Some(maildir::DELIVERER) => maildir::run(&args[2..]),
+        Some(saves::EDITOR) => saves::run(&args[2..]),
         Some(varmail::SERVER) => varmail::run(&args[2..]),
         _ => run(Args::parse()),
     };

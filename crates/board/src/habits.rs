@@ -12,6 +12,69 @@ const ROWS: usize = 256;
 const EXPECTED: u32 = 4;
 /// More than that is forgotten too slowly.
 const MOST: u32 = 12;
+/// Of so many files that are left to the kernel as expected, the next one is logged nevertheless: a
+/// slot may well hold its rename. Each time in a row that none could, twice as many.
+const LEFT_MIN: u32 = 16;
+const DOUBLES_MAX: u32 = 8;
+
+/// What became of a file that was renamed over another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renamed {
+    /// Its slot holds the rename.
+    Held,
+    /// It was logged, for nothing: the rename was settled.
+    Settled,
+    /// Its syncs were left to the kernel.
+    Left,
+}
+
+/// What is known of a kind of files, as a word.
+#[derive(Clone, Copy, Default)]
+struct Habit {
+    /// How likely a rename is.
+    value: u32,
+    /// Files that were left to the kernel since one was logged.
+    left: u32,
+    /// Logged ones in a row of which no slot could hold the rename.
+    in_vain: u32,
+}
+
+impl Habit {
+    fn from_word(word: u32) -> Self {
+        Self { value: word & 0xff, in_vain: word >> 8 & 0xff, left: word >> 16 }
+    }
+
+    fn to_word(self) -> u32 {
+        self.value | self.in_vain << 8 | self.left << 16
+    }
+
+    /// Whether a file of this kind is left to the kernel.
+    fn expect(&mut self) -> bool {
+        if self.value < EXPECTED {
+            return false;
+        }
+        if self.left >= LEFT_MIN << self.in_vain {
+            self.left = 0;
+            return false;
+        }
+        self.left += 1;
+        self.value -= 1;
+        true
+    }
+
+    fn note(&mut self, renamed: Renamed) {
+        match renamed {
+            Renamed::Held => *self = Self::default(),
+            Renamed::Settled => {
+                // It was not the first of its kind, but one more that was tried.
+                self.in_vain = (self.in_vain + u32::from(self.value > 0)).min(DOUBLES_MAX);
+                self.value = (self.value + EXPECTED).min(MOST);
+            }
+            Renamed::Left if self.value > 0 => self.value = (self.value + 1).min(MOST),
+            Renamed::Left => {}
+        }
+    }
+}
 
 /// The table.
 #[repr(C)]
@@ -26,27 +89,27 @@ impl Default for Habits {
 }
 
 impl Habits {
-    /// Whether a new file of this kind is likely to be renamed over another one soon. Each time
-    /// that is said counts against it, until it has come true.
+    /// Whether a new file of this kind is likely to be renamed over another one soon, and no slot
+    /// to hold that. Each time that is said counts against it, until it has come true.
     pub fn expects_rename_over(&self, kind: u64) -> bool {
-        let row = self.row(kind);
-        let value = row.load(Ordering::Relaxed);
-        if value >= EXPECTED {
-            // Of two at once one may get lost.
-            row.store(value - 1, Ordering::Relaxed);
-        }
-        value >= EXPECTED
+        self.update(kind, Habit::expect)
     }
 
-    /// A file of this kind was renamed over another one; it was logged (`was_logged`), which was
-    /// for nothing, or left to the kernel as expected.
-    pub fn note_rename_over(&self, kind: u64, was_logged: bool) {
+    /// A file of this kind was renamed over another one.
+    pub fn note_rename_over(&self, kind: u64, renamed: Renamed) {
+        self.update(kind, |habit| habit.note(renamed));
+    }
+
+    fn update<R>(&self, kind: u64, change: impl FnOnce(&mut Habit) -> R) -> R {
         let row = self.row(kind);
-        let value = row.load(Ordering::Relaxed);
-        if was_logged || value > 0 {
-            let more = if was_logged { EXPECTED } else { 1 };
-            row.store((value + more).min(MOST), Ordering::Relaxed);
+        let word = row.load(Ordering::Relaxed);
+        let mut habit = Habit::from_word(word);
+        let result = change(&mut habit);
+        // Of two at once one may get lost.
+        if habit.to_word() != word {
+            row.store(habit.to_word(), Ordering::Relaxed);
         }
+        result
     }
 
     fn row(&self, kind: u64) -> &AtomicU32 {
@@ -95,14 +158,28 @@ mod tests {
     fn what_is_expected_in_vain_is_expected_no_more() {
         let habits = Habits::default();
         let kind = kind_of(b"s.tmp");
-        habits.note_rename_over(kind, false);
+        habits.note_rename_over(kind, Renamed::Left);
         assert!(!habits.expects_rename_over(kind), "nothing was lost by that");
-        habits.note_rename_over(kind, true);
-        for _ in 0..100 {
-            assert!(habits.expects_rename_over(kind));
-            habits.note_rename_over(kind, false);
-        }
+        habits.note_rename_over(kind, Renamed::Settled);
         let in_vain = (0..100).take_while(|_| habits.expects_rename_over(kind)).count();
         assert!((1..=MOST as usize).contains(&in_vain), "{in_vain}");
+    }
+
+    #[test]
+    fn slots_are_asked_again_less_and_less() {
+        let habits = Habits::default();
+        let kind = kind_of(b"s.tmp");
+        let save = |renamed| {
+            let left = habits.expects_rename_over(kind);
+            habits.note_rename_over(kind, if left { Renamed::Left } else { renamed });
+            !left
+        };
+        // The first one, and then fewer and fewer.
+        let logged = (0..100_000).filter(|_| save(Renamed::Settled)).count();
+        assert!((8..50).contains(&logged), "{logged} were logged for nothing");
+        // Once one is held, all are tried.
+        let left = (0..10_000).take_while(|_| !save(Renamed::Held)).count();
+        assert!(left <= (LEFT_MIN << DOUBLES_MAX) as usize, "{left}");
+        assert!((0..100).all(|_| save(Renamed::Held)));
     }
 }

@@ -45,7 +45,7 @@ pub use census::{Census, Roll, Seen};
 pub use changing::{Calls, Change, Changing};
 pub use files::{FileRow, NO_SIZE, ownership_print};
 pub use frames::Frames;
-pub use habits::{Habits, kind_of};
+pub use habits::{Habits, Renamed, kind_of};
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use ledger::{Commits, Epoch, Epochs, LedgerRow, monotonic_ns};

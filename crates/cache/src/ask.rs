@@ -52,7 +52,8 @@ pub enum Ask {
     /// A file without live records was renamed over: if that was its last name, its slot is free.
     Replaced = 9,
     /// Bring the page rows of slot `args[0]` of generation `args[1]` to the page cache. The client
-    /// keeps its writers out.
+    /// keeps its writers out. `args[2]` is 1: to change the file then by a call of its own, behind
+    /// which it asks for [`Ask::Left`].
     Drain = 10,
     /// `Drain`, and leave state Behind; `args[2]` is 1: for good.
     Through = 11,
@@ -85,6 +86,9 @@ pub enum Ask {
     /// Behind a sync by the kernel on device `args[0]`: have that file system commit what is
     /// pending, unless somebody did since the keeper's own last sync there.
     Follow = 19,
+    /// The call is over for which slot `args[0]` of generation `args[1]` was drained, and its
+    /// writers are still kept out: recovery is to know how the file was left.
+    Left = 20,
 }
 
 impl Ask {
@@ -110,6 +114,7 @@ impl Ask {
             Self::Room,
             Self::LogAgain,
             Self::Follow,
+            Self::Left,
         ]
         .into_iter()
         .find(|ask| *ask as u32 == value)

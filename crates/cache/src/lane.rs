@@ -55,6 +55,8 @@ pub struct Lane<'a, N: Nvm> {
     payload_offset: u64,
     /// When it was written, in nanoseconds since 1970.
     written_ns: u64,
+    /// Whether the keeper is told when the calls behind its records are over.
+    tells_calls: bool,
 }
 
 impl<N: Nvm> Client<N> {
@@ -105,6 +107,7 @@ impl<N: Nvm> Client<N> {
                 early: core::cell::Cell::new(None),
                 payload_offset: 0,
                 written_ns: 0,
+                tells_calls: false,
             })
     }
 }
@@ -266,7 +269,18 @@ impl<N: Nvm> Lane<'_, N> {
         if !self.has_room(bytes) && !on(Canary::RoomUnchecked) {
             return Err(Errno::EIO);
         }
-        Ok(self.append_as(file, (Kind::Write, true), (offset, bytes), parts))
+        Ok(self.append_as(file, (Kind::Write, !self.tells_calls), (offset, bytes), parts))
+    }
+
+    /// Logs a resize, which the kernel's call follows.
+    pub(crate) fn append_called(&mut self, file: FileRef, kind: Kind, offset: u64, extent: u64) -> u64 {
+        self.append_as(file, (kind, !self.tells_calls), (offset, extent), &[])
+    }
+
+    /// Whether the keeper is told when the calls that follow are over: then recovery need not look
+    /// for them in the file.
+    pub(crate) fn tell_calls(&mut self, tells: bool) {
+        self.tells_calls = tells;
     }
 
     /// Draws a seq under the announcement and writes the record or group durably: one fence.

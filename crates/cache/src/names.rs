@@ -372,10 +372,15 @@ impl<N: Nvm> Client<N> {
         self.row(file).state().has_log()
     }
 
+    /// Whether the log has records of the file that its disk does not have yet.
+    pub fn has_live(&self, file: FileRef) -> bool {
+        let row = self.row(file);
+        row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
+    }
+
     /// `held`: the caller keeps the file's writers out.
     pub(crate) fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
-        let row = self.row(file);
-        let live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
+        let live = self.has_live(file);
         if !on(Canary::RenameUnsettled) && live && self.is_current(file) && self.has_log(file) {
             self.settle(file, held)
         } else {

@@ -61,8 +61,10 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let is_idle = D::dispatch(row.state(), ToSeeIdle(self, resize)) == Some(true);
-        let drained = if is_idle { Ok(()) } else { self.drain_rows(file) };
-        let entered = drained.and_then(|()| lane.enter(file, true));
+        let drained = if is_idle { Ok(false) } else { self.drain_rows_for_call(file) };
+        let is_told = matches!(drained, Ok(true));
+        lane.tell_calls(is_told);
+        let entered = drained.and_then(|_| lane.enter(file, true));
         let result = match entered {
             Ok(Entry::Absorbed(state)) => {
                 let resized = D::dispatch(state, ToResize { lane: &mut lane, resize, is_idle, raw });
@@ -81,6 +83,9 @@ impl<N: Nvm> Client<N> {
             Err(errno) => Err(errno),
         };
         let result = result.map(|outcome| self.outcome(file, outcome));
+        if is_told {
+            self.tell_left(file);
+        }
         self.unlock_file(file);
         if result.is_ok() && !self.keeper_alive() {
             return Err(Errno::EIO);
@@ -106,9 +111,9 @@ impl<N: Nvm> Client<N> {
         self.board.header().resizes.add(1);
         let (seq, result) = if on(Canary::ResizeLoggedLate) {
             let result = raw();
-            (lane.append(file, kind, offset, extent, &[]), result)
+            (lane.append_called(file, kind, offset, extent), result)
         } else {
-            (lane.append(file, kind, offset, extent, &[]), raw())
+            (lane.append_called(file, kind, offset, extent), raw())
         };
         match result {
             Err(_) => {

@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Changes with every incompatible change of board, wire or format.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;
 
 /// First byte of a client's hello; control requests begin with other bytes.
 pub const HELLO: u8 = b'H';
@@ -21,9 +21,30 @@ pub const DRAIN: u8 = b'D';
 /// argument (answered in JSON, in parts).
 pub const FILES: u8 = b'F';
 
-/// Bytes of a request that is answered: its first byte, its number among those of its connection
-/// and its argument (`u32` both, little-endian).
-pub const REQUEST_BYTES: usize = 9;
+/// Bytes of a request that is answered: its first byte, its number among those of its connection,
+/// its argument and [`WIRE_VERSION`] (`u32` all, little-endian). So it stays, as what is answered
+/// to another version ([`OTHER_VERSION`]) does: old and new must understand that much.
+pub const REQUEST_BYTES: usize = 13;
+/// The only field of the JSON that answers a request of another version: what the keeper is, in
+/// words.
+pub const OTHER_VERSION: &str = "other_version";
+
+/// A request as it is sent.
+pub fn request(kind: u8, number: u32, argument: u32) -> [u8; REQUEST_BYTES] {
+    let mut bytes = [kind; REQUEST_BYTES];
+    bytes[1..5].copy_from_slice(&number.to_le_bytes());
+    bytes[5..9].copy_from_slice(&argument.to_le_bytes());
+    bytes[9..].copy_from_slice(&WIRE_VERSION.to_le_bytes());
+    bytes
+}
+
+/// The argument of a request, if it is of this version.
+pub fn argument(request: &[u8]) -> Option<u32> {
+    let request: &[u8; REQUEST_BYTES] = request.try_into().ok()?;
+    let word =
+        |at: usize| u32::from_le_bytes([request[at], request[at + 1], request[at + 2], request[at + 3]]);
+    (word(9) == WIRE_VERSION).then(|| word(5))
+}
 /// An answer begins with the number of its request.
 pub const ANSWER_NUMBER_BYTES: usize = 4;
 

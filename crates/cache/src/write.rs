@@ -222,7 +222,10 @@ impl<N: Nvm> Client<N> {
         if !self.board.lock_file(file.slot, self.id) {
             return Err(Errno::EIO);
         }
-        let result = self.drain_rows(file).and_then(|()| match lane.enter(file, true)? {
+        let drained = self.drain_rows_for_call(file);
+        let is_told = matches!(drained, Ok(true));
+        lane.tell_calls(is_told);
+        let result = drained.and_then(|_| match lane.enter(file, true)? {
             Entry::Absorbed(_) => {
                 let written = Through::write(&mut lane, write, call);
                 lane.finish(file);
@@ -236,6 +239,9 @@ impl<N: Nvm> Client<N> {
             Entry::Stale => Ok(Err(Outcome::Stale)),
         });
         let is_taken = self.is_taken(file);
+        if is_told {
+            self.tell_left(file);
+        }
         self.unlock_file(file);
         drop(lane);
         match result {

@@ -185,6 +185,7 @@ canaries! {
         PathBelieved, "recovery", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "recovery", "a record is as old as the clock's last tick, though the file was changed since";
         TimesOfRecovery, "recovery", "a replayed file is as old as its recovery";
+        LeftUntold, "recovery", "recovery does not know how a program's own call left a file in state Behind";
         PutBackBelieved, "recovery", "a file whose time of modification was put back counts as unchanged";
         AttributesAreBytes, "recovery", "a file of which only attributes changed counts as changed";
         ClockBelieved, "recovery", "recovery takes no notice of a clock that was set back";

@@ -33,7 +33,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         match ask {
             // Its asker died, and the file is others' again.
-            Ask::Drain | Ask::Through if holder != client => return Err(Errno::EIO),
+            Ask::Drain | Ask::Through | Ask::Left if holder != client => return Err(Errno::EIO),
             Ask::Settle => {
                 self.board.header().settles.add(1);
                 // An asker that died meanwhile keeps nobody out any more.
@@ -49,8 +49,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 self.drain_all(&file)
                     .inspect_err(|error| self.drain_failed(&file, error))
                     .map_err(|_| Errno::EIO)?;
-                self.forget_left(&file);
+                if args[2] == 1 {
+                    self.forget_left(&file);
+                }
             }
+            Ask::Left => self.note_left(&file),
             Ask::Through => self.leave_behind(&file, args[2] != 0).map_err(|_| Errno::EIO)?,
             Ask::Bypass if args[3] == 1 => {
                 self.try_let_go(&file, Reason::from_u64(args[2])).map_err(refused)?;

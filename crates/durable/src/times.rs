@@ -86,6 +86,21 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
     }
 
+    /// The program's own call is over for which that was forgotten, and nobody else may write to
+    /// the file yet: how the kernel has it now is how it was left.
+    pub(super) fn note_left(&self, file: &ManagedFile<D::File>) {
+        let lags = self.board.files()[file.slot as usize].state().lags();
+        if !D::File::HAS_TIMES || !lags {
+            return;
+        }
+        let _alone = locked(&file.times);
+        if let Ok(kernel) = file.held().times()
+            && self.is_current(file)
+        {
+            self.slots().set_left(file.slot, left_at(kernel));
+        }
+    }
+
     /// Sets the kernel's time of modification of a drained file to what programs see. Not where the
     /// keeper may not do that: then outsiders see when the bytes came.
     pub(super) fn hand_times_over(

@@ -1,6 +1,7 @@
-/* Threads on shared descriptors: writes against writes, closes and duplicates. */
+/* Threads on shared descriptors: writes against writes, closes and duplicates; one that waits for another. */
 #include "conform.h"
 #include <sched.h>
+#include <sys/fanotify.h>
 #define THEME "threads"
 
 static int fd, stop;
@@ -20,6 +21,39 @@ static void *end(int index) {
 static void end_all(int count) {
     for (int i = 0; i < count; i++)
         if (end(i)) say("thread %d: %s", i, (char *)started[i]);
+}
+
+static void *read_thrice(void *unused) {
+    char part[8];
+    int fd = open("a", O_RDONLY);
+    for (int at = 0; at < 3; at++) pread(fd, part, sizeof part, at);
+    close(fd);
+    return unused;
+}
+/* Who has reads wait for permission is asked for each of them. */
+CHECK(a_read_that_waits_for_permission, 20) {
+    fd = make("a", 4096, 1);
+    T(fsync(fd));
+    for (int at = 0; at < 20; at++, usleep(5000)) T(pwrite(fd, "written", 7, 10 * at));
+    for (int mask = FAN_ACCESS_PERM; mask <= 0x100000 /* FAN_PRE_ACCESS */; mask *= 8) {
+        int judge = T(fanotify_init(FAN_CLASS_PRE_CONTENT | FAN_NONBLOCK, O_RDONLY)), asked = 0;
+        if (judge < 0 || T(fanotify_mark(judge, FAN_MARK_ADD, mask, AT_FDCWD, "a")) != 0) continue;
+        pthread_t reader;
+        T(pthread_create(&reader, NULL, read_thrice, NULL));
+        for (int over = 0; !over; usleep(1000)) {
+            over = pthread_tryjoin_np(reader, NULL) == 0;
+            ssize_t bytes = read(judge, big, 1000);
+            struct fanotify_event_metadata *event = (void *)big;
+            for (; FAN_EVENT_OK(event, bytes); event = FAN_EVENT_NEXT(event, bytes), asked++) {
+                write(judge, &(struct fanotify_response){ event->fd, FAN_ALLOW }, sizeof(struct fanotify_response));
+                close(event->fd);
+            }
+        }
+        say("asked %d times", asked);
+        close(judge);
+        T(pwrite(fd, "again", 5, 100));
+    }
+    state(fd);
 }
 
 static void *write_blocks(void *index) {

@@ -204,3 +204,41 @@ fn who_hears_late_of_opens_leaves_the_look_at_them_to_the_client() {
         assert_eq!(!leases.is_empty(), looks, "{fence}: {leases:#?}");
     }
 }
+
+/// Opens the file that it writes to by calls which no function of libc makes, or by its handle.
+const OPENS_BESIDE: &str = "
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+how = struct.pack('QQQ', os.O_RDONLY, 0, 0)
+mount = os.open(os.path.dirname(sys.argv[1]), os.O_RDONLY)
+handle, mount_id = ctypes.create_string_buffer(struct.pack('Ii', 120, 0), 128), ctypes.c_int()
+assert libc.name_to_handle_at(-100, sys.argv[1].encode(), handle, ctypes.byref(mount_id), 0) == 0
+def by_name():
+    return libc.syscall(437, -100, sys.argv[1].encode(), how, len(how))
+def by_handle():
+    return libc.open_by_handle_at(mount, handle, os.O_RDONLY)
+for turn in range(400):
+    os.pwrite(fd, b'again' * 100, turn % 8 * 500)
+    os.fsync(fd)
+    for beside in range(20):
+        other = by_name() if sys.argv[2] == 'name' else by_handle()
+        assert other >= 0, os.strerror(ctypes.get_errno())
+        os.close(other)
+";
+
+/// Under a fence that counts opens these were nobody's, and the file was the kernel's from the
+/// first of them on.
+#[test]
+fn opens_by_openat2_and_by_handle_are_a_clients_own() {
+    need::root();
+    let disk = Disk::new(Kind::Ext4);
+    for how in ["name", "handle"] {
+        let file = disk.root.join(how);
+        let program = ["python3", "-c", OPENS_BESIDE, file.to_str().expect("paths are text"), how];
+        let (output, summary) = Pool::new().run_summarised(&["--fence", "inotify"], &program);
+        output.ok();
+        let absorbed = report::number(&summary, "syncs_absorbed");
+        assert!(absorbed >= 300, "{how}: {absorbed} of 400 syncs were absorbed: {}", states(&summary));
+    }
+}

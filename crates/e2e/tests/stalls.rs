@@ -324,6 +324,90 @@ fn who_is_killed_while_it_stands_still_leaves_nothing() {
 
 /// Each test above with the rule taken out that it is about; with all rules they run in this build
 /// already.
+/// Two threads ask the keeper for one thing after the other, each for its own files, and look at
+/// what came of it.
+const ASKS: &str = "
+import os, sys, threading, traceback
+root, over, done = sys.argv[1], False, [0, 0]
+def ask(mine):
+    os.mkdir('%s/%d' % (root, mine))
+    directory = os.open('%s/%d' % (root, mine), os.O_RDONLY)
+    while not over:
+        name = '%s/%d/%d' % (root, mine, done[mine])
+        said = ('%d-%d ' % (mine, done[mine])).encode() * 40
+        fd = os.open(name + '-new', os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(fd, said + b'more')
+        os.fsync(fd)
+        os.rename(name + '-new', name)
+        os.fsync(directory)
+        os.ftruncate(fd, len(said))
+        os.fsync(fd)
+        assert os.pread(fd, 4096, 0) == said and os.stat(name).st_size == len(said), name
+        os.close(fd)
+        if done[mine] % 3 == 2: os.unlink(name)
+        done[mine] += 1
+def work(mine):
+    try: ask(mine)
+    except BaseException:
+        print('failed', traceback.format_exc().replace('\\n', ' '), flush=True)
+        os._exit(1)
+threads = [threading.Thread(target=work, args=(mine,)) for mine in range(2)]
+for thread in threads: thread.start()
+print('ready', flush=True)
+sys.stdin.readline()
+over = True
+for thread in threads: thread.join()
+print('asked %d %d' % tuple(done), flush=True)
+sys.stdin.read()
+";
+
+/// A request may be answered while its asker is stopped, and the keeper may be stopped before, amid
+/// and behind its answer: each thread gets its own answer, and none twice.
+#[test]
+fn answers_wait_for_who_is_stopped() {
+    need::root();
+    let pause = |ms| std::thread::sleep(Duration::from_millis(ms));
+    for options in [&[][..], &["--write-behind=at-once"]] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let mut run = Running::python(&pool, options, ASKS, &disk.root);
+        run.until("ready");
+        let keeper = proc::keeper(&pool.path);
+        let is_program = |pid: &u32| !proc::is_holdfast(*pid);
+        let program = proc::descendants(run.child.id()).into_iter().find(is_program).expect("the program");
+        for round in 0..8 {
+            let turns = [[program, keeper], [keeper, program]][round % 2];
+            for pid in turns {
+                proc::signal(pid, Signal::STOP);
+                pause(7);
+            }
+            // The one goes on before the other: asks are answered to who is stopped, and wait for
+            // a keeper that is.
+            let turns = [[program, keeper], [keeper, program]][round / 2 % 2];
+            for pid in turns {
+                proc::signal(pid, Signal::CONT);
+                pause(if round % 3 == 0 { 300 } else { 23 });
+            }
+        }
+        run.go_on();
+        let told = run.until("asked ");
+        let asked: Vec<usize> =
+            told.split(' ').skip(1).map(|count| count.parse().expect("a number")).collect();
+        run.kill_all(&pool);
+        pool.recover(&[]).expect(&[0]);
+        for (mine, &count) in asked.iter().enumerate() {
+            assert!(count > 0, "{told}");
+            for number in 0..count {
+                let file = disk.root.join(format!("{mine}/{number}"));
+                let expected = format!("{mine}-{number} ").repeat(40);
+                match number % 3 {
+                    2 => assert!(!file.exists(), "{} is there", file.display()),
+                    _ => assert!(read(&file) == expected.as_bytes(), "{}", file.display()),
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
     let survived = canaries::survivors(&RULES);

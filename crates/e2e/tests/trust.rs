@@ -126,7 +126,7 @@ connection.settimeout(5)
 fds = []
 try:
     connection.connect(sys.argv[1])
-    connection.send(b'H\\0\\0\\0' + struct.pack('<I', 1))
+    connection.send(b'H\\0\\0\\0' + struct.pack('<I', 2))
     fds = socket.recv_fds(connection, 4096, 4)[1]
 except OSError as error:
     print(error)
@@ -447,7 +447,7 @@ const RESIZE: &str = "
 import os, socket, struct, sys
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 connection.connect(sys.argv[1])
-connection.send(b'H\\0\\0\\0' + struct.pack('<I', 1))
+connection.send(b'H\\0\\0\\0' + struct.pack('<I', 2))
 board = socket.recv_fds(connection, 4096, 4)[1][0]
 for size in 0, 1 << 40:
     try: os.ftruncate(board, size); print('resized')
@@ -535,7 +535,7 @@ fn a_stopped_keeper_is_told_of() {
     });
     proc::signal(keeper, Signal::CONT);
     for output in [status, drain] {
-        output.expect(&[1]).says(&["has not answered", &keeper.to_string(), "stopped"], &[]);
+        output.expect(&[1]).says(&["is stopped", &format!("kill -CONT {keeper}")], &[]);
     }
     pool.command("drain").ok();
 }

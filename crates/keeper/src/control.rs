@@ -2,12 +2,15 @@
 //! keeps the keeper from ending by itself. Must never believe who is another user, nor take the
 //! late answer to a question that was given up for that to the next one.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use holdfast_cache::wire::{ANSWER_NUMBER_BYTES, DRAIN, EXPECT, FILES, REQUEST_BYTES, STATUS};
+use holdfast_cache::wire::{
+    self, ANSWER_NUMBER_BYTES, DRAIN, EXPECT, FILES, OTHER_VERSION, STATUS, WIRE_VERSION,
+};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
 use holdfast_pool::Words;
@@ -16,7 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::status::{FileLine, FilePart, Status, Summary};
 use holdfast_recovery::{PoolError, open_file};
-use holdfast_socket::{ANSWER_MAX, Peer, connect, told_path};
+use holdfast_socket::{ANSWER_MAX, Peer, connect_unless, is_stopped, told_path};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -37,6 +40,32 @@ pub enum ControlError {
         pool: PathBuf,
         /// The keeper.
         pid: u32,
+    },
+    /// It is stopped.
+    #[error(
+        "keeper {pid} of pool {pool} is stopped (by SIGSTOP, job control or a debugger) and answers nobody: \
+         `kill -CONT {pid}` has it go on"
+    )]
+    Stopped {
+        /// The pool.
+        pool: PathBuf,
+        /// The keeper.
+        pid: u32,
+    },
+    /// It does not understand this command, or the other way round.
+    #[error(
+        "the keeper with pid {pid} of pool {pool} is of another version of holdfast: {theirs}, and this command is \
+         {}. Use the command that it was started with, or end it (`kill {pid}`: it brings everything to the disk \
+         first) and start it anew",
+        version()
+    )]
+    OtherVersion {
+        /// The pool.
+        pool: PathBuf,
+        /// The keeper.
+        pid: u32,
+        /// What it is.
+        theirs: String,
     },
     /// The conversation broke off.
     #[error("the keeper of pool {pool} did not answer: {source}")]
@@ -73,6 +102,34 @@ struct Line {
     connection: OwnedFd,
     /// That of the last question.
     number: u32,
+    /// Who is at the other end, where that is a keeper.
+    keeper_pid: Option<u32>,
+}
+
+/// What this program is, to those of other versions.
+pub(crate) fn version() -> String {
+    format!("{} (wire {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))
+}
+
+/// How long a keeper that is stopped is waited for: it may be about to go on.
+const STOPPED_MAX: Duration = Duration::from_secs(2);
+/// How often it is seen whether it is.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Since when a keeper has been seen to be stopped without a break.
+#[derive(Default)]
+struct Standstill(Option<Instant>);
+
+impl Standstill {
+    /// Whether it has been for too long.
+    fn is_over(&mut self, pid: Option<u32>) -> bool {
+        if pid.is_some_and(is_stopped) {
+            self.0.get_or_insert_with(Instant::now).elapsed() >= STOPPED_MAX
+        } else {
+            self.0 = None;
+            false
+        }
+    }
 }
 
 /// What became of a question.
@@ -80,6 +137,10 @@ struct Line {
 enum Unanswered {
     /// Nobody answered in time.
     Silent,
+    /// Nobody answers, as the keeper is stopped.
+    Stopped,
+    /// The keeper is of another version: which, if it says so.
+    OtherVersion(String),
     /// The conversation broke off.
     Broken(io::Error),
 }
@@ -97,8 +158,8 @@ impl From<rustix::io::Errno> for Unanswered {
 }
 
 impl Line {
-    fn new(connection: OwnedFd) -> Self {
-        Self { connection, number: 0 }
+    fn new(connection: OwnedFd, keeper_pid: Option<u32>) -> Self {
+        Self { connection, number: 0, keeper_pid }
     }
 
     /// Asks for something, and waits for the answer to that, so long at most.
@@ -109,11 +170,9 @@ impl Line {
         patience: Option<Duration>,
     ) -> Result<T, Unanswered> {
         self.number = self.number.wrapping_add(1);
-        let mut request = [0; REQUEST_BYTES];
-        request[0] = kind;
-        request[1..5].copy_from_slice(&self.number.to_le_bytes());
-        request[5..].copy_from_slice(&argument.to_le_bytes());
+        let request = wire::request(kind, self.number, argument);
         rustix::net::send(&self.connection, &request, SendFlags::NOSIGNAL)?;
+        let mut standstill = Standstill::default();
         let until = patience.map(|patience| Instant::now() + patience);
         let mut answer = vec![0u8; ANSWER_BYTES_MAX];
         loop {
@@ -121,20 +180,32 @@ impl Line {
             if left == Some(Duration::ZERO) {
                 return Err(Unanswered::Silent);
             }
-            set_socket_timeout(&self.connection, Timeout::Recv, left)?;
+            let pause = left.map(|left| left.min(LOOK_AGAIN));
+            set_socket_timeout(&self.connection, Timeout::Recv, pause)?;
             let bytes = match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
                 Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok((bytes, _)) => bytes,
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) => return Err(Unanswered::Silent),
+                Err(rustix::io::Errno::AGAIN) if standstill.is_over(self.keeper_pid) => {
+                    return Err(Unanswered::Stopped);
+                }
+                Err(rustix::io::Errno::AGAIN) => continue,
                 Err(error) => return Err(error.into()),
             };
             let (number, text) = answer[..bytes].split_at_checked(ANSWER_NUMBER_BYTES).unwrap_or_default();
             if number == self.number.to_le_bytes() || on(Canary::LateAnswersTaken) {
-                return serde_json::from_slice(text).map_err(|error| Unanswered::Broken(error.into()));
+                return serde_json::from_slice(text)
+                    .map_err(|_| Unanswered::OtherVersion(other_version(text)));
             }
         }
     }
+}
+
+/// What a keeper says that it is, whose answer is not the one that was asked for.
+fn other_version(text: &[u8]) -> String {
+    let told: Option<BTreeMap<String, String>> = serde_json::from_slice(text).ok();
+    let told = told.and_then(|told| told.get(OTHER_VERSION).cloned());
+    told.unwrap_or_else(|| "its answer is not understood".to_owned())
 }
 
 impl Control {
@@ -151,18 +222,27 @@ impl Control {
         let words = Words { nvm: &mapping, layout: &superblock.layout };
         // Every keeper says it before it tells anybody that it is ready.
         let socket = words.socket().map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()))?;
-        let connected = connect(&socket).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ControlError::NoKeeper(pool.to_owned())
-            }
-            io::ErrorKind::PermissionDenied => {
-                ControlError::Stranger { pool: pool.to_owned(), source: error }
-            }
-            _ => ControlError::Broken { pool: pool.to_owned(), source: error },
-        })?;
+        let keeper = words.owner_pid().and_then(|pid| u32::try_from(pid).ok());
+        let mut standstill = Standstill::default();
+        let connected =
+            connect_unless(&socket, || standstill.is_over(keeper)).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => match keeper {
+                    Some(pid) if is_stopped(pid) => ControlError::Stopped { pool: pool.to_owned(), pid },
+                    Some(pid) => ControlError::Silent { pool: pool.to_owned(), pid },
+                    None => ControlError::Broken { pool: pool.to_owned(), source: error },
+                },
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    ControlError::NoKeeper(pool.to_owned())
+                }
+                io::ErrorKind::PermissionDenied => {
+                    ControlError::Stranger { pool: pool.to_owned(), source: error }
+                }
+                _ => ControlError::Broken { pool: pool.to_owned(), source: error },
+            })?;
         let peer = Peer::of(&connected)
             .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error })?;
-        Ok(Self { pool: pool.to_owned(), socket, line: Line::new(connected), keeper_pid: peer.pid })
+        let line = Line::new(connected, Some(peer.pid));
+        Ok(Self { pool: pool.to_owned(), socket, line, keeper_pid: peer.pid })
     }
 
     /// Where clients connect; the value of `HOLDFAST_SOCKET`.
@@ -213,9 +293,12 @@ impl Control {
         argument: u32,
         patience: Option<Duration>,
     ) -> Result<T, ControlError> {
+        let (pool, pid) = (self.pool.clone(), self.keeper_pid);
         self.line.ask(kind, argument, patience).map_err(|unanswered| match unanswered {
-            Unanswered::Silent => ControlError::Silent { pool: self.pool.clone(), pid: self.keeper_pid },
-            Unanswered::Broken(source) => ControlError::Broken { pool: self.pool.clone(), source },
+            Unanswered::Silent => ControlError::Silent { pool, pid },
+            Unanswered::Stopped => ControlError::Stopped { pool, pid },
+            Unanswered::OtherVersion(theirs) => ControlError::OtherVersion { pool, pid, theirs },
+            Unanswered::Broken(source) => ControlError::Broken { pool, source },
         })
     }
 }
@@ -230,11 +313,11 @@ mod tests {
     fn a_late_answer_is_not_taken_for_that_to_the_next_question() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let mut line = Line::new(ours);
+        let mut line = Line::new(ours, None);
         let hear = || {
-            let mut request = [0; REQUEST_BYTES];
+            let mut request = [0; wire::REQUEST_BYTES];
             let (bytes, _) = rustix::net::recv(&theirs, &mut request, RecvFlags::empty()).unwrap();
-            assert_eq!(bytes, REQUEST_BYTES);
+            assert_eq!(bytes, wire::REQUEST_BYTES);
             request
         };
         let answer = |request: &[u8], text: &str| {
@@ -247,7 +330,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let second = scope.spawn(|| line.ask::<String>(FILES, 7, None).unwrap());
                 let asked = hear();
-                assert_eq!((asked[0], &asked[5..]), (FILES, &7u32.to_le_bytes()[..]));
+                assert_eq!((asked[0], wire::argument(&asked)), (FILES, Some(7)));
                 answer(&first, "late");
                 answer(&asked, "in time");
                 assert_eq!(second.join().unwrap(), "in time", "{round}");

@@ -1,7 +1,7 @@
 //! The event loop: hellos, control connections, client deaths and signals. It must never wait for a
 //! file or the disk.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::Unseen;
-use holdfast_cache::wire::{DRAIN, EXPECT, FILES, FrontEnd, HELLO, Hello, STATUS, WIRE_VERSION, Welcome};
+use holdfast_cache::wire::{
+    self, DRAIN, EXPECT, FILES, FrontEnd, HELLO, Hello, OTHER_VERSION, STATUS, WIRE_VERSION, Welcome,
+};
 use holdfast_canary::{Canary, on};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -17,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::audience::Stage;
+use crate::control::version;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
 use crate::serve::delay;
 use crate::signals;
@@ -320,7 +323,15 @@ impl EventLoop {
         // Not when somebody only looks how it is, before whoever started us has said a word.
         let is_look = matches!(message[0], STATUS | FILES | DRAIN) && self.supervisor != Some(peer.pid);
         self.used |= !is_look;
+        let argument = wire::argument(request);
         match message[0] {
+            // It is told what we are, and says so to whoever runs it.
+            STATUS | FILES | DRAIN if argument.is_none() => {
+                *controls = true;
+                if send_answer(connection, request, &our_version(), SendFlags::DONTWAIT).is_err() {
+                    self.connections.remove(&token);
+                }
+            }
             HELLO => {
                 let said = self.connections.remove(&token);
                 if let (Some(said), Ok(hello)) = (said, Hello::read_from_bytes(&message[..bytes])) {
@@ -336,8 +347,7 @@ impl EventLoop {
             }
             FILES => {
                 *controls = true;
-                let from = request.last_chunk().map_or(0, |from| u32::from_le_bytes(*from));
-                let files = self.keeper.files(from);
+                let files = self.keeper.files(argument.unwrap_or(0));
                 if send_answer(connection, request, &files, SendFlags::DONTWAIT).is_err() {
                     self.connections.remove(&token);
                 }
@@ -361,6 +371,8 @@ impl EventLoop {
                 }
             }
             _ => {
+                // Perhaps a newer version's.
+                let _ = send_answer(connection, request, &our_version(), SendFlags::DONTWAIT);
                 self.connections.remove(&token);
             }
         }
@@ -498,4 +510,9 @@ impl EventLoop {
         }
         false
     }
+}
+
+/// What is answered to a request of another version.
+fn our_version() -> BTreeMap<&'static str, String> {
+    [(OTHER_VERSION, version())].into()
 }

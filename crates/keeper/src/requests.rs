@@ -129,6 +129,7 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, cell: &RequestCell) -> boo
             | Ask::Bypass
             | Ask::SyncDirectory
             | Ask::Drain
+            | Ask::Left
             | Ask::Through
             | Ask::Moved
             | Ask::Commit

@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use holdfast_disk::spill::{self, Aligned};
 use holdfast_disk::{Access, Disk, DiskFile, OsDisk, OsFile};
-use holdfast_recovery::PoolError;
+use holdfast_recovery::{PoolError, quoted};
 
 /// A spill file whose size is not said is so many times as large as the log.
 const SIZE_FACTOR: u64 = 16;
@@ -61,8 +61,9 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
         if !wanted.pinned.is_empty() {
             return Err(PoolError::new(format!(
                 "recovery set records of pool {pool} aside that lie in its spill file {}: give --spill with that file, or decide \
-                 on them first with `holdfast recover --pool {pool}`",
-                spill::path_of(home).display()
+                 on them first with `holdfast recover --pool {}`",
+                spill::path_of(home).display(),
+                quoted(wanted.pool)
             )));
         }
     }

@@ -32,6 +32,7 @@ mod behind;
 mod cut;
 mod directories;
 mod durable;
+mod left;
 mod lent;
 mod loaded;
 mod looks;

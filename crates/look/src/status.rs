@@ -77,15 +77,26 @@ pub fn look(pool: &Path) -> anyhow::Result<Report> {
     Ok(holdfast_recovery::recover(pool, &options, &mut |_, _, _| {})?)
 }
 
+/// What brings back what is in a pool that no keeper has.
+fn what_is_next(left: &Report, pool: &Path) -> String {
+    let pool = quoted(pool);
+    if left.clean || left.records == 0 && left.damaged.is_empty() {
+        String::new()
+    } else if left.files.iter().any(report::is_unresolved) {
+        format!(
+            "  not all of it can be brought back: no run starts a program before that is decided; `holdfast recover --pool \
+             {pool}` says how\n"
+        )
+    } else {
+        format!("  the next run recovers it, or now: holdfast recover --pool {pool}\n")
+    }
+}
+
 fn in_words(answer: &Answer) -> String {
     let pool = answer.pool.display();
     let Some(status) = &answer.status else {
         let left = answer.unrecovered.clone().unwrap_or_default();
-        let next = if left.clean || left.records == 0 && left.damaged.is_empty() {
-            String::new()
-        } else {
-            format!("  the next run recovers it, or now: holdfast recover --pool {}\n", quoted(&answer.pool))
-        };
+        let next = what_is_next(&left, &answer.pool);
         return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
     };
     let in_words = |process: &Process| format!("{} ({})", process.pid, process.front_end);

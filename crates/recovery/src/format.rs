@@ -11,8 +11,8 @@ use holdfast_media::{Mapping, MediaError, MediaKind, OpenMode};
 use holdfast_pool::{FormatError, Layout, Remains, Words};
 use rustix::fs::FlockOperation;
 
-use super::PoolError;
 use super::open::open_locked;
+use super::{PoolError, quoted};
 
 /// Makes a new pool at `path`; refuses to overwrite one that is in use or holds unrecovered records
 /// unless `force`. (A pool that a live process owns is refused even then.) Volatile media needs
@@ -78,7 +78,8 @@ fn refuse_what_is_needed(path: &Path, file: &File) -> Result<(), PoolError> {
             if words.counter_clean().is_none() {
                 return Err(PoolError::new(format!(
                     "pool {shown} may hold records that are not in the files yet: run `holdfast recover --pool \
-                     {shown}` first, or give them up with --force"
+                     {}` first, or give them up with --force",
+                    quoted(path)
                 )));
             }
             Ok(())

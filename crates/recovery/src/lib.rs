@@ -39,6 +39,7 @@ mod scan;
 mod source;
 mod survey;
 mod witnesses;
+mod words;
 mod writer;
 
 pub use format::format;
@@ -46,6 +47,7 @@ pub use mapped::mapped_by;
 pub use open::{NO_POOL, open_file};
 pub use open::{OpenPool, RecoveredPool};
 pub use run::Recovered;
+pub use words::quoted;
 
 /// Why a pool cannot be used. Every message names the pool and what to do.
 #[derive(Debug, thiserror::Error)]

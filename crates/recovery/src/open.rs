@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::run;
 use super::source::Source;
-use super::{PoolError, RecoverOptions, Report};
+use super::{PoolError, RecoverOptions, Report, quoted};
 use holdfast_disk::OsDisk;
 
 /// How long to wait for an owner that was killed, or is just ending or starting, to let go of the
@@ -199,7 +199,8 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
         PoolError::new(match error.kind() {
             io::ErrorKind::NotFound => {
                 format!(
-                    "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {shown}`"
+                    "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {}`",
+                    quoted(path)
                 )
             }
             io::ErrorKind::PermissionDenied => {
@@ -258,6 +259,10 @@ pub(super) fn open_locked(path: &Path, mode: OpenMode, operation: FlockOperation
             || !owner_pid(path, &file).is_some_and(is_dying) && is_served(path, &file)
         {
             let owner = match owner_pid(path, &file) {
+                Some(pid) if u32::try_from(pid).is_ok_and(holdfast_socket::is_stopped) => {
+                    let program = program_of(pid);
+                    format!("process {pid}{program}, which is stopped (`kill -CONT {pid}` has it go on)")
+                }
                 Some(pid) => format!("process {pid}{}", program_of(pid)),
                 None => "another process".to_owned(),
             };
@@ -294,7 +299,11 @@ fn is_served(path: &Path, file: &File) -> bool {
     let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
     let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };
     let words = Words { nvm: &mapping, layout: &superblock.layout };
-    words.socket().is_some_and(|told| holdfast_socket::connect(&holdfast_socket::told_path(told)).is_ok())
+    words.socket().is_some_and(|told| {
+        // Who lets nobody in, as one that is stopped, serves it all the same.
+        let connected = holdfast_socket::connect_unless(&holdfast_socket::told_path(told), || true);
+        connected.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_| true)
+    })
 }
 
 fn owner_pid(path: &Path, file: &File) -> Option<u64> {
@@ -343,7 +352,8 @@ fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
                 Remains::Other => "name a pool, or make one here with `holdfast format`",
             },
             FormatError::Version { .. } => {
-                "recover it with the version of Holdfast that made it (`holdfast recover`), then make it anew with this one"
+                "look at it, or at the keeper that serves it, with the version of Holdfast that made it; to go on with \
+                 this one, recover it with that one (`holdfast recover`) and make it anew"
             }
             FormatError::Truncated { .. } => {
                 "restore the file to its full length from a backup; as it is, nothing in it was changed"

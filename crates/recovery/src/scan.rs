@@ -179,7 +179,7 @@ impl Scan {
                 group_index: header.group_index,
                 group_count: header.group_count,
                 kind: header.kind,
-                is_called: header.is_called || header.kind != Kind::Write,
+                is_called: header.is_called,
                 is_last: false,
             });
         }

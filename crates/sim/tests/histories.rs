@@ -53,4 +53,5 @@ told! {
     a_file_that_recovery_builds_anew_survives_its_crash
     a_segment_or_slot_in_new_hands_shows_nothing_of_its_old_ones
     a_read_in_state_behind_sees_every_write_and_nothing_older
+    a_file_that_is_renamed_over_another_takes_its_place_or_leaves_it
 }

@@ -10,9 +10,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
@@ -22,11 +23,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 mod peer;
 
-pub use peer::{Peer, Stranger};
+pub use peer::{Peer, Stranger, is_stopped};
 
 /// A keeper that has a processor answers at once. One that has none for so long is stopped, or its
 /// machine is beyond help.
 pub const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// How often it is seen whether whoever is waited for is worth it.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// Between its bind and its listening a keeper looks as if it had gone.
 const SOCKET_AGE_MIN: Duration = Duration::from_secs(60);
 /// Sockets looked at by one keeper that starts.
@@ -226,7 +229,16 @@ pub fn send_with_descriptors(
 }
 
 /// Connects to a keeper's socket, where a keeper of this user serves it.
+///
+/// # Errors
+/// `WouldBlock`: as many wait already to be let in as may, so there is somebody, who lets nobody
+/// in.
 pub fn connect(socket: &Path) -> io::Result<OwnedFd> {
+    connect_unless(socket, || false)
+}
+
+/// As [`connect`], up to the moment that `gives_up` says so; it is asked again and again.
+pub fn connect_unless(socket: &Path, mut gives_up: impl FnMut() -> bool) -> io::Result<OwnedFd> {
     if let Some(directory) = socket.parent()
         && !on(Canary::KeeperBelieved)
     {
@@ -235,8 +247,16 @@ pub fn connect(socket: &Path) -> io::Result<OwnedFd> {
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // It is the wait for room among those who wait to be let in.
-    set_socket_timeout(&connection, Timeout::Send, Some(ANSWER_MAX))?;
-    rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
+    set_socket_timeout(&connection, Timeout::Send, Some(LOOK_AGAIN))?;
+    let (address, begun) = (SocketAddrUnix::new(socket)?, Instant::now());
+    loop {
+        match rustix::net::connect(&connection, &address) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) if begun.elapsed() < ANSWER_MAX && !gives_up() => {}
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     match Peer::of(&connection)?.has_our_user() {
         Err(Stranger::Other(user)) if !on(Canary::KeeperBelieved) => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,

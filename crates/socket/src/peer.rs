@@ -136,6 +136,13 @@ fn has_ended(process: impl AsFd) -> bool {
     !matches!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&AT_ONCE)), Ok(0))
 }
 
+/// Whether a process is stopped: by a signal, by job control or by a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // Its name stands before that, in brackets, and may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
+use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use crate::ask::{Ask, ask};
@@ -11,12 +12,34 @@ use crate::client::{Client, Errno, FileRef};
 impl<N: Nvm> Client<N> {
     /// Has the keeper bring all page rows of a file to the page cache. The caller holds the file
     /// exclusively, and no page lock.
-    pub(crate) fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
+    fn drain_rows(&self, file: FileRef) -> Result<(), Errno> {
+        self.drain_rows_if_any(file, false).map(|_| ())
+    }
+
+    /// As `drain_rows`, for a call of the program's own that changes the file. True: how the keeper
+    /// left the file says nothing from here on, and the call is to be followed by
+    /// [`Client::tell_left`].
+    pub(crate) fn drain_rows_for_call(&self, file: FileRef) -> Result<bool, Errno> {
+        self.drain_rows_if_any(file, true)
+    }
+
+    fn drain_rows_if_any(&self, file: FileRef, is_for_call: bool) -> Result<bool, Errno> {
         let row = self.row(file);
         if !row.state().lags() || row.page_rows.get() == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        ask(&self.board, self.id, Ask::Drain, [u64::from(file.slot), file.generation, 0, 0], None).map(|_| ())
+        let args = [u64::from(file.slot), file.generation, u64::from(is_for_call), 0];
+        let counts = self.board.header().has_times.word.load(Ordering::Relaxed) != 0;
+        ask(&self.board, self.id, Ask::Drain, args, None).map(|_| is_for_call && counts)
+    }
+
+    /// The call is over: from here on whatever is done to the file is somebody else's doing, as
+    /// recovery will judge it. The caller still holds the file exclusively.
+    pub(crate) fn tell_left(&self, file: FileRef) {
+        if !on(Canary::LeftUntold) {
+            // Fails only when the keeper is dead: then nothing is acknowledged.
+            let _ = ask(&self.board, self.id, Ask::Left, [u64::from(file.slot), file.generation, 0, 0], None);
+        }
     }
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.

@@ -91,7 +91,7 @@ impl<N: Nvm> Client<N> {
         }
         // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
         // too.
-        let drained = self.drain_rows(file);
+        let drained = self.drain_rows_for_call(file);
         let row = self.row(file);
         let result = raw();
         if result >= 0 && drained.is_ok() {
@@ -101,6 +101,9 @@ impl<N: Nvm> Client<N> {
             if let Some(kernel) = kernel() {
                 times.settle(file.generation, kernel, before);
             }
+        }
+        if matches!(drained, Ok(true)) {
+            self.tell_left(file);
         }
         self.unlock_file(file);
         result

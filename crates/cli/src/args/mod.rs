@@ -9,6 +9,7 @@ mod run;
 mod tools;
 
 use std::ffi::OsString;
+use std::sync::LazyLock;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
@@ -24,7 +25,7 @@ pub use tools::{
 
 /// Durable writes at the speed of non-volatile memory, for unmodified Linux programs.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, max_term_width = 100, after_help = TOP_EXAMPLES)]
+#[command(name = "holdfast", version = VERSION.as_str(), max_term_width = 100, after_help = TOP_EXAMPLES)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -53,6 +54,11 @@ impl Arguments {
         })
     }
 }
+
+/// What `--version` says. A pool goes with the program only if its format does.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!("{} (pools of format version {})", env!("CARGO_PKG_VERSION"), holdfast_pool::VERSION)
+});
 
 const TOP_EXAMPLES: &str = "\
 Examples:

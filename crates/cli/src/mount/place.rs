@@ -11,6 +11,7 @@ use rustix::fs::{StatVfs, statvfs};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::report;
+use crate::words::quoted;
 
 /// The kind of file system that our mounts have.
 pub const KIND: &str = "fuse.holdfast";
@@ -140,7 +141,7 @@ impl Place {
 
 fn refuse_file_system(directory: &Path, on: &Mount) -> anyhow::Result<()> {
     if on.kind == KIND {
-        bail!("{} is mounted already: `umount {}` ends it", directory.display(), on.point.display());
+        bail!("{} is mounted already: `umount {}` ends it", directory.display(), quoted(&on.point));
     }
     if !MANAGED.contains(&&*on.kind) {
         bail!(
@@ -187,7 +188,7 @@ fn take_away(path: &Path) -> anyhow::Result<()> {
         bail!("{shown}: its file system is gone (transport endpoint is not connected): unmount it first");
     }
     unmount(path, UnmountFlags::DETACH).with_context(|| {
-        format!("{shown} was mounted by a server that is gone: `umount -l {shown}` first")
+        format!("{shown} was mounted by a server that is gone: `umount -l {}` first", quoted(path))
     })?;
     report::say(&format!("took away what a server that is gone had mounted at {shown}"));
     Ok(())

@@ -143,6 +143,8 @@ fn changed_file_is_set_aside_and_forced() {
     let theirs = content(&file);
     let recovered = pool.command("recover").output();
     recovered.expect(&[1]);
+    let status = pool.command("status").ok().stdout;
+    assert!(status.contains("before that is decided") && !status.contains("the next run"), "{status}");
     let told = format!("{}{}", recovered.stdout, recovered.stderr);
     for word in [text(&file), "set aside", "--force"] {
         assert!(told.contains(word), "recovery does not say `{word}`\n{}", recovered.told());

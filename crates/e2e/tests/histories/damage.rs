@@ -12,7 +12,7 @@ use holdfast_e2e::proc;
 use holdfast_e2e::report;
 use holdfast_e2e::running::Running;
 
-use super::{LATE, text};
+use super::{BEHIND, LATE, text};
 
 /// `run` refused.
 const REFUSED: i32 = 120;
@@ -122,10 +122,15 @@ const PAGES: usize = 256;
 
 /// Kills whoever writes to a file in state Behind, amid drains.
 fn killed_amid_drains(disk: &Disk, pool: &Pool) -> PathBuf {
+    killed_at_once(disk, pool, &DRAINING, ANYWHERE)
+}
+
+/// Kills a program that writes to a file, keeper and supervisor, once it says that it is ready.
+fn killed_at_once(disk: &Disk, pool: &Pool, options: &[&str], script: &str) -> PathBuf {
     let file = disk.root.join("file");
     std::fs::write(&file, vec![b'o'; PAGES * BLOCK]).expect("file");
     disk.settle();
-    let mut run = Running::python(pool, &DRAINING, ANYWHERE, &file);
+    let mut run = Running::python(pool, options, script, &file);
     run.until("ready");
     // At once, and without a pause: whoever writes next may be there within a millisecond.
     let mut family = proc::descendants(run.child.id());
@@ -164,6 +169,38 @@ fn who_writes_right_after_a_death_is_not_written_over() {
         }
         println!("{kind:?}: written over {over} times of {}", rounds());
         assert!(over * 20 <= rounds(), "{kind:?}: {over}");
+    }
+}
+
+/// Writes to a file in state Behind, and changes it by a call for which it has the file for itself.
+const CALLS: &str = "
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.fsync(fd)
+for block in range(4):
+    os.pwrite(fd, b'p' * 4096, block * 4096)
+time.sleep(0.05)
+CALL
+print('ready', flush=True)
+time.sleep(60)
+";
+
+/// The last that the program did was a call of its own, which moved the times of the file: for 20
+/// ms nothing told it from what others did then, and that was written over.
+#[test]
+fn who_writes_right_behind_a_call_is_not_written_over() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let disk = Disk::new(kind);
+        for call in ["os.ftruncate(fd, 70000)", "os.utime(fd)", "os.pwrite(fd, b'p' * (3 << 20), 0)"] {
+            let pool = Pool::new();
+            let file = killed_at_once(&disk, &pool, &BEHIND, &CALLS.replace("CALL", call));
+            let open = std::fs::File::options().write(true).open(&file).expect("file");
+            open.write_all_at(b"by somebody else", 0).and_then(|()| open.sync_all()).expect("written");
+            let told = pool.recover(&[]);
+            assert!(content(&file).starts_with(b"by somebody else"), "{kind:?}, {call}\n{}", told.told());
+            // What is set aside has no next life on this disk.
+            std::fs::remove_file(&file).expect("removed");
+        }
     }
 }
 

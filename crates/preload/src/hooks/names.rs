@@ -4,7 +4,7 @@
 
 use core::ffi::{c_char, c_int, c_uint};
 
-use holdfast_board::{Change, kind_of};
+use holdfast_board::{Change, Renamed, kind_of};
 use holdfast_cache::{Client, Errno, FileRef, Inode, Named, Removal, Renaming, Replace};
 use holdfast_canary::{Canary, on};
 
@@ -340,18 +340,18 @@ unsafe fn rename_found(
     let kernel = || rename(flags);
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
     let is_over = flags == 0 && [moved, target].iter().all(|found| found.is_some_and(|found| found.regular));
-    let note_over = |was_logged: bool| {
+    let note_over = |renamed: Renamed| {
         if is_over {
             // SAFETY: the kernel has just read the path.
             let kind = kind_of(unsafe { raw::path(old) }.to_bytes());
-            client.board().header().habits.note_rename_over(kind, was_logged);
+            client.board().header().habits.note_rename_over(kind, renamed);
         }
     };
     let (from, to) = (moved.and_then(|found| found.file), target.and_then(|found| found.file));
     if from.is_none() && to.is_none() {
         let result = noted(client, moved.map(|found| found.device), kernel);
         if result == 0 {
-            note_over(false);
+            note_over(Renamed::Left);
             if [moved, target.filter(|_| swaps)].into_iter().flatten().any(|found| !found.regular) {
                 client.directory_renamed();
             }
@@ -371,13 +371,18 @@ unsafe fn rename_found(
     // Two names of one file are none that one takes from the other.
     let to_taken = is_over && moved.zip(target).is_none_or(|(moved, target)| moved.ino != target.ino);
     let renaming = Renaming { named: from, target: taken, device, to, to_free, to_taken, back };
+    let was_logged = is_over && from.is_some_and(|file| client.has_live(file));
     let result = client.renaming(renaming, |replace| {
         let refused = if replace == Replace::Never { libc::RENAME_NOREPLACE } else { 0 };
         raw::check(rename(flags | refused)).map(|_| ())
     });
     match result {
         Ok(Ok(named)) => {
-            note_over(from.is_some() && named == Named::Settled);
+            note_over(match named {
+                Named::Held => Renamed::Held,
+                Named::Settled if was_logged => Renamed::Settled,
+                Named::Settled => Renamed::Left,
+            });
             if swaps && is_of_directory {
                 client.directory_renamed();
             }

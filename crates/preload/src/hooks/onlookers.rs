@@ -72,6 +72,11 @@ pub unsafe extern "C-unwind" fn inotify_add_watch(fd: c_int, path: Name, mask: u
     give_int(unsafe { call!(libc::SYS_inotify_add_watch, fd, path, mask) })
 }
 
+/// What fanotify tells of, or asks permission for, when content is read or changed.
+const OF_CONTENT: u64 = libc::FAN_MODIFY | libc::FAN_ACCESS | libc::FAN_ACCESS_PERM | FAN_PRE_ACCESS;
+/// From Linux 6.14 on.
+const FAN_PRE_ACCESS: u64 = 0x0010_0000;
+
 /// `fanotify_mark`.
 pub unsafe extern "C-unwind" fn fanotify_mark(
     fd: c_int,
@@ -80,7 +85,7 @@ pub unsafe extern "C-unwind" fn fanotify_mark(
     dirfd: c_int,
     path: Name,
 ) -> c_int {
-    if flags & libc::FAN_MARK_ADD != 0 && mask & (libc::FAN_MODIFY | libc::FAN_ACCESS) != 0 {
+    if flags & libc::FAN_MARK_ADD != 0 && mask & OF_CONTENT != 0 {
         let whole = flags & (libc::FAN_MARK_MOUNT | libc::FAN_MARK_FILESYSTEM) != 0;
         let root = c"/".as_ptr();
         // SAFETY: the kernel checks the address.

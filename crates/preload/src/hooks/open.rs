@@ -49,12 +49,17 @@ unsafe fn announce(
     let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     // SAFETY: the kernel checks the path's address.
     let stat = unsafe { raw::fstatat(dirfd, path, follow) }.ok()?;
+    announce_of(client, &stat, flags)
+}
+
+/// As [`announce`], of what `stat` describes.
+fn announce_of(client: &Client, stat: &raw::Stat, flags: c_int) -> Option<holdfast_session::Announced> {
     if client.leases_files() {
         // The kernel would refuse an open that does not wait, and let signals interrupt one that
         // does.
-        target::end_lease(client, &stat);
+        target::end_lease(client, stat);
     }
-    holdfast_session::announce_open(client, &stat, target::may_write(flags))
+    holdfast_session::announce_open(client, stat, target::may_write(flags))
 }
 
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
@@ -392,6 +397,32 @@ fn truncated(fd: isize, flags: c_int, open: &impl Fn(c_int) -> isize) -> isize {
     open(flags)
 }
 
+/// Makes an open whose flags are not ours to change, and tells a fence that counts opens whose it
+/// is: `look` says what is about to be opened. Where that is something else by then, the fence
+/// hears of it afterwards.
+fn told(flags: c_int, look: impl FnOnce() -> Option<raw::Stat>, open: impl FnOnce() -> isize) -> isize {
+    let counts = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
+    let Some(client) = process::client().filter(|client| counts && client.announces_opens()) else {
+        return target::announced(open);
+    };
+    let announced = look().and_then(|stat| announce_of(client, &stat, flags));
+    let fd = target::announced(open);
+    let stat = if fd >= 0 { raw::fstat(fd as c_int).ok() } else { None };
+    holdfast_session::opened(client, announced, stat.as_ref());
+    fd
+}
+
+/// What a handle leads to, by a description that no fence hears of.
+unsafe fn behind_handle(mount: c_int, handle: *const c_void) -> Option<raw::Stat> {
+    // SAFETY: the kernel checks the address.
+    let fd = unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, libc::O_PATH | libc::O_CLOEXEC) };
+    let stat = if fd >= 0 { raw::fstat(fd as c_int).ok() } else { None };
+    if fd >= 0 {
+        raw::close(fd as c_int);
+    }
+    stat
+}
+
 /// The system call `openat2`, which has no function in libc.
 pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_long {
     /// The kernel takes no more than a page.
@@ -402,10 +433,14 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
     // SAFETY: readable as probed; the structure begins with the flags.
     let flags = if fits { unsafe { (how as *const u64).read_unaligned() } } else { 0 };
     let creates = !fits || flags & libc::O_CREAT as u64 != 0;
-    let Some(flags) = c_int::try_from(flags).ok().filter(|flags| flags & libc::O_TRUNC != 0) else {
+    let flags = c_int::try_from(flags).unwrap_or(0);
+    let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+    // SAFETY: the kernel checks the path's address.
+    let look = || unsafe { raw::fstatat(dirfd, path, follow) }.ok();
+    if flags & libc::O_TRUNC == 0 {
         // SAFETY: the kernel checks the addresses.
         let fd =
-            with_room(|| target::announced(|| unsafe { call!(libc::SYS_openat2, dirfd, path, how, bytes) }));
+            with_room(|| unsafe { told(flags, look, || call!(libc::SYS_openat2, dirfd, path, how, bytes)) });
         if fd >= 0 && process::client().is_some() {
             fds::retire(fd as c_int);
             if creates {
@@ -413,7 +448,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
             }
         }
         return raw::give(fd) as c_long;
-    };
+    }
     let open = |flags: c_int| {
         let mut copy = [0u8; HOW_BYTES_MAX];
         // SAFETY: the program's structure, readable as probed, fits into the copy; the kernel
@@ -421,7 +456,7 @@ pub unsafe fn openat2(dirfd: c_int, path: Name, how: usize, bytes: usize) -> c_l
         unsafe {
             core::ptr::copy_nonoverlapping(how as *const u8, copy.as_mut_ptr(), bytes);
             copy[..size_of::<u64>()].copy_from_slice(&(flags as u64).to_ne_bytes());
-            target::announced(|| call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
+            told(flags, look, || call!(libc::SYS_openat2, dirfd, path, copy.as_ptr(), bytes))
         }
     };
     raw::give(with_room(|| open_as_asked(flags, open))) as c_long
@@ -438,7 +473,9 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     }
     give_int(open_as_asked(flags, |flags| {
         // SAFETY: the kernel checks the address.
-        target::announced(|| unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
+        let look = || unsafe { behind_handle(mount, handle) };
+        // SAFETY: as above.
+        told(flags, look, || unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
     }))
 }
 
