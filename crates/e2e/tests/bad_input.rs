@@ -317,3 +317,32 @@ fn usage_errors() {
         .says(&["never"], &[]);
     Cmd::holdfast("recover").output().expect(&[1, 2]).says(&["--pool"], &[]);
 }
+
+/// Scripts must not have to guess: times are in nanoseconds, those of options in the milliseconds
+/// that they were given in, and never in seconds.
+#[test]
+fn no_time_in_json_is_in_seconds() {
+    fn keys(value: &serde_json::Value, found: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    found.push(name.clone());
+                    keys(value, found);
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+            _ => {}
+        }
+    }
+    let pool = Pool::formatted();
+    let mut found = Vec::new();
+    keys(&report::parse(&pool.recover(&[]).ok().stdout), &mut found);
+    let script = format!("{} status --json --pool {}", text(&need::holdfast()), pool.text());
+    keys(&report::parse(&pool.run(&[]).args(["--", "sh", "-c", &script]).output().ok().stdout), &mut found);
+    for time in ["scan_ns", "apply_ns", "stall_ns", "age_ms_max", "stop_ms_max"] {
+        assert!(found.iter().any(|name| name == time), "{time} is missing in {found:?}");
+    }
+    let in_seconds: Vec<_> =
+        found.iter().filter(|name| name.ends_with("_s") && !name.ends_with("_per_s")).collect();
+    assert!(in_seconds.is_empty(), "{in_seconds:?}");
+}
