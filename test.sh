@@ -252,6 +252,8 @@ storms() {
 step "formatting (cargo fmt)" 60 cargo fmt --all --check
 step "release build" 600 cargo build --release
 step "lints (cargo clippy, warnings are errors)" 600 cargo clippy --workspace --all-targets -- -D warnings
+step "documentation (cargo doc, warnings are errors)" 600 env RUSTDOCFLAGS="-D warnings" \
+    cargo doc --workspace --no-deps --document-private-items
 # Licences, duplicates and sources of all dependencies. Advisories need their database from the
 # network: run `cargo deny check advisories` where it can be reached.
 # They are built without optimisation: that takes a fifth of the time, and they run for a moment.

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use holdfast_look::keepers;
 use holdfast_recovery::{OpenPool, RecoverOptions, recover};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,7 +18,7 @@ use crate::args::{InstallArgs, RemoveArgs};
 use crate::attach::BUSY_MAX;
 use crate::config::{self, Configuration};
 use crate::words::quoted;
-use crate::{format, locate, recover as recovering, report, status, user};
+use crate::{format, locate, recover as recovering, report, user};
 
 /// How often it is seen whether a keeper has let go of its pool.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -171,7 +172,7 @@ fn close_as_owner(pool: &Path) -> anyhow::Result<()> {
 
 /// Everything on the disk, no keeper, and nothing in the log.
 fn close(pool: &Path) -> anyhow::Result<()> {
-    if let Some(mut control) = status::connect(pool)? {
+    if let Some(mut control) = keepers::connect(pool)? {
         let now = control.status()?;
         if !now.clients.is_empty() {
             let clients: Vec<String> = now.clients.iter().map(u32::to_string).collect();

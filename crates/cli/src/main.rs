@@ -7,14 +7,13 @@ mod config;
 mod doctor;
 mod elf;
 mod export;
-mod files;
 mod format;
 mod gain;
 mod golang;
 mod install;
 mod keeper_process;
 mod locate;
-mod metrics;
+mod look;
 mod mount;
 mod notify;
 mod options;
@@ -22,21 +21,17 @@ mod preload;
 mod program;
 mod progress;
 mod recover;
-mod report;
 mod run;
 mod serve;
 mod signals;
-mod sizes;
-mod status;
 mod supervise;
-mod top;
 mod user;
 mod verdict;
-mod words;
 
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
+use holdfast_look::{report, sizes, words};
 
 // Deliberate bugs are for the tests' own build alone.
 const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));
@@ -61,12 +56,12 @@ fn main() -> ExitCode {
         Command::Run(args) => (run::run(*args), EXIT_REFUSED),
         Command::Mount(args) => (mount::run(*args), EXIT_NOT_MOUNTED),
         Command::Serve(args) => (serve::run(*args), 1),
-        Command::Top(args) => (top::run(&args), 1),
-        Command::Files(args) => (files::run(&args), 1),
-        Command::Metrics(args) => (metrics::run(&args), 1),
+        Command::Top(args) => (look::top(&args), 1),
+        Command::Files(args) => (look::files(&args), 1),
+        Command::Metrics(args) => (look::metrics(&args), 1),
         Command::Recover(args) => (recover::run(&args), 1),
-        Command::Status(args) => (status::run(&args), 1),
-        Command::Drain(args) => (status::drain(&args), 1),
+        Command::Status(args) => (look::status(&args), 1),
+        Command::Drain(args) => (look::drain(&args), 1),
         Command::Format(args) => (format::run(&args), 1),
         Command::Install(args) => (install::install(&args), 1),
         Command::Remove(args) => (install::remove(&args), 1),

@@ -158,7 +158,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Answers a directory sync from the slots. `None`: it has to be real (see
-    /// [`Keeper::sync_directory`]).
+    /// [`Self::sync_directory`]).
     pub fn absorb_directory_sync(&self, directory: &Path) -> Option<()> {
         self.note_held();
         let is_blank = |file: &ManagedFile<D::File>| {

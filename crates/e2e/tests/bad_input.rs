@@ -3,7 +3,7 @@
 
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use holdfast_e2e::cmd::{Cmd, Output};
@@ -11,9 +11,16 @@ use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::{need, proc, report};
 
+#[path = "bad_input/crashed.rs"]
+mod crashed;
+#[path = "bad_input/pools.rs"]
+mod pools;
+
 /// `run` refused, or failed before the program started.
 const REFUSED: i32 = 120;
+
 const NOBODY: &str = "nobody";
+
 /// Where a pool has the copy of its superblock.
 const SUPERBLOCK_COPY: u64 = 4096 + 2048;
 
@@ -24,122 +31,6 @@ fn text(path: &Path) -> &str {
 fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     let mut file = std::fs::OpenOptions::new().write(true).open(path).expect("pool");
     file.seek(SeekFrom::Start(offset)).and_then(|_| file.write_all(bytes)).expect("write");
-}
-
-/// Every command refuses the pool, names it, says one of `why`, and leaves it as it is.
-fn every_command_refuses(pool: &Pool, why: &[&str]) {
-    let before = std::fs::read(&pool.path).expect("pool");
-    pool.run(&[]).args(["--", "true"]).output().expect(&[REFUSED]).says(&[pool.text()], why);
-    pool.command("recover").output().expect(&[1]).says(&[pool.text()], why);
-    pool.command("status").output().expect(&[1]).says(&[pool.text()], &[]);
-    assert!(std::fs::read(&pool.path).expect("pool") == before, "the pool was changed");
-}
-
-#[test]
-fn not_a_pool() {
-    let pool = Pool::new();
-    std::fs::write(&pool.path, vec![b'x'; 32 << 20]).expect("file");
-    every_command_refuses(&pool, &["not a holdfast pool"]);
-    // `format` does not take a file with something in it without being told to.
-    pool.command("format")
-        .args(["--size", "64M", "--volatile"])
-        .output()
-        .expect(&[1])
-        .says(&[pool.text()], &["--force"]);
-    pool.command("format").args(["--size", "64M", "--volatile", "--force"]).ok();
-    pool.run(&[]).args(["--", "true"]).ok();
-}
-
-#[test]
-fn a_directory_is_no_pool() {
-    let dir = disk::directory();
-    let path = text(dir.path());
-    let run = Cmd::holdfast("run").args(["--volatile", "--pool", path, "--", "true"]).output();
-    run.expect(&[REFUSED]).says(&[path], &["directory", "regular file"]);
-}
-
-#[test]
-fn wrong_version() {
-    let pool = Pool::formatted();
-    let mut superblock = std::fs::read(&pool.path).expect("pool")[..128].to_vec();
-    superblock[8..12].copy_from_slice(&999u32.to_le_bytes());
-    let sum = crc32c::crc32c(&superblock[..124]);
-    superblock[124..].copy_from_slice(&sum.to_le_bytes());
-    overwrite(&pool.path, 0, &superblock);
-    every_command_refuses(&pool, &["version 999"]);
-}
-
-#[test]
-fn truncated_pool() {
-    let pool = Pool::formatted();
-    let file = std::fs::OpenOptions::new().write(true).open(&pool.path).expect("pool");
-    file.set_len(20 << 20).expect("truncate");
-    every_command_refuses(&pool, &["truncated"]);
-}
-
-#[test]
-fn damaged_superblock_and_copy() {
-    let pool = Pool::formatted();
-    overwrite(&pool.path, 33, b"\xff\x07");
-    overwrite(&pool.path, SUPERBLOCK_COPY + 33, b"\xff\x07");
-    every_command_refuses(&pool, &["damaged"]);
-    let told = pool.command("recover").output().told();
-    assert!(told.contains("backup") && !told.contains("format"), "{told}");
-}
-
-#[test]
-fn a_superblock_is_mended_from_its_copy() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = crashed(&disk, &pool);
-    overwrite_content_by_power_cut(&disk, &file);
-    let superblock = std::fs::read(&pool.path).expect("pool")[..4096].to_vec();
-    overwrite(&pool.path, 0, &[0; 4096]);
-    pool.recover(&["--dry-run"]).ok();
-    assert!(std::fs::read(&pool.path).expect("pool")[..4096] == [0; 4096], "a dry run changed the pool");
-    let recovered = pool.command("recover").output();
-    assert!(recovered.ok().stdout.contains("the superblock or its copy was damaged"), "{}", recovered.told());
-    assert!(content(&file) == absorbed_content());
-    assert!(std::fs::read(&pool.path).expect("pool")[..4096] == superblock);
-    // The copy likewise, by `run`, which has nothing else to say.
-    overwrite(&pool.path, SUPERBLOCK_COPY, b"x");
-    pool.run(&[])
-        .args(["--", "true"])
-        .output()
-        .ok()
-        .says(&["the superblock or its copy was damaged"], &["damaged"]);
-    let again = pool.run(&[]).args(["--", "true"]).output();
-    assert!(!again.ok().told().contains("superblock"), "{}", again.told());
-}
-
-#[test]
-fn empty_file_is_no_pool_to_recover() {
-    let pool = Pool::new();
-    std::fs::write(&pool.path, b"").expect("file");
-    pool.command("recover").output().expect(&[1]).says(&[pool.text()], &["not a holdfast pool", "empty"]);
-}
-
-#[test]
-fn missing_pool() {
-    let pool = Pool::new();
-    pool.command("recover").output().expect(&[1]).says(&[pool.text()], &["there is no pool"]);
-    pool.command("status").output().expect(&[1]).says(&[pool.text()], &[]);
-    pool.command("drain").output().expect(&[1]).says(&[pool.text()], &[]);
-}
-
-#[test]
-fn another_users_pool() {
-    need::root();
-    for mode in [0o600, 0o666] {
-        let pool = Pool::formatted();
-        std::fs::set_permissions(&pool.path, std::fs::Permissions::from_mode(mode)).expect("mode");
-        let run = pool.run(&[]).args(["--", "true"]).user(NOBODY, "").output();
-        run.expect(&[REFUSED])
-            .says(&[pool.text()], &["permission", "owner", "belongs", "owned", "another user"]);
-        let recover = pool.command("recover").user(NOBODY, "").output();
-        recover
-            .expect(&[1])
-            .says(&[pool.text()], &["permission", "owner", "belongs", "owned", "another user"]);
-    }
 }
 
 /// A checkout in root's home: the loader goes on without a library that it cannot read, and nothing
@@ -161,30 +52,6 @@ fn a_library_that_the_user_cannot_read_is_no_missing_one() {
     run.expect(&[REFUSED])
         .says(&["libholdfast.so"], &["Permission denied"])
         .says(&["install"], &["whoever runs holdfast"]);
-}
-
-#[test]
-fn busy_pool_names_its_owner() {
-    let pool = Pool::new();
-    let mut program = pool.run(&[]).args(["--", "sleep", "30"]).spawn();
-    // A keeper that has only just made the pool may give way to another one: the program's own is
-    // asked for.
-    proc::wait_until(Duration::from_secs(10), "the program", || {
-        proc::descendants(program.id()).into_iter().any(|pid| !proc::is_holdfast(pid))
-    });
-    let keeper = proc::keeper(&pool.path);
-    let pid = keeper.to_string();
-    let recover = pool.command("recover").output();
-    recover.expect(&[1]).says(&[pool.text(), &pid], &["use", "busy", "owned", "running"]);
-    let format = pool.command("format").args(["--size", "64M", "--volatile", "--force"]).output();
-    format.expect(&[1]).says(&[pool.text(), &pid], &["use", "busy", "owned", "running"]);
-    assert!(proc::alive(keeper), "the keeper did not survive the attempts");
-    for pid in proc::descendants(program.id()) {
-        if !proc::is_holdfast(pid) {
-            proc::kill_hard(pid);
-        }
-    }
-    drop(program.wait());
 }
 
 /// `su` keeps the variable of whoever called it, and a container's /run may be read-only: a keeper
@@ -218,36 +85,6 @@ impl Drop for Tmpfs {
     fn drop(&mut self) {
         drop(Cmd::new("umount").arg("-l").arg(self.0.path()).output());
     }
-}
-
-#[test]
-fn pool_on_a_full_tmpfs() {
-    let tmpfs = Tmpfs::new("24m");
-    let path = tmpfs.0.path().join("pool");
-    let run = || {
-        Cmd::holdfast("run")
-            .args(["--volatile", "--size", "64M", "--pool", text(&path), "--", "true"])
-            .output()
-    };
-    run().expect(&[REFUSED]).says(&[text(&path)], &["space", "full", "room"]);
-    assert!(!path.exists(), "half a pool was left behind");
-    let format =
-        Cmd::holdfast("format").args(["--volatile", "--size", "64M", "--pool", text(&path)]).output();
-    format.expect(&[1]).says(&[text(&path)], &["space", "full", "room"]);
-    assert!(!path.exists(), "half a pool was left behind");
-    Cmd::holdfast("run")
-        .args(["--volatile", "--size", "16M", "--pool", text(&path), "--", "true"])
-        .output()
-        .ok();
-}
-
-#[test]
-fn impossible_size() {
-    let pool = Pool::with_size("1M");
-    pool.run(&[]).args(["--", "true"]).output().expect(&[REFUSED, 2]).says(&["16 MiB"], &[]);
-    assert!(!pool.path.exists(), "half a pool was left behind");
-    let pool = Pool::with_size("many");
-    pool.run(&[]).args(["--", "true"]).output().expect(&[2]).says(&["--size", "many"], &[]);
 }
 
 /// Each is refused before the program starts, and says what is wrong and what would do.
@@ -342,22 +179,6 @@ fn nothing_absorbed_is_said() {
         .ok();
     assert!(output.stderr.contains("NOTHING was absorbed"), "{}", output.told());
     assert!(output.stderr.contains("mapped shared and writable"), "{}", output.told());
-}
-
-#[test]
-fn volatile_media_needs_consent() {
-    let pool = Pool::formatted();
-    let run = Cmd::holdfast("run").args(["--pool", pool.text(), "--", "true"]).output();
-    run.expect(&[REFUSED]).says(&[pool.text(), "--volatile"], &["power", "volatile"]);
-    let run = Cmd::holdfast("run").args(["--", "true"]).output();
-    run.expect(&[REFUSED]).says(&["--volatile", "--pool"], &[]);
-    let disk = Disk::new(Kind::Ext4);
-    let path = disk.root.join("pool");
-    // A file on an ordinary disk is no memory at all.
-    let run = Cmd::holdfast("run")
-        .args(["--volatile", "--size", "64M", "--pool", text(&path), "--", "true"])
-        .output();
-    run.expect(&[REFUSED]).says(&[text(&path)], &["tmpfs", "dax", "dev/shm"]);
 }
 
 fn same_as_native(native: &Output, held: &Output) {
@@ -495,205 +316,6 @@ fn usage_errors() {
         .expect(&[2])
         .says(&["never"], &[]);
     Cmd::holdfast("recover").output().expect(&[1, 2]).says(&["--pool"], &[]);
-}
-
-/// A pool with acknowledged writes to `file` of which the disk knows nothing for certain, after
-/// everybody was killed.
-fn crashed(disk: &Disk, pool: &Pool) -> PathBuf {
-    let file = disk.root.join("file");
-    std::fs::write(&file, vec![b'o'; 20_000]).expect("file");
-    disk.settle();
-    let script = "
-import os, sys, time
-fd = os.open(sys.argv[1], os.O_WRONLY)
-os.fsync(fd)
-for block in range(4):
-    os.pwrite(fd, b'n' * 4096, block * 4096)
-    os.fsync(fd)
-print('done', flush=True)
-time.sleep(60)
-";
-    let program = ["--age-max", "60000", "--", "python3", "-c", script, text(&file)];
-    let mut supervisor = pool.run(&[]).args(program).spawn();
-    let mut stdout = std::io::BufReader::new(supervisor.stdout.take().expect("piped"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut stdout, &mut line).expect("line");
-    if line != "done\n" {
-        let mut told = String::new();
-        drop(std::io::Read::read_to_string(&mut supervisor.stderr.take().expect("piped"), &mut told));
-        panic!("the program said `{line}`\n{told}");
-    }
-    let keeper = proc::keeper(&pool.path);
-    let family = proc::descendants(supervisor.id());
-    drop(supervisor.kill());
-    proc::kill_hard(keeper);
-    for pid in &family {
-        proc::kill_hard(*pid);
-    }
-    drop(supervisor.wait());
-    // A dying process still holds what it holds.
-    proc::wait_until(Duration::from_secs(10), "the end of those killed", || {
-        !family.iter().chain([&keeper]).any(|pid| proc::alive(*pid))
-    });
-    file
-}
-
-/// The same, and somebody wrote to the file afterwards, before recovery.
-fn changed_after_crash(disk: &Disk, pool: &Pool) -> PathBuf {
-    let file = crashed(disk, pool);
-    // While the page cache has every byte, nobody's change is in recovery's way.
-    disk.cut_power();
-    disk.restore_power();
-    // No machine comes back sooner than recovery's allowance between two times
-    // (docs/crash/recovery.md); this disk does.
-    std::thread::sleep(Duration::from_millis(40));
-    overwrite(&file, 0, b"by somebody else");
-    file
-}
-
-fn content(file: &Path) -> Vec<u8> {
-    std::fs::read(file).expect("file")
-}
-
-fn absorbed_content() -> Vec<u8> {
-    let mut expected = vec![b'o'; 20_000];
-    expected[..16384].fill(b'n');
-    expected
-}
-
-#[test]
-fn unchanged_file_is_recovered() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = crashed(&disk, &pool);
-    let before = std::fs::read(&pool.path).expect("pool");
-    let dry = pool.recover(&["--dry-run"]);
-    dry.ok();
-    assert!(std::fs::read(&pool.path).expect("pool") == before, "a dry run changed the pool");
-    assert!(report::number(&report::parse(&dry.stdout), "records") >= 4, "{}", dry.told());
-    let recovered = pool.recover(&[]);
-    assert!(report::number(&report::parse(&recovered.ok().stdout), "records") >= 4, "{}", recovered.told());
-    assert!(content(&file) == absorbed_content());
-    let again = pool.recover(&[]);
-    assert_eq!(report::number(&report::parse(&again.ok().stdout), "records"), 0, "{}", again.told());
-}
-
-#[test]
-fn run_recovers_by_itself() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = crashed(&disk, &pool);
-    overwrite_content_by_power_cut(&disk, &file);
-    let (output, summary) = pool.run_summarised(&[], &["cat", text(&file)]);
-    output.ok();
-    assert!(
-        output.stdout.as_bytes() == absorbed_content(),
-        "the program reads {} bytes",
-        output.stdout.len()
-    );
-    assert!(report::find(&summary, "recovered").is_some_and(|recovered| !recovered.is_null()), "{summary:#}");
-}
-
-/// Takes back what the page cache holds, as a power cut does.
-fn overwrite_content_by_power_cut(disk: &Disk, file: &Path) {
-    disk.cut_power();
-    disk.restore_power();
-    assert!(content(file) != absorbed_content(), "the power cut took nothing back");
-}
-
-#[test]
-fn changed_file_is_set_aside_and_forced() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = changed_after_crash(&disk, &pool);
-    let theirs = content(&file);
-    let recovered = pool.command("recover").output();
-    recovered.expect(&[1]);
-    let status = pool.command("status").ok().stdout;
-    assert!(status.contains("before that is decided") && !status.contains("the next run"), "{status}");
-    let told = format!("{}{}", recovered.stdout, recovered.stderr);
-    for word in [text(&file), "set aside", "--force"] {
-        assert!(told.contains(word), "recovery does not say `{word}`\n{}", recovered.told());
-    }
-    assert!(content(&file) == theirs, "recovery wrote over somebody's change");
-    let forced = pool.command("recover").arg("--force").arg(&file).output();
-    forced.ok();
-    assert!(content(&file) == absorbed_content(), "--force did not replay\n{}", forced.told());
-    pool.command("recover").ok();
-}
-
-#[test]
-fn changed_file_is_exported_and_discarded() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = changed_after_crash(&disk, &pool);
-    let theirs = content(&file);
-    let out = disk.root.join("out");
-    std::fs::create_dir(&out).expect("directory");
-    // Somebody prepared links where it is about to write.
-    let elsewhere = out.with_extension("elsewhere");
-    std::fs::create_dir(&elsewhere).expect("directory");
-    let name = file.file_name().expect("a name").to_str().expect("text");
-    for slot in 0..16 {
-        std::os::unix::fs::symlink(&elsewhere, out.join(format!("{slot}-{name}"))).expect("link");
-    }
-    let exported = pool.command("recover").arg("--export").arg(&out).output();
-    exported.expect(&[0, 1]);
-    assert!(std::fs::read_dir(&elsewhere).expect("directory").next().is_none(), "a link was followed");
-    let others = Cmd::new("find").arg(&out).args(["-type", "f", "-perm", "/077"]).ok();
-    assert!(others.stdout.is_empty(), "others may read {}", others.stdout);
-    let found = Cmd::new("grep").args(["-rlc", "nnnnnnnnnnnnnnnn"]).arg(&out).output();
-    assert!(found.status.success(), "nothing exported holds the writes\n{}", exported.told());
-    assert!(content(&file) == theirs, "the export wrote to the file");
-    pool.command("recover").arg("--discard").arg(&file).ok();
-    assert!(content(&file) == theirs, "the discard wrote to the file");
-    pool.command("recover").ok();
-}
-
-#[test]
-fn replaced_file_is_set_aside() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = crashed(&disk, &pool);
-    disk.cut_power();
-    disk.restore_power();
-    std::fs::rename(&file, disk.root.join("moved")).expect("rename");
-    std::fs::remove_file(disk.root.join("moved")).expect("remove");
-    std::fs::write(&file, "another file").expect("file");
-    let recovered = pool.command("recover").output();
-    recovered.expect(&[1]);
-    let told = format!("{}{}", recovered.stdout, recovered.stderr);
-    assert!(told.contains(text(&file)) && told.contains("set aside"), "{}", recovered.told());
-    assert_eq!(std::fs::read_to_string(&file).expect("file"), "another file");
-}
-
-#[test]
-fn format_refuses_unrecovered_records() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = crashed(&disk, &pool);
-    let format = pool.command("format").args(["--size", "64M", "--volatile"]).output();
-    format.expect(&[1]).says(&[pool.text()], &["recover", "--force"]);
-    pool.recover(&[]).ok();
-    assert!(content(&file) == absorbed_content());
-}
-
-#[test]
-fn damaged_record_is_reported_and_the_rest_recovered() {
-    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
-    let file = crashed(&disk, &pool);
-    let mut bytes = std::fs::read(&pool.path).expect("pool");
-    // The second of four written blocks: valid records follow it, so it is damage and no torn end.
-    let runs: Vec<usize> = (0..bytes.len() - 4096)
-        .step_by(64)
-        .filter(|at| {
-            bytes[*at..*at + 64].iter().all(|byte| *byte == b'n')
-                && bytes[*at - 64..*at].iter().any(|byte| *byte != b'n')
-        })
-        .collect();
-    assert!(runs.len() >= 4, "{} blocks found in the pool", runs.len());
-    bytes[runs[1] + 1000] ^= 1;
-    overwrite(&pool.path, runs[1] as u64 + 1000, &[bytes[runs[1] + 1000]]);
-    let recovered = pool.recover(&[]);
-    let told = report::parse(&recovered.stdout);
-    let damaged = report::find(&told, "damaged").and_then(|rows| rows.as_array()).expect("rows").clone();
-    assert!(!damaged.is_empty(), "the damage was not reported\n{}", recovered.told());
-    recovered.expect(&[1]);
-    assert!(content(&file)[..4096].iter().all(|byte| *byte == b'n'), "what came before the damage");
 }
 
 /// Scripts must not have to guess: times are in nanoseconds, those of options in the milliseconds

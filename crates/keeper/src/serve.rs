@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Board, KEEPER_DIED, LEASES_FILES, PAGE_BYTES, Plan, SegmentState, wake};
-use holdfast_media::{Delay, Mapping, OpenMode};
+use holdfast_media::{Delay, Mapping, MediaInfo, OpenMode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
@@ -96,6 +96,28 @@ fn os(what: &'static str) -> impl Fn(io::Error) -> KeeperError {
     move |source| KeeperError::Os { what: what.to_owned(), source }
 }
 
+fn patterns(config: &KeeperConfig) -> Result<Patterns, KeeperError> {
+    Patterns::new(&config.include, &config.exclude).map_err(|error| KeeperError::Os {
+        what: "understand a pattern".to_owned(),
+        source: io::Error::other(error.to_string()),
+    })
+}
+
+/// A descriptor of the pool for clients, and what media they have by it.
+fn open_for_clients(lock: &OwnedFd, config: &KeeperConfig) -> Result<(OwnedFd, MediaInfo), KeeperError> {
+    let pool_fd: OwnedFd = std::fs::File::options()
+        .read(true)
+        .write(true)
+        // What we have locked, whatever stands at its name by now.
+        .open(format!("/proc/self/fd/{}", lock.as_raw_fd()))
+        .map_err(os("open the pool for clients"))?
+        .into();
+    let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)
+        .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?
+        .1;
+    Ok((pool_fd, media))
+}
+
 fn build(
     config: KeeperConfig,
     pool: RecoveredPool,
@@ -117,16 +139,7 @@ fn build(
         let wanted = Wanted { path, size_bytes, volatile, pinned: &pinned_frames, pool: &config.pool };
         prepare(&mapping, &superblock, &wanted)?;
     }
-    let pool_fd: OwnedFd = std::fs::File::options()
-        .read(true)
-        .write(true)
-        // What we have locked, whatever stands at its name by now.
-        .open(format!("/proc/self/fd/{}", lock.as_raw_fd()))
-        .map_err(os("open the pool for clients"))?
-        .into();
-    let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)
-        .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?
-        .1;
+    let (pool_fd, media) = open_for_clients(&lock, &config)?;
     mapping.set_delay(delay(&config));
     let frames = match config.write_behind {
         WriteBehind::Off => 0,
@@ -145,10 +158,7 @@ fn build(
     for &segment in &pinned_segments {
         board.segments()[segment as usize].set_state(SegmentState::Pinned);
     }
-    let patterns = Patterns::new(&config.include, &config.exclude).map_err(|error| KeeperError::Os {
-        what: "understand a pattern".to_owned(),
-        source: io::Error::other(error.to_string()),
-    })?;
+    let patterns = patterns(&config)?;
     let notes = Arc::new(Notes::told_to(audience));
     let durable = Durable::new(
         (mapping, superblock),

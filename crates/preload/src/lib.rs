@@ -8,33 +8,20 @@
 
 #![allow(unsafe_code)] // A symbol for the linker.
 
-mod behind;
-mod changing;
-mod critical;
-mod descriptions;
-mod descriptor;
-mod fds;
-mod filter;
-mod gate;
-mod golang;
-mod holds;
 mod hooks;
-mod inherit;
-mod locks;
-mod memory;
-mod own_calls;
 mod parting;
-mod patch;
-mod process;
-mod raw;
-mod relog;
-mod reopen;
-mod signals;
-mod streams;
-mod target;
-mod tls;
+mod start;
 mod unseen;
-mod unsynced;
+
+// What the hooks stand on: whose each module is, is said once.
+use holdfast_descriptors::{
+    adoption, behind, changing, descriptions, descriptor, fds, forked, inherit, locks, process, relog,
+    reopen, size_limit, streams, target, unsynced,
+};
+use holdfast_interpose::{
+    cancels, critical, environment, filter, gate, golang, memory, own_calls, own_process, patch, raw,
+    signals, spawning, tls,
+};
 
 /// What the unwinder, linked in for panics alone, gets when it asks where the tables of an object
 /// lie: glibc alone could tell (build.rs).

@@ -17,7 +17,7 @@ use holdfast_canary::{Canary, on};
 use crate::descriptions::{DSYNC, Description, SYNC, State};
 use crate::hooks::{self, exports};
 use crate::raw::{self, call};
-use crate::{fds, gate, golang, inherit, locks, patch, process, reopen, signals, tls};
+use crate::{fds, gate, golang, inherit, locks, own_process, patch, process, reopen, signals, tls};
 
 /// What this process starts could not live with the library.
 static STRIPS: AtomicBool = AtomicBool::new(false);
@@ -36,7 +36,7 @@ fn outlives_exec(why: Unseen) -> bool {
 /// Takes the library out of this process, which is about to give up rights.
 #[cold]
 pub fn part(why: Unseen) {
-    if process::runs_in_parents_memory() {
+    if own_process::runs_in_parents_memory() {
         if let Some(client) = process::parents_client() {
             // What it starts has no way to tell the keeper, or may have none.
             client.note_unseen_child(why);
@@ -117,12 +117,7 @@ fn restore_sync(fd: c_int, description: &'static Description) {
 /// Whether what is started now goes without the library.
 pub fn strips() -> bool {
     STRIPS.load(Ordering::Relaxed)
-        || process::runs_in_parents_memory() && tls::with(|thread| thread.quiet.get() == QUIET_AND_STRIPS)
-}
-
-/// Whether this is a child in its parent's memory that has given up rights.
-pub fn is_quiet() -> bool {
-    tls::with(|thread| thread.quiet.get() != 0)
+        || own_process::runs_in_parents_memory() && tls::with(|thread| thread.quiet.get() == QUIET_AND_STRIPS)
 }
 
 /// Starts a program with the environment that it shall have, of which the library is no part. Has a

@@ -11,7 +11,7 @@ use holdfast_cache::{Client, Unseen};
 use holdfast_canary::{Canary, on};
 
 use crate::raw::{self, call};
-use crate::{golang, inherit, memory, patch, process, signals, target};
+use crate::{environment, golang, memory, patch, process, signals};
 
 const LIBRARY: &[u8] = b"libholdfast.so";
 const PRELOAD_VARIABLE: &[u8] = b"LD_PRELOAD=";
@@ -211,7 +211,7 @@ unsafe fn own_library() -> Option<[u8; PATH_BYTES]> {
         if environment.is_null() {
             return None;
         }
-        inherit::find(environment, PRELOAD_VARIABLE)?.1
+        environment::find(environment, PRELOAD_VARIABLE)?.1
     };
     let mut value = [0; PATH_BYTES];
     value.get_mut(..PATH_BYTES - 1)?.get_mut(..text.len())?.copy_from_slice(text);
@@ -256,7 +256,7 @@ unsafe fn open_to_look(
 ) -> Option<c_int> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the caller's promise.
-    let opened = unsafe { target::announced(|| call!(libc::SYS_openat, dirfd, path, flags)) };
+    let opened = unsafe { process::announced(|| call!(libc::SYS_openat, dirfd, path, flags)) };
     let fd = raw::check(opened).ok()? as c_int;
     holdfast_session::note_open(client, stat);
     Some(fd)

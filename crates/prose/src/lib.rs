@@ -1,5 +1,5 @@
 //! Holds documents and comments to what their readers need: lines that fit, links that lead
-//! somewhere, and names that the code has.
+//! somewhere, and names that the code has; and code to a size that they take in.
 //!
 //! Development only. It reads the checkout and nothing else, must never write to it, and says of
 //! each fault where it is and what to do about it.
@@ -11,6 +11,7 @@ mod map;
 mod names;
 mod paths;
 mod references;
+mod sizes;
 mod tables;
 mod text;
 mod tree;
@@ -26,6 +27,7 @@ pub use map::map;
 pub use names::names;
 pub use paths::paths;
 pub use references::references;
+pub use sizes::sizes;
 pub use tables::tables;
 pub use tree::Tree;
 pub use widths::widths;

@@ -45,7 +45,7 @@ fn listed(tree: &Tree) -> Vec<(usize, String)> {
     rows.filter_map(|line| Some((line.number, spans(&line.text).next()?.1.to_owned()))).collect()
 }
 
-fn manifests(tree: &Tree) -> impl Iterator<Item = (&PathBuf, &str, &str)> {
+pub(crate) fn manifests(tree: &Tree) -> impl Iterator<Item = (&PathBuf, &str, &str)> {
     tree.files.iter().filter_map(|(path, content)| {
         let mut parts = path.iter().map(|part| part.to_str().unwrap_or(""));
         let (top, name, file) = (parts.next()?, parts.next()?, parts.next()?);
@@ -54,7 +54,7 @@ fn manifests(tree: &Tree) -> impl Iterator<Item = (&PathBuf, &str, &str)> {
 }
 
 /// Which crates of ours a manifest asks for, tests apart.
-fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
+pub(crate) fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let mut inside = false;
     let mut found = Vec::new();
     for (at, line) in manifest.lines().enumerate() {

@@ -52,6 +52,11 @@ fn the_code_map_has_every_crate_and_no_arrow_points_up() {
 }
 
 #[test]
+fn no_crate_file_or_function_is_too_large() {
+    no_faults(&holdfast_prose::sizes(&TREE));
+}
+
+#[test]
 fn no_word_points_at_what_no_reader_has() {
     no_faults(&holdfast_prose::words(&TREE));
 }

@@ -14,8 +14,6 @@ pub(super) fn reason<F>(
     location: &Location<F>,
     file: &SlotFile,
 ) -> String {
-    let stands =
-        location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
     match outcome {
         Outcome::Sync => "the page cache had all of it; it was synced".into(),
         Outcome::Replay => "its records were written into it".into(),
@@ -41,7 +39,15 @@ pub(super) fn reason<F>(
         }
         Outcome::Release => "nothing of it is left in the log".into(),
         Outcome::Discard => "its records were not wanted".into(),
-        Outcome::SetAside(aside) => match aside {
+        Outcome::SetAside(aside) => reason_aside(aside, location, file),
+    }
+}
+
+/// Why it is set aside, in words.
+fn reason_aside<F>(aside: Aside, location: &Location<F>, file: &SlotFile) -> String {
+    let stands =
+        location.other.as_ref().map(|(path, what)| format!("{what} at {}", String::from_utf8_lossy(path)));
+    match aside {
             Aside::Damaged => match file.identity {
                 Err(reason) => format!("{reason}: its file cannot be told"),
                 Ok(_) => "no path of it can be read".into(),
@@ -97,6 +103,5 @@ pub(super) fn reason<F>(
                 }
                 (None, None) => "no path of it can be read".into(),
             },
-        },
     }
 }

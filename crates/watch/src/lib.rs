@@ -80,7 +80,8 @@ pub enum Opener {
 /// fence held.
 ///
 /// For one watched file the calls never overlap and alternate: `arrived`, `left`, `arrived`, ...
-/// starting with `arrived`. They may come late, after [`Fence::unwatch`]: compare the generation.
+/// starting with `arrived`. They may come late, after a fence is taken away: compare the
+/// generation.
 pub trait Outsiders: Send + Sync + 'static {
     /// Whether this process is one of ours (a client, a registered child, the keeper itself).
     /// Called from the thread that answers all opens: it must not block and must take no lock of

@@ -48,7 +48,7 @@ impl Buffers for [u8] {
     }
 }
 
-/// [`Design::read`](crate::Design::read) of state Behind.
+/// [`crate::Design::read`] of state Behind.
 pub(super) fn read<N: Nvm, B: Buffers + ?Sized>(
     lane: &Lane<'_, N>,
     read: &Read,

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use holdfast_look::metrics::{self, Place};
 
-use crate::metrics::Place;
 use crate::sizes;
 
 pub const STATUS_EXAMPLES: &str = "\
@@ -96,4 +96,13 @@ pub enum Format {
     Openmetrics,
     /// The text format of Prometheus, version 0.0.4
     Prometheus,
+}
+
+impl From<Format> for metrics::Format {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Openmetrics => Self::Openmetrics,
+            Format::Prometheus => Self::Prometheus,
+        }
+    }
 }

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::{BenchArgs, BenchCommand, BenchWorkerArgs};
 pub use keeper::{Behind, Durability, Fence, KeeperArgs};
-pub use look::{FilesArgs, Format, MetricsArgs, StatusArgs, TopArgs};
+pub use look::{FilesArgs, MetricsArgs, StatusArgs, TopArgs};
 pub use mount::{MountArgs, MountServerArgs};
 pub use run::{RunArgs, ServeArgs};
 pub use tools::{

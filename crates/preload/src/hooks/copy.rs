@@ -17,7 +17,7 @@ use crate::changing::amid;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
 use crate::target::{self, Target};
-use crate::{behind, critical, gate, memory, patch, process, unsynced};
+use crate::{behind, cancels, critical, gate, memory, patch, process, unsynced};
 
 /// Makes a call that fills `fd` with content from elsewhere around the log. Where the kernel shares
 /// blocks for it, that and the size are the journal's.
@@ -77,7 +77,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 ) -> ssize_t {
     // musl's is none.
     if !patch::is_musl() {
-        raw::cancellation_point();
+        cancels::cancellation_point();
     }
     behind::bring(from);
     // SAFETY: the program's own call; the kernel checks its addresses.
@@ -101,7 +101,7 @@ pub unsafe extern "C-unwind" fn splice(
     let arguments =
         [from as usize, from_offset as usize, to as usize, to_offset as usize, bytes, flags as usize];
     // SAFETY: as above.
-    let result = with_room(|| gate::outside(|| unsafe { raw::cancellable(libc::SYS_splice, arguments) }));
+    let result = with_room(|| gate::outside(|| unsafe { cancels::cancellable(libc::SYS_splice, arguments) }));
     give(synced_as_opened(to, result))
 }
 
@@ -317,7 +317,7 @@ pub unsafe extern "C-unwind" fn sendmsg(socket: c_int, message: *const msghdr, f
     }
     let arguments = [socket as usize, message as usize, flags as usize, 0, 0, 0];
     // SAFETY: the program's own call.
-    give(gate::outside(|| unsafe { raw::cancellable(libc::SYS_sendmsg, arguments) }))
+    give(gate::outside(|| unsafe { cancels::cancellable(libc::SYS_sendmsg, arguments) }))
 }
 
 /// `sendmmsg`.
@@ -347,5 +347,5 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     }
     let arguments = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
     // SAFETY: the program's own call.
-    give(gate::outside(|| unsafe { raw::cancellable(libc::SYS_sendmmsg, arguments) })) as c_int
+    give(gate::outside(|| unsafe { cancels::cancellable(libc::SYS_sendmmsg, arguments) })) as c_int
 }

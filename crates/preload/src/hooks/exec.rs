@@ -12,12 +12,10 @@ use holdfast_cache::Reason;
 use super::aio;
 use super::spawn::{execve, hand_over};
 use super::streams::original;
+use crate::golang::Arguments;
 use crate::inherit::Environment;
 use crate::raw::{self, give_int};
 use crate::{memory, parting, patch, process, streams, target, unseen};
-
-/// An array of C strings, up to a null one.
-pub type Arguments = *const *const c_char;
 
 unsafe extern "C" {
     /// The program's environment.
@@ -102,7 +100,7 @@ unsafe fn search(
         return Some(libc::ENAMETOOLONG);
     }
     // SAFETY: libc's array of C strings.
-    let list = unsafe { crate::inherit::find(own_environment(), PATH) };
+    let list = unsafe { crate::environment::find(own_environment(), PATH) };
     let list = list.map_or(&b"/usr/local/bin:/bin:/usr/bin"[..], |(_, list)| list);
     for directory in list.split(|byte| *byte == b':') {
         let mut path = [0u8; PATH_BYTES_MAX + NAME_BYTES_MAX + 2];

@@ -39,7 +39,7 @@ pub struct Export {
 static ORIGINALS: [AtomicUsize; EXPORTS.len()] = [const { AtomicUsize::new(0) }; EXPORTS.len()];
 
 /// Looks up libc's own functions.
-pub fn find_originals(find: impl Fn(&CStr) -> Option<usize>) {
+pub fn find_originals(find: &dyn Fn(&CStr) -> Option<usize>) {
     for (export, original) in EXPORTS.iter().zip(&ORIGINALS) {
         if original.load(Ordering::Relaxed) == 0 {
             original.store(find(export.name).unwrap_or(0), Ordering::Relaxed);

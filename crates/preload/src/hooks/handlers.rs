@@ -6,7 +6,7 @@ use core::ffi::c_int;
 
 use super::streams::original;
 use crate::signals::sigaction;
-use crate::{critical, patch, raw};
+use crate::{cancels, critical, patch};
 
 type Handler = libc::sighandler_t;
 
@@ -105,11 +105,11 @@ pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -
 /// `pthread_setcanceltype`: a thread that may be cancelled anywhere is not, while it holds what is
 /// others' too.
 pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
-    if matches!(kind, raw::CANCEL_DEFERRED | raw::CANCEL_ASYNCHRONOUS) {
+    if matches!(kind, cancels::CANCEL_DEFERRED | cancels::CANCEL_ASYNCHRONOUS) {
         // Before: one that comes at once must not find the note missing.
-        critical::note_cancel_type(kind == raw::CANCEL_ASYNCHRONOUS);
+        critical::note_cancel_type(kind == cancels::CANCEL_ASYNCHRONOUS);
     }
-    match raw::set_cancel_type(kind) {
+    match cancels::set_cancel_type(kind) {
         Ok(old) => {
             if !before.is_null() {
                 // SAFETY: the program's own place.

@@ -3,26 +3,13 @@
 
 use core::ffi::c_int;
 
-use holdfast_cache::Client;
 use libc::{pid_t, rlimit64};
 
 use crate::raw::{call, give_int};
-use crate::{process, signals};
+use crate::{process, size_limit};
 
 type Limit = *const rlimit64;
 type Room = *mut rlimit64;
-
-/// Tells the cache what the kernel's limit is now.
-pub fn learn(client: &Client) {
-    let mut limit = rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` has room for the kernel's answer.
-    let result =
-        unsafe { call!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, core::ptr::null::<u8>(), &raw mut limit) };
-    if result == 0 {
-        client.set_size_limit(limit.rlim_cur);
-        signals::note_size_limit(limit.rlim_cur != libc::RLIM64_INFINITY);
-    }
-}
 
 /// `prlimit`.
 pub unsafe extern "C-unwind" fn prlimit(pid: pid_t, resource: c_int, new: Limit, old: Room) -> c_int {
@@ -32,7 +19,7 @@ pub unsafe extern "C-unwind" fn prlimit(pid: pid_t, resource: c_int, new: Limit,
         && !new.is_null()
         && let Some(client) = process::client()
     {
-        learn(client);
+        size_limit::learn(client);
     }
     give_int(result)
 }

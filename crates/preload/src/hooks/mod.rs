@@ -28,30 +28,12 @@ mod transfer;
 mod truncate;
 mod write;
 
-use core::ffi::CStr;
+use crate::patch::Entry;
 
 pub use aio::{leave_all_to_kernel, leave_to_kernel};
-pub use exec::Arguments;
 pub use spawn::execve;
 pub use syscall::syscall;
 pub use write::holdfast_seen_writes;
-
-/// A libc function whose entry leads to a hook.
-pub struct Entry {
-    /// libc's name, private ones included.
-    pub name: &'static CStr,
-    hook: *const (),
-}
-
-// SAFETY: the pointer is a function's address, which is only ever compared and copied.
-unsafe impl Sync for Entry {}
-
-impl Entry {
-    /// The hook's address.
-    pub fn address(&self) -> usize {
-        self.hook.addr()
-    }
-}
 
 /// Where a patched entry leads: through the gate, or to a hook that goes there by itself.
 macro_rules! way {
@@ -77,7 +59,7 @@ macro_rules! way {
 
 macro_rules! entries {
     ($($module:ident::$hook:ident: $($name:literal)+;)*) => {
-        &[$($(Entry { name: $name, hook: way!($module $hook) as *const () },)+)*]
+        &[$($(Entry::new($name, way!($module $hook) as *const ()),)+)*]
     };
 }
 

@@ -12,7 +12,7 @@ use super::room::{self, with_room};
 use crate::changing::changing;
 use crate::raw::{self, call, give_int};
 use crate::relog::{self, Names};
-use crate::{process, target};
+use crate::{adoption, process};
 
 type Name = *const c_char;
 
@@ -467,7 +467,7 @@ unsafe fn link_found(
         // SAFETY: the program's path.
         let linked = unsafe { raw::fstatat(old_dirfd, old, stat_flags) };
         if let (0, Ok(stat)) = (result, linked) {
-            target::note_named(client, &stat);
+            adoption::note_named(client, &stat);
         }
         return result;
     };

@@ -11,7 +11,7 @@ use crate::descriptions::{DSYNC, KERNEL_FLAGS, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
-use crate::{behind, critical, gate, locks, process, streams, target};
+use crate::{behind, cancels, critical, gate, locks, process, streams, target};
 
 const F_SETLEASE: c_int = 1024;
 /// How often, and how long apart, a lease is asked for again of a file that the keeper lets go of.
@@ -29,7 +29,7 @@ fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
 
 /// `close`.
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    raw::cancellation_point();
+    cancels::cancellation_point();
     give_int(closing(fd, || if super::streams::uses_aio() { close_after_aio(fd) } else { raw::close(fd) }))
 }
 
@@ -217,7 +217,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     let mut result = locks::taking(command, || unsafe {
         if waits {
             let arguments = [fd as usize, command as usize, argument, 0, 0, 0];
-            gate::outside(|| raw::cancellable(libc::SYS_fcntl, arguments))
+            gate::outside(|| cancels::cancellable(libc::SYS_fcntl, arguments))
         } else {
             call!(libc::SYS_fcntl, fd, command, argument)
         }

@@ -15,7 +15,7 @@ use crate::changing::making;
 use crate::descriptions::{self, DSYNC, NAMELESS, SYNC, State, WRITE_ONLY};
 use crate::raw::{self, call, give_int};
 use crate::target::{self, Target};
-use crate::{behind, fds, memory, patch, process, streams, unsynced};
+use crate::{behind, cancels, fds, memory, patch, process, streams, unsynced};
 
 /// `O_TMPFILE` without the directory bit.
 const TMPFILE_BIT: c_int = 0o20_000_000;
@@ -29,7 +29,7 @@ unsafe fn kernel_open(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, canc
     target::announced(|| unsafe {
         if cancel {
             let arguments = [dirfd as usize, path as usize, flags as usize, mode as usize, 0, 0];
-            raw::cancellable(libc::SYS_openat, arguments)
+            cancels::cancellable(libc::SYS_openat, arguments)
         } else {
             call!(libc::SYS_openat, dirfd, path, flags, mode)
         }
@@ -64,7 +64,7 @@ fn announce_of(client: &Client, stat: &raw::Stat, flags: c_int) -> Option<holdfa
 
 unsafe fn open_file(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel: bool) -> isize {
     if cancel {
-        raw::cancellation_point();
+        cancels::cancellation_point();
     }
     // SAFETY: our caller's path.
     with_room(|| unsafe { open_once(dirfd, path, flags, mode, cancel) })
@@ -104,53 +104,8 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     };
     let truncates = flags & libc::O_TRUNC != 0;
     if !target::may_write(flags) || flags & TMPFILE_BIT != 0 {
-        if truncates {
-            // Truncated through a descriptor that cannot write: outside of what the log holds.
-            // SAFETY: our caller's path.
-            if let Ok(stat) = unsafe { raw::fstatat(dirfd, path, 0) } {
-                target::leave_file_to_kernel(client, &stat, Reason::Uncovered);
-            }
-        }
         // SAFETY: our caller's path.
-        let announced = unsafe { announce(client, dirfd, path, flags) };
-        // SAFETY: our caller's path.
-        let (fd, is_made) = unsafe { open_to_read(client, dirfd, path, flags, mode, cancel) };
-        let mut opened = None;
-        if fd >= 0 {
-            let number = fd as c_int;
-            if truncates && !is_made {
-                // It may have emptied it.
-                unsynced::note_pending(number);
-            }
-            let reads = !target::may_write(flags) && target::may_read(flags);
-            let may_be_file = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
-            // Neither a fence that counts opens nor state Behind: nobody asks which file it is that
-            // is read.
-            let is_of_no_matter = reads && !client.announces_opens() && !client.writes_behind();
-            if target::may_write(flags) {
-                fds::retire(number);
-                if flags & TMPFILE_BIT != 0 {
-                    describe_nameless(number, flags);
-                }
-            } else if may_be_file && is_of_no_matter {
-                fds::note_readable(number);
-            } else {
-                fds::ignore(number)
-            }
-            if may_be_file && !is_of_no_matter {
-                opened = raw::fstat(number).ok();
-                if opened.is_some_and(|stat| stat.regular) && !target::may_write(flags) {
-                    if reads {
-                        fds::note_readable(number);
-                    }
-                    if flags & libc::O_DIRECT != 0 {
-                        behind::show(number);
-                    }
-                }
-            }
-        }
-        holdfast_session::opened(client, announced, opened.as_ref());
-        return fd;
+        return unsafe { open_not_to_write(client, dirfd, path, flags, mode, cancel) };
     }
 
     let synced = flags & libc::O_SYNC;
@@ -170,7 +125,7 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
     let (mut fd, mut made) = (-1, None);
     if asked & libc::O_CREAT != 0 {
         if cancel {
-            raw::cancellation_point();
+            cancels::cancellation_point();
         }
         // SAFETY: our caller's path.
         (fd, made) = unsafe { make(client, dirfd, path, asked, mode) };
@@ -199,6 +154,67 @@ unsafe fn open_once(dirfd: c_int, path: Name, flags: c_int, mode: c_uint, cancel
             -(errno.0 as isize)
         }
     }
+}
+
+/// Opens what is not written to by that, or has no name.
+unsafe fn open_not_to_write(
+    client: &'static Client,
+    dirfd: c_int,
+    path: Name,
+    flags: c_int,
+    mode: c_uint,
+    cancel: bool,
+) -> isize {
+    if flags & libc::O_TRUNC != 0 {
+        // Truncated through a descriptor that cannot write: outside of what the log holds.
+        // SAFETY: our caller's path.
+        if let Ok(stat) = unsafe { raw::fstatat(dirfd, path, 0) } {
+            target::leave_file_to_kernel(client, &stat, Reason::Uncovered);
+        }
+    }
+    // SAFETY: our caller's path.
+    let announced = unsafe { announce(client, dirfd, path, flags) };
+    // SAFETY: our caller's path.
+    let (fd, is_made) = unsafe { open_to_read(client, dirfd, path, flags, mode, cancel) };
+    let opened = if fd >= 0 { note_unwritten(client, fd as c_int, flags, is_made) } else { None };
+    holdfast_session::opened(client, announced, opened.as_ref());
+    fd
+}
+
+/// Notes what such an open has opened, and looks at it where it matters which file that is.
+fn note_unwritten(client: &Client, number: c_int, flags: c_int, is_made: bool) -> Option<raw::Stat> {
+    if flags & libc::O_TRUNC != 0 && !is_made {
+        // It may have emptied it.
+        unsynced::note_pending(number);
+    }
+    let reads = !target::may_write(flags) && target::may_read(flags);
+    let may_be_file = flags & (libc::O_PATH | libc::O_DIRECTORY) == 0;
+    // Neither a fence that counts opens nor state Behind: nobody asks which file it is that
+    // is read.
+    let is_of_no_matter = reads && !client.announces_opens() && !client.writes_behind();
+    if target::may_write(flags) {
+        fds::retire(number);
+        if flags & TMPFILE_BIT != 0 {
+            describe_nameless(number, flags);
+        }
+    } else if may_be_file && is_of_no_matter {
+        fds::note_readable(number);
+    } else {
+        fds::ignore(number)
+    }
+    if !may_be_file || is_of_no_matter {
+        return None;
+    }
+    let opened = raw::fstat(number).ok();
+    if opened.is_some_and(|stat| stat.regular) && !target::may_write(flags) {
+        if reads {
+            fds::note_readable(number);
+        }
+        if flags & libc::O_DIRECT != 0 {
+            behind::show(number);
+        }
+    }
+    opened
 }
 
 /// Opens what is not written to by that; whether it made a file, which is noted.
@@ -453,7 +469,7 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     flags: c_int,
 ) -> c_int {
     if !patch::is_musl() {
-        raw::cancellation_point();
+        cancels::cancellation_point();
     }
     give_int(open_as_asked(flags, |flags| {
         // SAFETY: the kernel checks the address.

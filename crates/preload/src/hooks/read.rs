@@ -15,7 +15,7 @@ use crate::behind::Reader;
 use crate::descriptions::WRITE_ONLY;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give};
-use crate::{behind, critical, memory, target};
+use crate::{behind, cancels, critical, memory, target};
 
 /// What the kernel reads at most in one call.
 const READ_BYTES_MAX: usize = 0x7fff_f000;
@@ -75,7 +75,7 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
             }
         };
         if is_first && call.cancel {
-            raw::cancellation_point();
+            cancels::cancellation_point();
         }
         let bytes = vector.bytes();
         let asks_kernel = match spot {

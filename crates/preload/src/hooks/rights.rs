@@ -11,7 +11,7 @@ use libc::{gid_t, size_t, uid_t};
 
 use super::streams::original;
 use crate::raw::{self, call, give_int};
-use crate::{filter, gate, memory, parting, patch, process, unseen};
+use crate::{filter, gate, memory, own_process, parting, patch, unseen};
 
 /// An id that stays as it is.
 const SAME: u32 = u32::MAX;
@@ -29,7 +29,7 @@ type Ids = [u32; 3];
 
 /// Whether anything is there to be taken out, so that it is worth a look at what is asked for.
 fn is_in() -> bool {
-    gate::is_open() && process::own_words().is_some()
+    gate::is_open() && own_process::own_words().is_some()
 }
 
 /// Effective and permitted capabilities, of the first 64.

@@ -11,13 +11,14 @@ use core::ffi::{c_char, c_int, c_void};
 use holdfast_cache::{Reason, Unseen};
 use libc::pid_t;
 
-use super::exec::{Arguments, Program, before_spawn};
+use super::exec::{Program, before_spawn};
 use super::streams::{self, original};
 use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
+use crate::golang::Arguments;
 use crate::inherit::{self, Environment};
 use crate::patch::{self, Original};
 use crate::raw::{self, call, give_int};
-use crate::{descriptions, fds, gate, golang, parting, process, target, tls, unseen};
+use crate::{descriptions, fds, gate, golang, parting, process, spawning, target, tls, unseen};
 
 /// Runs a call that forks. `is_child` tells its result in the child.
 fn forking<R: Copy>(fork: impl FnOnce() -> R, is_child: impl Fn(R) -> bool, failed: impl Fn(R) -> bool) -> R {
@@ -141,8 +142,8 @@ pub unsafe extern "C-unwind" fn vfork() -> pid_t {
         "call {failed}",
         "add rsp, 8",
         "ret",
-        begins = sym tls::spawning_begins,
-        ends = sym tls::spawning_ends,
+        begins = sym spawning::spawning_begins,
+        ends = sym spawning::spawning_ends,
         failed = sym vfork_failed,
         number = const libc::SYS_vfork as i32,
     )
@@ -154,9 +155,9 @@ extern "C" fn vfork_failed(result: isize) -> c_int {
 
 /// Runs a call that makes a child in our memory.
 fn spawning<R>(spawn: impl FnOnce() -> R) -> R {
-    tls::spawning_begins();
+    spawning::spawning_begins();
     let result = gate::outside(spawn);
-    tls::spawning_ends();
+    spawning::spawning_ends();
     result
 }
 

@@ -14,7 +14,7 @@ use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, process, relog, unsynced};
+use crate::{behind, cancels, critical, process, relog, unsynced};
 
 /// An open directory. Directories are synced to make names durable, most of which the
 /// slots know.
@@ -43,7 +43,7 @@ fn of_sync(fd: c_int) -> Target {
 }
 
 fn sync_file(fd: c_int, number: i64) -> c_int {
-    raw::cancellation_point();
+    cancels::cancellation_point();
     let once = || sync_once(fd, number);
     // For tracers: an instruction that does nothing, and a note of where it stands.
     probe::probe!(holdfast, sync_begin, fd);
@@ -81,7 +81,7 @@ fn sync_once(fd: c_int, number: i64) -> isize {
             let begun = process::client().map(|client| (client, client.note_kernels_sync()));
             hear_all_files();
             // SAFETY: touches no memory.
-            let sync = || unsafe { raw::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) };
+            let sync = || unsafe { cancels::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) };
             let result = relog::synced(fd, sync);
             if let Some((client, begun_ns)) = begun {
                 client.note_kernels_sync_took(begun_ns);
@@ -164,7 +164,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     flags: c_uint,
 ) -> c_int {
     let sync = || sync_range(fd, offset, bytes, flags);
-    raw::cancellation_point();
+    cancels::cancellation_point();
     give_int(target::held(fd, sync, sync))
 }
 
@@ -180,7 +180,7 @@ fn sync_range(fd: c_int, offset: off_t, bytes: off_t, flags: c_uint) -> isize {
     }
     // SAFETY: touches no memory.
     let result = unsafe {
-        raw::cancellable(
+        cancels::cancellable(
             libc::SYS_sync_file_range,
             [fd as usize, offset as usize, bytes as usize, flags as usize, 0, 0],
         )

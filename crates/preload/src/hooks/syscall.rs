@@ -56,8 +56,6 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
             libc::SYS_lstat => stat::lstat(a as _, b as _),
             libc::SYS_newfstatat => stat::fstatat(int(a), b as _, c as _, int(d)),
             libc::SYS_statx => stat::statx(int(a), b as _, int(c), unsigned(d), e as _),
-            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as _, d as _),
-            libc::SYS_setrlimit => limits::setrlimit(int(a), b as _),
             libc::SYS_write => return write::write(int(a), b as _, c) as c_long,
             libc::SYS_pwrite64 => return write::pwrite(int(a), b as _, c, d as _) as c_long,
             libc::SYS_writev => return write::writev(int(a), b as _, int(c)) as c_long,
@@ -74,19 +72,8 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
             libc::SYS_sendmsg => return copy::sendmsg(int(a), b as _, int(c)) as c_long,
             libc::SYS_mmap => return map::mmap(a as _, b, int(c), int(d), int(e), f as _) as c_long,
             libc::SYS_mremap => return map::mremap(a as _, b, c, int(d), e as _) as c_long,
-            libc::SYS_rt_sigaction => signals::rt_sigaction(int(a), b as _, c as _, d),
             libc::SYS_openat2 => return open::openat2(int(a), b as _, c, d),
             libc::SYS_mprotect => map::mprotect(a as _, b, int(c)),
-            libc::SYS_pkey_mprotect => map::pkey_mprotect(a as _, b, int(c), int(d)),
-            libc::SYS_open_by_handle_at => open::open_by_handle_at(int(a), b as _, int(c)),
-            libc::SYS_acct => onlookers::acct(a as _),
-            libc::SYS_swapon => onlookers::swapon(a as _, int(b)),
-            libc::SYS_inotify_add_watch => onlookers::inotify_add_watch(int(a), b as _, unsigned(c)),
-            libc::SYS_fanotify_mark => {
-                onlookers::fanotify_mark(int(a), unsigned(b), c as u64, int(d), e as _)
-            }
-            SYS_SETXATTRAT | SYS_REMOVEXATTRAT => meta::note_at(number, [a, b, c, d, e, f], int(c)),
-            SYS_FILE_SETATTR => meta::note_at(number, [a, b, c, d, e, f], int(e)),
             libc::SYS_open => open::open(a as _, int(b), unsigned(c)),
             libc::SYS_openat => open::openat(int(a), b as _, int(c), unsigned(d)),
             libc::SYS_creat => open::creat(a as _, unsigned(b)),
@@ -105,8 +92,56 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
                 sync::sync();
                 0
             }
+            libc::SYS_sendmmsg => copy::sendmmsg(int(a), b as _, unsigned(c), int(d)),
+            libc::SYS_ioctl => copy::ioctl(int(a), b as _, c),
+            libc::SYS_execve => spawn::execve(a as _, b as _, c as _),
+            libc::SYS_execveat => spawn::execveat(int(a), b as _, c as _, d as _, int(e)),
+            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
+                // The child notices by itself what it is, but its parent must stop to remember
+                // cursors now.
+                descriptions::share_all();
+                if number == libc::SYS_clone && int(a) & libc::CLONE_FILES != 0 {
+                    aio::leave_to_kernel(holdfast_cache::Reason::Uncovered);
+                }
+                return raw::give(call!(number, a, b, c, d, e, f)) as c_long;
+            }
+            _ if let Some(result) = rare(number, [a, b, c, d, e, f]) => result,
+            // It may wait for ever.
+            _ => return raw::give(gate::outside(|| call!(number, a, b, c, d, e, f))) as c_long,
+        };
+        c_long::from(result)
+    }
+}
+
+/// A call that is made rarely, or changes names or attributes, as its hook makes it. Another one is
+/// not made.
+///
+/// # Safety
+/// The program's own call; each hook takes the words as the kernel would.
+unsafe fn rare(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_int> {
+    let int = |word: usize| word as c_int;
+    let unsigned = |word: usize| word as c_uint;
+    // SAFETY: the caller's promise.
+    let result = unsafe {
+        match number {
+            SYS_SETXATTRAT | SYS_REMOVEXATTRAT => meta::note_at(number, [a, b, c, d, e, f], int(c)),
+            SYS_FILE_SETATTR => meta::note_at(number, [a, b, c, d, e, f], int(e)),
+            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as _, d as _),
+            libc::SYS_setrlimit => limits::setrlimit(int(a), b as _),
+            libc::SYS_rt_sigaction => signals::rt_sigaction(int(a), b as _, c as _, d),
+            libc::SYS_pkey_mprotect => map::pkey_mprotect(a as _, b, int(c), int(d)),
+            libc::SYS_open_by_handle_at => open::open_by_handle_at(int(a), b as _, int(c)),
+            libc::SYS_acct => onlookers::acct(a as _),
+            libc::SYS_swapon => onlookers::swapon(a as _, int(b)),
+            libc::SYS_inotify_add_watch => onlookers::inotify_add_watch(int(a), b as _, unsigned(c)),
+            libc::SYS_fanotify_mark => {
+                onlookers::fanotify_mark(int(a), unsigned(b), c as u64, int(d), e as _)
+            }
             libc::SYS_syncfs => sync::syncfs(int(a)),
             libc::SYS_sync_file_range => sync::sync_file_range(int(a), b as _, c as _, unsigned(d)),
+            libc::SYS_unshare => spawn::unshare(int(a)),
+            libc::SYS_io_setup => aio::io_setup_call(a, b),
+            libc::SYS_io_uring_setup => aio::io_uring_setup_call(a, b),
             libc::SYS_unlink => names::unlink(a as _),
             libc::SYS_unlinkat => names::unlinkat(int(a), b as _, int(c)),
             libc::SYS_rmdir => names::rmdir(a as _),
@@ -139,25 +174,8 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
             libc::SYS_fremovexattr => meta::fremovexattr(int(a), b as _),
             libc::SYS_mknod => names::mknodat(libc::AT_FDCWD, a as _, unsigned(b), c as _),
             libc::SYS_mknodat => names::mknodat(int(a), b as _, unsigned(c), d as _),
-            libc::SYS_sendmmsg => copy::sendmmsg(int(a), b as _, unsigned(c), int(d)),
-            libc::SYS_unshare => spawn::unshare(int(a)),
-            libc::SYS_ioctl => copy::ioctl(int(a), b as _, c),
-            libc::SYS_execve => spawn::execve(a as _, b as _, c as _),
-            libc::SYS_execveat => spawn::execveat(int(a), b as _, c as _, d as _, int(e)),
-            libc::SYS_io_setup => aio::io_setup_call(a, b),
-            libc::SYS_io_uring_setup => aio::io_uring_setup_call(a, b),
-            libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
-                // The child notices by itself what it is, but its parent must stop to remember
-                // cursors now.
-                descriptions::share_all();
-                if number == libc::SYS_clone && int(a) & libc::CLONE_FILES != 0 {
-                    aio::leave_to_kernel(holdfast_cache::Reason::Uncovered);
-                }
-                return raw::give(call!(number, a, b, c, d, e, f)) as c_long;
-            }
-            // It may wait for ever.
-            _ => return raw::give(gate::outside(|| call!(number, a, b, c, d, e, f))) as c_long,
-        };
-        c_long::from(result)
-    }
+            _ => return None,
+        }
+    };
+    Some(result)
 }

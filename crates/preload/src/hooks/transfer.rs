@@ -11,7 +11,7 @@ pub use holdfast_session::Spot;
 use libc::{iovec, off_t};
 
 use crate::raw::{self, call};
-use crate::{gate, memory};
+use crate::{cancels, gate, memory};
 
 /// The kernel takes no longer vector.
 const PARTS_MAX: usize = 1024;
@@ -60,7 +60,7 @@ impl Transfer {
     pub fn kernel(&self) -> isize {
         if self.cancel {
             // SAFETY: the program's own call; the kernel checks its addresses.
-            return unsafe { raw::cancellable(self.number, self.arguments) };
+            return unsafe { cancels::cancellable(self.number, self.arguments) };
         }
         self.plain()
     }

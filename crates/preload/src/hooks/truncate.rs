@@ -18,7 +18,7 @@ use crate::changing::amid;
 use crate::patch::POSIX_FALLOCATE;
 use crate::raw::{self, call, check, give_int};
 use crate::target::{self, Target};
-use crate::{critical, fds, process, relog, unsynced};
+use crate::{cancels, critical, fds, process, relog, unsynced};
 
 /// A size or an allocation that no record holds is pending.
 fn unlogged(fd: c_int, result: isize) -> isize {
@@ -120,7 +120,7 @@ unsafe fn truncate_once(path: *const c_char, size: off_t) -> isize {
 
 fn allocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t, cancel: bool) -> isize {
     if cancel {
-        raw::cancellation_point();
+        cancels::cancellation_point();
     }
     let once = || amid(Change::Any, || allocate_once(fd, mode, offset, bytes));
     synced_as_opened(fd, with_room(|| fds::hold(fd, once)))

@@ -20,7 +20,7 @@ use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
 use crate::raw::{self, call, give};
 use crate::target::{self, Handle, Target};
-use crate::{behind, critical, memory, process, relog, tls, unsynced};
+use crate::{behind, cancels, critical, memory, process, relog, tls, unsynced};
 
 const RWF_DSYNC: c_int = 0x2;
 const RWF_SYNC: c_int = 0x4;
@@ -101,7 +101,7 @@ impl Call<'_> {
     /// `parts` are the program's buffers, as in `arguments`.
     fn run(&self, parts: Parts<'_>) -> isize {
         if self.transfer.cancel {
-            raw::cancellation_point();
+            cancels::cancellation_point();
         }
         tls::with(|thread| thread.writes.set(thread.writes.get().wrapping_add(1)));
         let moment = fds::moment(self.transfer.fd);

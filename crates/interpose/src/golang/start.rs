@@ -1,0 +1,95 @@
+//! The stack as the kernel gives it to a program at its start, and the jump to its first
+//! instruction.
+#![allow(unsafe_code)] // Rewrites the initial stack and leaves for another program's code.
+
+use core::arch::asm;
+use core::ffi::c_char;
+use core::sync::atomic::Ordering;
+
+use super::{AUXILIARY, Arguments, ENTRY, HEADERS, HEADERS_COUNT, VARIABLE};
+use crate::raw;
+
+const AT_NULL: u64 = 0;
+const AT_PHDR: u64 = 3;
+const AT_PHNUM: u64 = 5;
+const AT_BASE: u64 = 7;
+const AT_ENTRY: u64 = 9;
+const AT_EXECFN: u64 = 31;
+
+/// The environment, without the variable that asked for the program: taken out where it stands.
+///
+/// # Safety
+/// `arguments` is the array that the kernel passed, behind which the environment lies, up to the
+/// auxiliary vector.
+pub unsafe fn without_variable(arguments: Arguments, auxiliary: usize) -> *mut *const c_char {
+    // SAFETY: the caller's promise; the last entry before the vector is null.
+    unsafe {
+        let mut first = arguments.cast_mut();
+        while !(*first).is_null() {
+            first = first.add(1);
+        }
+        first = first.add(1);
+        let (mut from, mut to) = (first, first);
+        while from.addr() < auxiliary && !(*from).is_null() {
+            if !raw::path(*from).to_bytes().starts_with(VARIABLE) {
+                *to = *from;
+                to = to.add(1);
+            }
+            from = from.add(1);
+        }
+        *to = core::ptr::null();
+        first
+    }
+}
+
+/// Begins the program.
+///
+/// # Safety
+/// It is mapped; `arguments` is the array that the kernel passed, and nobody uses what lies above
+/// it but for what it points to.
+pub unsafe fn begin(arguments: Arguments, path: *const c_char) -> ! {
+    let auxiliary = AUXILIARY.load(Ordering::Relaxed);
+    // SAFETY: the caller's promise: all of it is the initial stack, of which less is used than
+    // before.
+    unsafe {
+        let mut end = without_variable(arguments, auxiliary);
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        let mut to: *mut [u64; 2] = end.add(1).cast();
+        let mut from: *const [u64; 2] = core::ptr::with_exposed_provenance(auxiliary);
+        loop {
+            let [kind, value] = from.read();
+            let value = match kind {
+                AT_PHDR => HEADERS.load(Ordering::Relaxed),
+                AT_PHNUM => HEADERS_COUNT.load(Ordering::Relaxed),
+                AT_BASE => 0,
+                AT_ENTRY => ENTRY.load(Ordering::Relaxed),
+                AT_EXECFN => path.addr() as u64,
+                _ => value,
+            };
+            to.write([kind, value]);
+            (to, from) = (to.add(1), from.add(1));
+            if kind == AT_NULL {
+                break;
+            }
+        }
+        asm!(
+            "mov rsp, rdi",
+            "mov rax, rsi",
+            "xor ebx, ebx",
+            "xor ecx, ecx",
+            "xor edx, edx",
+            "xor ebp, ebp",
+            "xor esi, esi",
+            "xor edi, edi",
+            "xor r8d, r8d",
+            "xor r9d, r9d",
+            "cld",
+            "jmp rax",
+            in("rdi") arguments.sub(1),
+            in("rsi") ENTRY.load(Ordering::Relaxed),
+            options(noreturn),
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! Keepers, as people and monitoring see them: states, files, metrics, a keeper at work; and how
+//! sizes, names and reports are written.
+//!
+//! It asks and tells. Must change no pool, and know no command line, no configuration and no user.
+
+pub mod files;
+pub mod keepers;
+pub mod metrics;
+pub mod report;
+pub mod sizes;
+pub mod status;
+pub mod top;
+pub mod words;
