@@ -25,7 +25,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(());
         }
         let size = row.size_hint.load(Ordering::SeqCst);
-        let mut pages = vec![Page::new(row.written_page.load(Ordering::Relaxed))];
+        // A client's word: it may be no page that there can be.
+        let written = row.written_page.load(Ordering::Relaxed).min(Page::of(u64::MAX).number());
+        let mut pages = vec![Page::new(written)];
         if file.held().stat()?.size < size {
             pages.insert(0, Page::of(size - 1));
             pages.dedup();

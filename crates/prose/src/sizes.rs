@@ -21,9 +21,6 @@ const FUNCTION_LINES_MAX: usize = 80;
 /// Files that are longer still, and may grow no more.
 const LONG_FILES: [(&str, usize); 2] =
     [("crates/cache/src/client.rs", 710), ("crates/pool/src/slot.rs", 740)];
-/// Files with a function that is longer still, and may grow no more.
-const LONG: [(&str, usize); 2] =
-    [("crates/durable/src/requests.rs", 113), ("crates/recovery/src/run.rs", 151)];
 
 /// What is too large.
 pub fn sizes(tree: &Tree) -> Vec<Fault> {
@@ -46,9 +43,8 @@ pub fn sizes(tree: &Tree) -> Vec<Fault> {
         }
         *crates.entry(name).or_default() += code_lines(content);
         for (line, lines) in long_functions(content) {
-            let most = known(&LONG, path).unwrap_or(FUNCTION_LINES_MAX);
-            if lines > most {
-                let what = format!("a function of {lines} lines: split it at {most}");
+            if lines > FUNCTION_LINES_MAX {
+                let what = format!("a function of {lines} lines: split it at {FUNCTION_LINES_MAX}");
                 faults.push(Fault { file: path.clone(), line, what });
             }
         }

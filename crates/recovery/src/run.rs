@@ -213,11 +213,23 @@ pub(super) fn recover(
         before: HashMap::new(),
         yielding: Vec::new(),
     };
-    let yields = plan.files.iter().filter(|planned| is_yielding(planned, &plan.files));
+    let mut aside = note_decisions(&mut applier, &plan.files);
+    let errors = apply(&mut applier, &plan.files, &aside);
+    plan.report.files = keep_failed(&mut applier, &plan, errors, &mut aside);
+    plan.report_unknown(options);
+    plan.report.apply_ns = started.elapsed().as_nanos() as u64;
+    let recovered = free_segments(source, &mut plan, aside);
+    Ok((recovered, plan.report))
+}
+
+/// Marks everything that must not be replayed, and drops what is not wanted: all of it before the
+/// first heartbeat. Returns the slots of what is set aside or put off.
+fn note_decisions(applier: &mut Applier<'_, impl Nvm, impl Disk>, files: &[Planned]) -> HashSet<u32> {
+    let yields = files.iter().filter(|planned| is_yielding(planned, files));
     let known = |planned: &Planned| Some((planned.file.identity.clone().ok()?, planned.file.stamp));
     applier.yielding = yields.filter_map(known).collect();
     let mut aside = HashSet::new();
-    for planned in &plan.files {
+    for planned in files {
         let is_moved = matches!(planned.outcome, Outcome::Replay | Outcome::Sync | Outcome::FinishRebuild);
         if is_moved && planned.file.takes_name == Some(false) {
             applier.note_refused(&planned.file, planned.outcome == Outcome::FinishRebuild);
@@ -236,24 +248,32 @@ pub(super) fn recover(
             _ => {}
         }
     }
-    let mut names_failed = redo(&mut applier, &plan.files);
-    let mut errors: Vec<Option<io::Error>> = plan.files.iter().map(|_| None).collect();
+    aside
+}
+
+/// Brings names and bytes to the disk. Returns what failed, in the order of the files.
+fn apply(
+    applier: &mut Applier<'_, impl Nvm, impl Disk>,
+    files: &[Planned],
+    aside: &HashSet<u32>,
+) -> Vec<Option<io::Error>> {
+    let mut names_failed = redo(applier, files);
+    let mut errors: Vec<Option<io::Error>> = files.iter().map(|_| None).collect();
     // What has the name of another file may be known by that one's slot alone: it comes first.
-    let mut order: Vec<usize> = (0..plan.files.len()).collect();
-    order.sort_by_key(|&index| !plan.files[index].file.takers.is_empty());
+    let mut order: Vec<usize> = (0..files.len()).collect();
+    order.sort_by_key(|&index| !files[index].file.takers.is_empty());
     for index in order {
-        let planned = &plan.files[index];
-        errors[index] = match names_failed.remove(&planned.file.slot) {
+        errors[index] = match names_failed.remove(&files[index].file.slot) {
             Some(error) => Some(error),
-            None => planned.apply(&mut applier).err(),
+            None => files[index].apply(applier).err(),
         };
     }
     // One file's truncation is another one's room: all of them together fit, whatever comes first.
     loop {
         let mut is_better = false;
-        for (planned, error) in plan.files.iter().zip(&mut errors) {
+        for (planned, error) in files.iter().zip(&mut errors) {
             if error.as_ref().is_some_and(is_for_want_of_room) {
-                *error = planned.apply(&mut applier).err();
+                *error = planned.apply(applier).err();
                 is_better |= !error.as_ref().is_some_and(is_for_want_of_room);
             }
         }
@@ -261,20 +281,28 @@ pub(super) fn recover(
             break;
         }
     }
-    for index in 0..plan.files.len() {
-        let planned = &plan.files[index];
-        if is_yielding(planned, &plan.files) {
-            let is_kept = |taker: &Planned| {
-                let error = plan.files.iter().position(|other| other.file.slot == taker.file.slot);
-                aside.contains(&taker.file.slot) || error.is_some_and(|index| errors[index].is_some())
-            };
-            errors[index] = if takers_to(planned, &plan.files).any(is_kept) {
-                Some(io::Error::other("another file was renamed over it, and could not be brought back"))
-            } else {
-                applier.unlink_again(&planned.file).err()
-            };
-        }
+    for (index, planned) in files.iter().enumerate().filter(|(_, planned)| is_yielding(planned, files)) {
+        let is_kept = |taker: &Planned| {
+            let at = files.iter().position(|other| other.file.slot == taker.file.slot);
+            aside.contains(&taker.file.slot) || at.is_some_and(|index| errors[index].is_some())
+        };
+        errors[index] = if takers_to(planned, files).any(is_kept) {
+            Some(io::Error::other("another file was renamed over it, and could not be brought back"))
+        } else {
+            applier.unlink_again(&planned.file).err()
+        };
     }
+    errors
+}
+
+/// Sees to it that nothing is lost of what failed, and notes where records were. Returns what is to
+/// be told of each file.
+fn keep_failed(
+    applier: &mut Applier<'_, impl Nvm, impl Disk>,
+    plan: &Plan,
+    errors: Vec<Option<io::Error>>,
+    aside: &mut HashSet<u32>,
+) -> Vec<FileReport> {
     let mut rows = Vec::new();
     for (planned, error) in plan.files.iter().zip(errors) {
         let file = &planned.file;
@@ -292,10 +320,11 @@ pub(super) fn recover(
             applier.note_loss(&planned.file);
         }
     }
-    drop(applier);
-    plan.report.files = rows;
-    plan.report_unknown(options);
-    plan.report.apply_ns = started.elapsed().as_nanos() as u64;
+    rows
+}
+
+/// Frees everything in the log but what files that are kept aside need.
+fn free_segments(source: &Source<'_, impl Nvm>, plan: &mut Plan, aside: HashSet<u32>) -> Recovered {
     let mut pinned: Vec<u32> = aside
         .iter()
         .filter_map(|slot| plan.live.slots.get(slot))
@@ -327,13 +356,7 @@ pub(super) fn recover(
     source.frames().clear(&unused);
     let mut set_aside_slots: Vec<u32> = aside.into_iter().collect();
     set_aside_slots.sort_unstable();
-    let recovered = Recovered {
-        counter_start: plan.counter_start,
-        pinned_segments: pinned,
-        pinned_frames,
-        set_aside_slots,
-    };
-    Ok((recovered, plan.report))
+    Recovered { counter_start: plan.counter_start, pinned_segments: pinned, pinned_frames, set_aside_slots }
 }
 
 #[cfg(test)]
