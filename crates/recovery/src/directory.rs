@@ -34,6 +34,21 @@ pub(super) fn nearest<'a, D: Disk>(disk: &D, path: &'a [u8]) -> io::Result<(D::F
     }
 }
 
+/// The same, above whatever stands in the place of directories by now.
+pub(super) fn nearest_above<'a, D: Disk>(disk: &D, path: &'a [u8]) -> io::Result<(D::File, &'a [u8])> {
+    let mut at = path;
+    loop {
+        let (directory, _) = split(at).ok_or(io::ErrorKind::NotFound)?;
+        match disk.find_directory(directory) {
+            Ok(opened) => return Ok((opened, directory)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => at = directory,
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
 /// Opens the directory of `path`; makes it, and those above it, durably and for us alone where they
 /// are missing.
 pub(super) fn make_parent<D: Disk>(disk: &D, path: &[u8]) -> io::Result<D::File> {

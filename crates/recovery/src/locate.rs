@@ -8,7 +8,7 @@ use std::io;
 use holdfast_canary::{Canary, on};
 use holdfast_pool::{Hint, Identity, Parent};
 
-use super::directory::{nearest, parent, split};
+use super::directory::{nearest, nearest_above, parent, split};
 use super::file::SlotFile;
 use super::plan::Place;
 use holdfast_disk::{Access, Disk, DiskFile, Stat};
@@ -74,6 +74,8 @@ impl<F> Location<F> {
         match self {
             Self { same: Some(same), .. } if void && !same.is_reachable => Place::Absent,
             Self { same: Some(_), .. } => Place::Same,
+            // Wherever its directory is by now: a removed file that is no more is not awaited.
+            Self { is_gone: true, .. } if void => Place::Orphaned,
             Self { is_removed: true, .. } => Place::Orphaned,
             Self { empty: Some(_), .. } => Place::Empty,
             Self { other: Some(_), .. } => Place::Taken,
@@ -380,7 +382,9 @@ enum ByHandle<F> {
 /// Opens the file by its handle, on the file system of the nearest directory of `path` that is
 /// still there.
 fn by_handle<D: Disk>(disk: &D, path: &[u8], slot: &SlotFile, identity: &Identity) -> ByHandle<D::File> {
-    let Ok((mount, _)) = nearest(disk, path) else { return ByHandle::Unknown };
+    // What is to be removed is not awaited for what stands above it now.
+    let found = if slot.is_void() { nearest_above(disk, path) } else { nearest(disk, path) };
+    let Ok((mount, _)) = found else { return ByHandle::Unknown };
     if mount.file_system().ok() != Some(identity.fs_uuid) {
         return ByHandle::Unknown;
     }

@@ -45,17 +45,22 @@ pub(super) fn is_left_alone(planned: &Planned, files: &[Planned]) -> bool {
     !file.takers.is_empty() && file.marks & MARK_VOID == 0 && !file.takers.iter().any(is_taken)
 }
 
-/// Whether a file that was removed by a rename still stands at the name, which another one is to
-/// take from it: until that has it, or a person has decided, something stands there.
+/// Whether a file that was removed by a rename still stands, at the name that another one is to
+/// take from it or where others moved it since: until that one has its name, or a person has
+/// decided, this is all that there is of either.
 pub(super) fn is_yielding(planned: &Planned, files: &[Planned]) -> bool {
-    planned.outcome == Outcome::UnlinkAgain && takers_to(planned, files).next().is_some()
+    planned.outcome == Outcome::UnlinkAgain && takers_of(planned, files).next().is_some()
 }
 
-/// Who is to get the name at which a replaced file stands.
-pub(super) fn takers_to<'a>(planned: &'a Planned, files: &'a [Planned]) -> impl Iterator<Item = &'a Planned> {
-    let stands = planned.stands.as_deref().filter(|_| !planned.file.takers.is_empty());
+/// Who is to get the name at which a replaced file stands, or the name that it had before others
+/// moved it.
+pub(super) fn takers_of<'a>(planned: &'a Planned, files: &'a [Planned]) -> impl Iterator<Item = &'a Planned> {
+    let (replaced, stands) = (&planned.file, planned.stands.as_deref());
+    let is_moved = stands.is_some_and(|path| replaced.hints.iter().all(|hint| hint.path != path));
     files.iter().filter(move |other| {
-        let to = other.file.rename().map(|(_, to)| to);
-        to.is_some() && to == stands && other.file.slot != planned.file.slot && !other.file.is_void()
+        let gets = |(_, to): (&[u8], &[u8])| Some(to) == stands;
+        let takes = is_moved && replaced.takers.contains(&other.file.slot)
+            || !replaced.takers.is_empty() && other.file.rename().is_some_and(gets);
+        takes && other.file.slot != replaced.slot && !other.file.is_void()
     })
 }

@@ -20,7 +20,7 @@ use super::judge::Witness;
 use super::live::Live;
 use super::plan::{Outcome, Request};
 use super::redo::redo;
-use super::replaced::{is_yielding, takers_to};
+use super::replaced::{is_yielding, takers_of};
 use super::scan::Broken;
 use super::source::Source;
 use super::survey::{Plan, Planned, plan};
@@ -286,7 +286,7 @@ fn apply(
             let at = files.iter().position(|other| other.file.slot == taker.file.slot);
             aside.contains(&taker.file.slot) || at.is_some_and(|index| errors[index].is_some())
         };
-        errors[index] = if takers_to(planned, files).any(is_kept) {
+        errors[index] = if takers_of(planned, files).any(is_kept) {
             Some(io::Error::other("another file was renamed over it, and could not be brought back"))
         } else {
             applier.unlink_again(&planned.file).err()

@@ -10,11 +10,11 @@ use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED};
 
 use super::file::SlotFile;
-use super::judge::{Changed, Clocks};
+use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, resolve};
 use super::locate::{Others, locate, locate_forced};
 use super::loss::Loss;
-use super::plan::{Facts, Outcome, Place, Request, decide};
+use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
 use super::reasons::reason;
 use super::replaced::{is_left_alone, mark_replaced};
 use super::scan::{Broken, Scan, SlotState, counter_start, counter_start_clean, scan, slot_states};
@@ -231,7 +231,16 @@ fn plan_one(
         lost: file.marks & MARK_LOST != 0 || judge.lost.contains(&file.slot),
     };
     let facts = if file.marks & MARK_REMOVED != 0 { removed_outside(facts) } else { facts };
-    let outcome = decide(&facts);
+    let outcome = match decide(&facts) {
+        // The crash took its rename over a file that somebody wrote to since: at its old name
+        // nobody would look for it.
+        Outcome::Replay
+            if request == Request::None && file.takes_name == Some(false) && witness == Witness::Cut =>
+        {
+            Outcome::SetAside(Aside::Replaced)
+        }
+        outcome => outcome,
+    };
     let target = match outcome {
         Outcome::ReplayInto => location.other.as_ref().map(|(path, _)| path.clone()),
         Outcome::Rebuild => location.empty.clone().or_else(|| location.orphaned.clone()),
