@@ -91,7 +91,8 @@ fn reasons(before: &Before, after: &Summary, with_inherited: bool) -> Option<Str
     let more = told.len().saturating_sub(REASONS_MAX);
     told.truncate(REASONS_MAX);
     if more > 0 {
-        told.push(format!("and {more} reasons more (--summary lists them)"));
+        let reasons = if more == 1 { "reason" } else { "reasons" };
+        told.push(format!("and {more} {reasons} more (--summary lists them)"));
     }
     (!told.is_empty()).then(|| told.join("; "))
 }
