@@ -160,6 +160,19 @@ mod tests {
     }
 
     #[test]
+    fn reasons_beyond_the_first_are_counted() {
+        let mut after = counted(0, 3);
+        for (more, told) in [(1, "and 1 reason more ("), (2, "and 2 reasons more (")] {
+            while after.bypassed.len() < REASONS_MAX + more {
+                let number = after.bypassed.len();
+                after.bypassed.push(bypassed(&format!("/{number}"), &format!("reason {number}")));
+            }
+            let verdict = judged(&after).expect("a verdict");
+            assert!(verdict.contains(told), "{verdict}");
+        }
+    }
+
+    #[test]
     fn nothing_says_why_and_escapes_names() {
         let mut after = counted(0, 3);
         after.bypassed.push(bypassed("/dev/shm/a\u{1b}[2J", "its file system is not ext4, xfs or btrfs"));
