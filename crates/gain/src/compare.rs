@@ -148,16 +148,15 @@ fn concluded(slower: &[&str], held: &[(&str, Option<Change>)]) -> (String, Outco
         return (String::new(), Outcome::Untold(why));
     }
     let untold: Vec<&str> = held.iter().filter(|(_, of)| !is_told(of)).map(|(name, _)| *name).collect();
-    let mut text = match slower {
-        [] => "Nothing is slower under Holdfast beyond the spread".to_owned(),
-        _ => format!("SLOWER under Holdfast: {}", slower.join(", ")),
+    let mut text = match untold.as_slice() {
+        [] => String::new(),
+        _ => format!("Nothing can be told of {} under Holdfast.\n", untold.join(", ")),
     };
-    match untold.as_slice() {
-        [] => text += ".\n",
-        _ => {
-            let _ = writeln!(text, "; nothing can be told of {}.", untold.join(", "));
-        }
-    }
+    text += &match (slower, untold.as_slice()) {
+        ([], []) => "Nothing is slower under Holdfast beyond the spread.\n".to_owned(),
+        ([], _) => "Of the others none is slower under Holdfast beyond the spread.\n".to_owned(),
+        _ => format!("SLOWER under Holdfast: {}.\n", slower.join(", ")),
+    };
     (text, if slower.is_empty() { Outcome::NotSlower } else { Outcome::Slower })
 }
 
@@ -310,7 +309,8 @@ mod tests {
         let both = |held| made(&[(Workload::Random, SLOW, FAST), (Workload::Append, SLOW, held)]);
         let (text, outcome) = compared(&both(FAST), &both(&[]));
         assert_eq!(outcome, Outcome::NotSlower);
-        assert!(text.ends_with("beyond the spread; nothing can be told of append.\n"), "{text}");
+        assert!(!text.contains("Nothing is slower") && text.contains("told of append under"), "{text}");
+        assert!(text.ends_with("Of the others none is slower under Holdfast beyond the spread.\n"), "{text}");
     }
 
     #[test]
