@@ -239,7 +239,7 @@ fn converse(socket: c_int, path: &[u8; SOCKET_PATH_BYTES], forked: bool) -> Resu
         return Err(Errno(libc::EPERM));
     }
     // A keeper that is stuck must not hang every program that starts.
-    be_patient(socket, 10)?;
+    be_patient(socket, 30)?;
     let hello = Hello {
         kind: HELLO,
         forked: u8::from(forked),

@@ -134,7 +134,9 @@ impl Disk {
     fn is_alive(&self) -> bool {
         let device = self.device();
         let name = Path::new(&*device).file_name().unwrap_or_default();
+        let file_systems = std::fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
         ["ext4", "xfs"].iter().any(|kind| Path::new("/sys/fs").join(kind).join(name).exists())
+            || file_systems.into_iter().any(|entry| entry.path().join("devices").join(name).exists())
     }
 
     /// Whether a cut is an instant: what a sync said before it is true, whoever was writing.

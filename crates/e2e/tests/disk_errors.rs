@@ -176,8 +176,9 @@ fn a_disk_that_stays_broken_loses_nothing_that_recovery_could_not_bring_back() {
     assert!(disk.contents() == expected(), "recovery did not bring back what was acknowledged");
 }
 
-/// Moves a file that was synced over another one, waits until its file system is shut down, then
-/// syncs both directories, the file and all of the file system, and tells how each went.
+/// Moves a file that was synced, and moves it on over another one, which its slot has no room for;
+/// waits until its file system is shut down, then syncs both directories, the file and all of the
+/// file system, and tells how each went.
 const READER: &str = "
 import ctypes, os, sys, time
 root, down = sys.argv[1:]
@@ -185,7 +186,8 @@ new, cur = (os.open(root + '/' + name, os.O_RDONLY | os.O_DIRECTORY) for name in
 mail = os.open(root + '/new/mail', os.O_WRONLY | os.O_CREAT)
 os.write(mail, b'mail')
 for fd in (mail, new, cur): os.fsync(fd)
-os.rename(root + '/new/mail', root + '/cur/mail')
+os.rename(root + '/new/mail', root + '/new/read')
+os.rename(root + '/new/read', root + '/cur/mail')
 print('moved', flush=True)
 while not os.path.exists(down): time.sleep(0.01)
 def syncfs(fd):
@@ -231,7 +233,7 @@ fn no_sync_succeeds_once_a_journal_has_failed() {
         disk.restore_power();
         pool.recover(&[]).ok();
         assert_eq!(
-            std::fs::read(disk.root.join("new/mail")).expect("mail"),
+            std::fs::read(disk.root.join("new/read")).expect("mail"),
             b"mail",
             "the move is lost, and told of"
         );
