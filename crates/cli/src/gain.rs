@@ -15,6 +15,7 @@ fn host() -> anyhow::Result<Host> {
         executable: locate::executable()?,
         version: env!("CARGO_PKG_VERSION"),
         keep_out: preload::keep_out,
+        say: report::say,
         print: |text| report::print(text),
         shown,
     })

@@ -91,7 +91,8 @@ fn reasons(before: &Before, after: &Summary, with_inherited: bool) -> Option<Str
     let more = told.len().saturating_sub(REASONS_MAX);
     told.truncate(REASONS_MAX);
     if more > 0 {
-        told.push(format!("and {more} reasons more (--summary lists them)"));
+        let reasons = if more == 1 { "reason" } else { "reasons" };
+        told.push(format!("and {more} {reasons} more (--summary lists them)"));
     }
     (!told.is_empty()).then(|| told.join("; "))
 }
@@ -156,6 +157,19 @@ mod tests {
         inherited.bypassed.push(bypassed("/out", "its opening was not seen"));
         assert_eq!(judged(&inherited), None);
         assert!(verdict(&Before::default(), &inherited, Durability::Write).is_some());
+    }
+
+    #[test]
+    fn reasons_beyond_the_first_are_counted() {
+        let mut after = counted(0, 3);
+        for (more, told) in [(1, "and 1 reason more ("), (2, "and 2 reasons more (")] {
+            while after.bypassed.len() < REASONS_MAX + more {
+                let number = after.bypassed.len();
+                after.bypassed.push(bypassed(&format!("/{number}"), &format!("reason {number}")));
+            }
+            let verdict = judged(&after).expect("a verdict");
+            assert!(verdict.contains(told), "{verdict}");
+        }
     }
 
     #[test]

@@ -86,7 +86,8 @@ fn compare(json: &Path, mut found: Value, out: &Path) {
     let compare =
         |before: &Path, after: &Path| Cmd::holdfast("bench").arg("compare").arg(before).arg(after).output();
     let same = compare(json, json);
-    same.ok();
+    // One round tells nothing, not even of itself.
+    same.expect(&[1]).says(&["nothing can be told", "4 rounds"], &[]);
     assert!(same.stdout.contains("too few rounds"), "{}", same.told());
     let mut report = |name: &str, per_s: [f64; 4]| {
         found["rounds"] = 4.into();
@@ -115,6 +116,7 @@ fn compare(json: &Path, mut found: Value, out: &Path) {
 fn what_cannot_be_measured_is_refused_with_a_reason() {
     need::root();
     let disk = Disk::with_size(Kind::Ext4, 300 << 20);
+    let out = disk::directory();
     let small = bench(&disk.root).output();
     small.expect(&[1]).says(&["has only", "free", "384.0 MiB are needed"], &[]);
 
@@ -130,6 +132,10 @@ fn what_cannot_be_measured_is_refused_with_a_reason() {
     bench(&large.root.join("none")).output().expect(&[1]).says(&["none"], &["no such file"]);
     let no_report = bench(&large.root).args(["--json", "/proc/none/report"]).output();
     no_report.expect(&[1]).says(&["cannot write /proc/none/report"], &[]);
+    let both = out.path().join("report");
+    let twice = bench(&large.root).arg("--json").arg(&both).arg("--html").arg(out.path().join("./report"));
+    twice.output().expect(&[1]).says(&["--json and --html name the same file"], &[]);
+    assert!(names(out.path()).is_empty());
     let denied = bench(&large.root).user("nobody", "").output();
     denied.expect(&[1]).says(&["cannot make a directory in"], &["permission denied"]);
 

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
-use tempfile::NamedTempFile;
 
 use crate::floor::Floor;
 use crate::interrupt::Interrupt;
@@ -20,6 +19,7 @@ use crate::place::Place;
 use crate::report::{FORMAT, Report, Row, Samples};
 use crate::side::{self, Side, find_program};
 use crate::sqlite::{self, Journal, Session};
+use crate::target::Target;
 use crate::workload::Workload;
 use crate::{Host, html, job, table, units, worker};
 
@@ -50,8 +50,17 @@ pub struct BenchOptions {
 pub fn bench(options: &BenchOptions, host: &Host) -> anyhow::Result<()> {
     let interrupt = Interrupt::note()?;
     // Two minutes are too long to hear only then that a file cannot be made.
-    let json = options.json.as_deref().map(Target::new).transpose()?;
-    let html = options.html.as_deref().map(Target::new).transpose()?;
+    let target =
+        |path: &Option<PathBuf>| path.as_deref().map(|path| Target::new(path, &interrupt)).transpose();
+    let (json, html) = (target(&options.json)?, target(&options.html)?);
+    if let (Some(json), Some(html)) = (&json, &html)
+        && json.is_same(html)
+    {
+        bail!("--json and --html name the same file: one would replace the other");
+    }
+    // A report on standard output is alone there.
+    let is_taken = json.iter().chain(&html).any(Target::is_standard_output);
+    let print = if is_taken { to_standard_error } else { host.print };
     let mut place = Place::new(&options.dir, options.pool.as_deref())?;
     // Has the pool made, and hears at once of what keeps Holdfast from running here.
     let probe = side::command(host, Side::Holdfast, &place.pool, &place.summary(), OsStr::new("true"));
@@ -59,19 +68,21 @@ pub fn bench(options: &BenchOptions, host: &Host) -> anyhow::Result<()> {
     let floor = place.beside_pool().map(|path| Floor::at(&path)).transpose()?;
     let bench = Bench { options, host, interrupt, place, sqlite: sqlite::version(), floor };
     let mut report = bench.empty()?;
+    report.notes.extend(side::left_out(host));
+    report.notes.iter().for_each(|note| (host.say)(note));
     let measurements = report.rounds as usize * report.workloads.len() * bench.sides(&report).count();
     let time = Duration::from_millis((options.time_ms + OVERHEAD_MS) * measurements as u64);
-    (host.print)(&format!(
-        "{} workloads, {} rounds of {} a side, interleaved: about {} s\n{}",
+    print(&format!(
+        "{} workloads, {} of {} a side, interleaved: about {} s\n{}",
         report.workloads.len(),
-        report.rounds,
+        units::counted(report.rounds.into(), "round"),
         units::time(options.time_ms * 1_000_000),
         time.as_secs() + 1,
         table::head(&report, host.shown),
     ))?;
     bench.measure_all(&mut report, measurements as u64)?;
-    (host.print)(&table::body(&report))?;
-    (host.print)(&table::foot(&report))?;
+    print(&table::body(&report))?;
+    print(&table::foot(&report))?;
     if let Some(target) = json {
         let text = serde_json::to_string_pretty(&report).context("cannot write JSON")?;
         target.write(&(text + "\n"))?;
@@ -80,6 +91,10 @@ pub fn bench(options: &BenchOptions, host: &Host) -> anyhow::Result<()> {
         target.write(&html::page(&report))?;
     }
     Ok(())
+}
+
+fn to_standard_error(text: &str) -> anyhow::Result<()> {
+    std::io::stderr().write_all(text.as_bytes()).context("cannot write to standard error")
 }
 
 struct Bench<'a> {
@@ -138,6 +153,7 @@ impl Bench<'_> {
             rounds: self.options.rounds,
             time_ms: self.options.time_ms,
             missing,
+            notes: Vec::new(),
             workloads: workloads.into(),
         })
     }
@@ -246,52 +262,5 @@ impl Bench<'_> {
             let _ = std::fs::remove_file(home.join(format!("rows.db{suffix}")));
         }
         Ok(Sample { per_s: done.rows as f64 / done.elapsed.as_secs_f64().max(1e-9), times_ns: None })
-    }
-}
-
-/// A file that is there as a whole, or not at all.
-struct Target {
-    path: PathBuf,
-    file: NamedTempFile,
-}
-
-impl Target {
-    fn new(path: &Path) -> anyhow::Result<Self> {
-        let path = std::path::absolute(path).with_context(|| format!("cannot use {}", path.display()))?;
-        if path.is_dir() {
-            anyhow::bail!("{} is a directory: name a file", path.display());
-        }
-        let dir = path.parent().with_context(|| format!("{} is no file", path.display()))?;
-        let file = tempfile::Builder::new()
-            .prefix(".holdfast-bench-")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(dir)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file })
-    }
-
-    fn write(mut self, text: &str) -> anyhow::Result<()> {
-        let cannot = || format!("cannot write {}", self.path.display());
-        self.file.write_all(text.as_bytes()).with_context(cannot)?;
-        self.file.persist(&self.path).with_context(cannot)?;
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_there_as_a_whole_or_not_at_all() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("report.json");
-        let count = || std::fs::read_dir(dir.path()).expect("a directory").count();
-        drop(Target::new(&path).expect("a target"));
-        assert_eq!(count(), 0);
-        Target::new(&path).expect("a target").write("{}").expect("written");
-        assert_eq!((count(), std::fs::read_to_string(&path).expect("text").as_str()), (1, "{}"));
-        assert!(Target::new(dir.path()).is_err());
-        assert!(Target::new(Path::new("/proc/self/none")).is_err());
     }
 }

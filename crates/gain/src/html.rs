@@ -29,7 +29,7 @@ pub fn page(report: &Report) -> String {
                 h1 { "What Holdfast would gain on " code { (report.directory) } }
                 p.quiet {
                     "Holdfast " (report.holdfast) ", " (report.date) ". Each workload ran "
-                    (report.rounds) " times on each side for "
+                    (units::counted(report.rounds.into(), "time")) " on each side for "
                     (units::time(report.time_ms * 1_000_000))
                     ", the sides in turn. Dots are medians, lines go from the lowest to the highest."
                 }
@@ -182,6 +182,7 @@ fn facts(report: &Report) -> Markup {
             h2 { "Where and how" }
             dl {
                 @for (name, value) in &rows { dt { (name) } dd { (value) } }
+                @for note in &report.notes { dt { "Note" } dd { (note) } }
                 @for side in Side::ALL { dt { (side.name()) } dd { (side.what()) } }
                 dt { "floor" }
                 dd { "what it costs to make the bytes of one operation durable on the media of the pool, and nothing else" }

@@ -28,11 +28,19 @@ impl Interrupt {
     /// From here on signals that would end the process are noted.
     pub fn note() -> anyhow::Result<Self> {
         let came = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        // Who started it under nohup, or in the background of a script, wants none of them heard.
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_in(ignored, *signal)) {
             signal_hook::flag::register_usize(signal, Arc::clone(&came), signal as usize)
                 .context("cannot take signals")?;
         }
         Ok(Self(came))
+    }
+
+    /// None ever comes.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self(Arc::default())
     }
 
     /// Fails once one came.
@@ -44,9 +52,45 @@ impl Interrupt {
     }
 }
 
+/// The signals that a process ignores, from its status in /proc; none where it does not say.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+fn is_in(signals: u64, signal: i32) -> bool {
+    signals >> (signal - 1) & 1 == 1
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    /// Tells the test that it is the program that was started with signals ignored.
+    const IS_STARTED: &str = "HOLDFAST_TEST_IGNORES";
+
+    #[test]
+    fn a_signal_ignored_at_the_start_stays_ignored() {
+        let now = || ignored(&std::fs::read_to_string("/proc/self/status").expect("a status"));
+        if std::env::var_os(IS_STARTED).is_some() {
+            let _interrupt = Interrupt::note().expect("signals");
+            let noted = [SIGHUP, SIGINT, SIGTERM].map(|signal| is_in(now(), signal));
+            assert_eq!(noted, [true, true, false]);
+            return;
+        }
+        let name = std::thread::current().name().expect("a name").to_owned();
+        let started = Command::new("sh")
+            .args(["-c", "trap '' HUP INT; exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().expect("a path"))
+            .arg(name)
+            .env(IS_STARTED, "1")
+            .output()
+            .expect("started");
+        let told = String::from_utf8_lossy(&started.stdout);
+        assert!(started.status.success() && told.contains("1 passed"), "{told}");
+    }
 
     #[test]
     fn a_signal_is_told_of_by_its_number() {

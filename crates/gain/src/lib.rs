@@ -21,6 +21,7 @@ mod samples;
 mod side;
 mod sqlite;
 mod table;
+mod target;
 mod units;
 mod worker;
 mod workload;
@@ -42,6 +43,8 @@ pub struct Host {
     pub version: &'static str,
     /// Keeps a command out of the run that this process may itself be started in.
     pub keep_out: fn(&mut Command),
+    /// A word to whoever started it, on standard error.
+    pub say: fn(&str),
     /// Prints to standard output.
     pub print: fn(&str) -> anyhow::Result<()>,
     /// A text from outside, as a terminal may have it.

@@ -39,6 +39,9 @@ pub struct Report {
     pub time_ms: u64,
     /// Sides that could not be had, and why.
     pub missing: BTreeMap<String, String>,
+    /// What else has to be known of it.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What each workload took.
     pub workloads: Vec<Row>,
 }
@@ -125,7 +128,11 @@ impl Samples {
     /// synced.
     pub fn absorbed_in_words(&self) -> Vec<String> {
         let reasons = self.reasons.iter().filter(|_| self.syncs_by_kernel > self.syncs_absorbed);
-        self.share_in_words().into_iter().chain(reasons.cloned()).collect()
+        let silent = (self.syncs_by_kernel > 0 && self.reasons.is_empty()).then(|| {
+            let syncs = units::counted(self.syncs_absorbed + self.syncs_by_kernel, "sync");
+            format!("left to the kernel: {} of {syncs}", units::count(self.syncs_by_kernel))
+        });
+        self.share_in_words().into_iter().chain(silent).chain(reasons.cloned()).collect()
     }
 
     fn share_in_words(&self) -> Option<String> {
@@ -145,7 +152,7 @@ impl Samples {
 impl Report {
     /// What it comes to, a sentence a line.
     pub fn verdict(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines: Vec<String> = self.nothing_absorbed().into_iter().collect();
         let told = |wanted: Change, is_synced: bool| {
             let of_kind = |row: &&Row| (row.name != Workload::Plain.name()) == is_synced;
             let rows = self.workloads.iter().filter(of_kind).filter(|row| row.change() == wanted);
@@ -159,8 +166,8 @@ impl Report {
             (Change::Slower, true, "SLOWER under Holdfast"),
             (Change::Noise, true, "No difference beyond the spread"),
             (Change::TooFew, true, "Too few rounds to say whether it is more than noise"),
-            (Change::Faster, false, "Without a sync, nothing to gain or to lose"),
-            (Change::Noise, false, "Without a sync, nothing to gain or to lose"),
+            (Change::Faster, false, "Without a sync, faster all the same"),
+            (Change::Noise, false, "Without a sync, no difference beyond the spread"),
             (Change::TooFew, false, "Without a sync, too few rounds to say"),
             (Change::Slower, false, "The price where nobody syncs"),
         ] {
@@ -176,6 +183,18 @@ impl Report {
             "The pool was NVM: what was synced under Holdfast survives a power cut.".to_owned()
         });
         lines
+    }
+
+    /// Says so where Holdfast had no part in anything that was synced: its rates are not its own.
+    fn nothing_absorbed(&self) -> Option<String> {
+        let synced = self.workloads.iter().filter(|row| row.name != Workload::Plain.name());
+        let held: Vec<&Samples> = synced.filter_map(|row| row.samples(Side::Holdfast)).collect();
+        if held.is_empty() || held.iter().any(|samples| samples.syncs_absorbed > 0) {
+            return None;
+        }
+        let reason = held.iter().find_map(|samples| samples.reasons.first());
+        let reason = reason.map_or("no reason is recorded", String::as_str);
+        Some(format!("NOTHING was absorbed: {}.", reason.trim_end_matches('.')))
     }
 }
 
@@ -211,6 +230,7 @@ pub mod tests {
             rounds: 5,
             time_ms: 500,
             missing: BTreeMap::from([("eatmydata".into(), "not installed".into())]),
+            notes: Vec::new(),
             workloads: workloads.collect(),
         }
     }
@@ -228,10 +248,40 @@ pub mod tests {
         assert_eq!(lines[0], "Faster under Holdfast: random 10.0 x.");
         assert_eq!(lines[1], "SLOWER under Holdfast: append 0.10 x.");
         assert_eq!(lines[2], "No difference beyond the spread: replace 1.00 x.");
-        assert_eq!(lines[3], "Without a sync, nothing to gain or to lose: plain 1.00 x.");
+        assert_eq!(lines[3], "Without a sync, no difference beyond the spread: plain 1.00 x.");
         assert!(lines[4].contains("memory"), "{lines:?}");
         let few = made(&[(Workload::Random, &slow[..3], fast)]);
         assert!(few.verdict()[0].starts_with("Too few rounds"), "{:?}", few.verdict());
+    }
+
+    #[test]
+    fn where_nothing_was_absorbed_that_comes_first() {
+        let rates = &[10.0, 11.0, 12.0, 13.0][..];
+        let mut report = made(&[(Workload::Random, rates, rates), (Workload::Append, rates, rates)]);
+        let first = |report: &Report| report.verdict().remove(0);
+        let unabsorbed = |row: &mut Row| {
+            let held = row.sides.get_mut(Side::Holdfast.name()).expect("it has been measured");
+            held.syncs_absorbed = 0;
+            held.reasons.insert(format!("left to the kernel: {} is shut", row.name));
+        };
+        unabsorbed(&mut report.workloads[0]);
+        assert!(first(&report).starts_with("No difference"), "{:?}", report.verdict());
+        unabsorbed(&mut report.workloads[1]);
+        assert_eq!(first(&report), "NOTHING was absorbed: left to the kernel: random is shut.");
+        for row in &mut report.workloads {
+            row.sides.get_mut(Side::Holdfast.name()).expect("it has been measured").reasons.clear();
+        }
+        assert_eq!(first(&report), "NOTHING was absorbed: no reason is recorded.");
+    }
+
+    #[test]
+    fn what_is_left_to_the_kernel_is_said_without_a_reason_too() {
+        let mut samples = Samples { syncs_by_kernel: 2000, ..Samples::default() };
+        let told = ["0.0 % of syncs absorbed", "left to the kernel: 2,000 of 2,000 syncs"];
+        assert_eq!(samples.absorbed_in_words(), told);
+        samples.reasons.insert("left to the kernel: why".into());
+        assert_eq!(samples.absorbed_in_words(), ["0.0 % of syncs absorbed", "left to the kernel: why"]);
+        assert_eq!(Samples { syncs_absorbed: 5, ..Samples::default() }.absorbed_in_words().len(), 1);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use crate::Host;
 
+const PRELOAD: &str = "LD_PRELOAD";
+
 /// How a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -80,11 +82,65 @@ pub fn command(host: &Host, side: Side, pool: &PoolChoice, summary: &Path, progr
         }
     };
     (host.keep_out)(&mut command);
+    // What else is preloaded would be measured: under eatmydata, say, nothing native is durable.
+    // Holdfast and eatmydata set their own.
+    command.env_remove(PRELOAD);
     command
+}
+
+/// What was preloaded into this process, beside Holdfast, and is not into any side; in words.
+pub fn left_out(host: &Host) -> Option<String> {
+    let mut command = Command::new("true");
+    (host.keep_out)(&mut command);
+    let inherited = match command.get_envs().find(|(name, _)| *name == PRELOAD) {
+        Some((_, kept)) => kept.map(OsStr::to_owned),
+        None => std::env::var_os(PRELOAD),
+    };
+    let inherited = inherited.filter(|value| !value.is_empty())?;
+    Some(format!("LD_PRELOAD={} was left out on every side", (host.shown)(&inherited.to_string_lossy())))
 }
 
 /// The first program of this name in PATH.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let dirs = std::env::var_os("PATH")?;
     std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(keep_out: fn(&mut Command)) -> Host {
+        Host {
+            executable: "holdfast".into(),
+            version: "0",
+            keep_out,
+            say: |_| {},
+            print: |_| Ok(()),
+            shown: str::to_owned,
+        }
+    }
+
+    #[test]
+    fn nothing_foreign_is_preloaded_on_any_side() {
+        let host = host(|command| {
+            command.env(PRELOAD, "libeatmydata.so");
+        });
+        let pool = PoolChoice { path: "pool".into(), bytes: None };
+        for side in Side::ALL {
+            let command = command(&host, side, &pool, Path::new("summary"), OsStr::new("true"));
+            let set: Vec<_> = command.get_envs().filter(|(name, _)| *name == PRELOAD).collect();
+            assert_eq!(set, [(OsStr::new(PRELOAD), None)], "{side:?}");
+        }
+        let told = left_out(&host).expect("it is said");
+        assert_eq!(told, "LD_PRELOAD=libeatmydata.so was left out on every side");
+    }
+
+    #[test]
+    fn where_nothing_foreign_is_preloaded_nothing_is_said() {
+        let ours = host(|command| {
+            command.env(PRELOAD, "");
+        });
+        assert_eq!(left_out(&ours), None);
+    }
 }

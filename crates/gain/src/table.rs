@@ -57,7 +57,7 @@ fn line(report: &Report, row: &Row, side: Side) -> String {
         let why = report.missing.get(name).map_or("not measured", String::as_str);
         return format!("  {name:10} {why}\n");
     };
-    let Some(spread) = Spread::of(&samples.per_s) else { return String::new() };
+    let Some(spread) = Spread::of(&samples.per_s) else { return format!("  {name:10} no samples\n") };
     let ratio = match side {
         Side::Native => String::new(),
         _ => row.against_native(side).map(units::ratio).unwrap_or_default(),
@@ -107,6 +107,9 @@ mod tests {
             assert!(text.lines().any(|told| told == line), "{line}\n{text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let mut unmeasured = report.clone();
+        unmeasured.workloads[0].sides.insert("tmpfs".into(), crate::report::Samples::default());
+        assert!(body(&unmeasured).contains("\n  tmpfs      no samples\n"), "{}", body(&unmeasured));
         let head = head(&report, |text| text.replace('<', "?"));
         assert!(head.contains("/srv/?a> & b (ext4 on /dev/vda)"), "{head}");
     }

@@ -26,6 +26,11 @@ pub fn count(count: u64) -> String {
     text
 }
 
+/// Some things, by their name for one of them.
+pub fn counted(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 /// A ratio, with fewer digits the larger it is.
 pub fn ratio(ratio: f64) -> String {
     match ratio {
@@ -69,6 +74,7 @@ mod tests {
             assert_eq!(rate(per_s), told);
         }
         assert_eq!(rate(f64::NAN), "?");
+        assert_eq!((counted(1, "round"), counted(5, "round")), ("1 round".to_owned(), "5 rounds".to_owned()));
         assert_eq!((ratio(0.979), ratio(11.96), ratio(338.4)).0, "0.98 x");
         assert_eq!((ratio(11.96), ratio(1338.4)), ("12.0 x".to_owned(), "1,338 x".to_owned()));
         assert_eq!((time(999), time(12_340)), ("999 ns".to_owned(), "12.3 us".to_owned()));

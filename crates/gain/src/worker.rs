@@ -59,34 +59,37 @@ pub fn work(workload: &OsStr, dir: &Path, time_ms: u64) -> anyhow::Result<()> {
     std::io::stdout().write_all(line.as_bytes()).context("cannot write to standard output")
 }
 
-/// Does one operation after the other, each with its number, until the time is over or it says that
-/// it was the last. What is done in the first fifth does not count: a start is not what a program
-/// that runs does.
-fn repeat(time_ms: u64, mut operation: impl FnMut(u64) -> anyhow::Result<bool>) -> anyhow::Result<Measured> {
+/// Does one operation after the other, each with its number, until the time is over or so many are
+/// done. What is done in the first fifth of that which ends it does not count: a start is not what
+/// a program that runs does.
+fn repeat(
+    time_ms: u64,
+    operations_max: u64,
+    mut operation: impl FnMut(u64) -> anyhow::Result<()>,
+) -> anyhow::Result<Measured> {
     let mut times: Vec<u32> = Vec::with_capacity(1 << 16);
     let (time, started) = (Duration::from_millis(time_ms), Instant::now());
     let (mut first, mut counted_from, mut before) = (0, Duration::ZERO, Duration::ZERO);
     let mut is_warm = false;
     for number in 0.. {
-        let goes_on = operation(number)?;
+        operation(number)?;
+        let done = number + 1;
+        let goes_on = done < operations_max;
         let now = started.elapsed();
         if times.len() < TIMES_MAX {
             times.push((now - before).as_nanos().min(u128::from(u32::MAX)) as u32);
         }
         before = now;
-        if goes_on && !is_warm && now >= time / WARM_UP {
-            (is_warm, first, counted_from) = (true, number + 1, now);
+        // The number may end it long before the time does: what counts must not be a rest of it.
+        let is_warmed_up = now >= time / WARM_UP || done >= operations_max / u64::from(WARM_UP);
+        if goes_on && !is_warm && is_warmed_up {
+            (is_warm, first, counted_from) = (true, done, now);
             times.clear();
         } else if !goes_on || now >= time {
             times.sort_unstable();
             let at = |percent: usize| u64::from(times[(times.len() - 1) * percent / 100]);
             let elapsed_ns = (now - counted_from).as_nanos() as u64;
-            return Ok(Measured {
-                operations: number + 1 - first,
-                elapsed_ns,
-                p50_ns: at(50),
-                p99_ns: at(99),
-            });
+            return Ok(Measured { operations: done - first, elapsed_ns, p50_ns: at(50), p99_ns: at(99) });
         }
     }
     bail!("there are no more numbers")
@@ -99,7 +102,7 @@ fn random(dir: &Path, sync: Option<Sync>, time_ms: u64) -> anyhow::Result<Measur
     let file = filled(&path)?;
     let page = [0x5a; PAGE_BYTES];
     let mut place = 0x9e37_79b9_7f4a_7c15u64;
-    let measured = repeat(time_ms, |_| {
+    let measured = repeat(time_ms, u64::MAX, |_| {
         // Xorshift: the places are the same on each side.
         place ^= place << 13;
         place ^= place >> 7;
@@ -109,7 +112,7 @@ fn random(dir: &Path, sync: Option<Sync>, time_ms: u64) -> anyhow::Result<Measur
         if let Some(sync) = sync {
             sync(&file).with_context(|| cannot_sync(&path))?;
         }
-        Ok(true)
+        Ok(())
     });
     // Whoever is measured next must not pay for it.
     file.sync_all().with_context(|| cannot_sync(&path))?;
@@ -133,10 +136,10 @@ fn filled(path: &Path) -> anyhow::Result<File> {
 fn append(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
     let path = dir.join("log");
     let mut file = new(&path)?;
-    let measured = repeat(time_ms, |number| {
+    let measured = repeat(time_ms, GROWTH_BYTES_MAX / ENTRY_BYTES as u64, |_| {
         file.write_all(&[0x5a; ENTRY_BYTES]).with_context(|| cannot_write(&path))?;
         file.sync_data().with_context(|| cannot_sync(&path))?;
-        Ok((number + 1) * (ENTRY_BYTES as u64) < GROWTH_BYTES_MAX)
+        Ok(())
     });
     removed(&path)?;
     measured
@@ -146,7 +149,7 @@ fn append(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
 fn transactions(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
     let (database, log) = (dir.join("pattern.db"), dir.join("pattern.db-wal"));
     let (pages, frames) = (filled(&database)?, new(&log)?);
-    let measured = repeat(time_ms, |number| {
+    let measured = repeat(time_ms, u64::MAX, |number| {
         let frame = number % CHECKPOINT_FRAMES;
         frames
             .write_all_at(&[0x5a; FRAME_BYTES], frame * FRAME_BYTES as u64)
@@ -160,7 +163,7 @@ fn transactions(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
             }
             pages.sync_data().with_context(|| cannot_sync(&database))?;
         }
-        Ok(true)
+        Ok(())
     });
     removed(&log)?;
     measured
@@ -170,13 +173,13 @@ fn create(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
     let home = dir.join("made");
     std::fs::create_dir(&home).with_context(|| format!("cannot make {}", home.display()))?;
     let directory = File::open(&home).with_context(|| format!("cannot open {}", home.display()))?;
-    let measured = repeat(time_ms, |number| {
+    let measured = repeat(time_ms, FILES_MAX, |number| {
         let path = home.join(number.to_string());
         let mut file = new(&path)?;
         file.write_all(&[0x5a; PAGE_BYTES]).with_context(|| cannot_write(&path))?;
         file.sync_all().with_context(|| cannot_sync(&path))?;
         directory.sync_all().with_context(|| cannot_sync(&home))?;
-        Ok(number + 1 < FILES_MAX)
+        Ok(())
     });
     std::fs::remove_dir_all(&home).with_context(|| format!("cannot remove {}", home.display()))?;
     measured
@@ -185,12 +188,12 @@ fn create(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
 fn replace(dir: &Path, time_ms: u64) -> anyhow::Result<Measured> {
     let (path, next) = (dir.join("state"), dir.join("state.new"));
     drop(new(&path)?);
-    repeat(time_ms, |_| {
+    repeat(time_ms, u64::MAX, |_| {
         let mut file = new(&next)?;
         file.write_all(&[0x5a; PAGE_BYTES]).with_context(|| cannot_write(&next))?;
         file.sync_all().with_context(|| cannot_sync(&next))?;
         std::fs::rename(&next, &path).with_context(|| format!("cannot replace {}", path.display()))?;
-        Ok(true)
+        Ok(())
     })
 }
 
@@ -241,13 +244,15 @@ mod tests {
     #[test]
     fn times_are_of_the_operations() {
         let mut done = 0;
-        let measured = repeat(10_000, |number| {
+        let measured = repeat(3_600_000, 10, |number| {
             done += 1;
             assert_eq!(number + 1, done);
-            Ok(done < 10)
+            Ok(())
         });
         let measured = measured.expect("it works");
-        assert!((1..=10).contains(&measured.operations), "{measured:?}");
+        // A fifth of what ends it, and no more, is not counted.
+        assert_eq!((done, measured.operations), (10, 8), "{measured:?}");
+        assert_eq!(repeat(3_600_000, 1, |_| Ok(())).expect("it works").operations, 1);
         assert!(measured.p50_ns <= measured.p99_ns && measured.p99_ns <= measured.elapsed_ns.max(1));
         assert!(read("").is_err());
     }

@@ -36,6 +36,9 @@ pub fn demo(options: &DemoOptions, host: &Host) -> anyhow::Result<bool> {
     if sqlite::version().is_none() {
         bail!("the sqlite3 shell is missing: apt-get install sqlite3");
     }
+    if let Some(note) = side::left_out(host) {
+        (host.say)(&note);
+    }
     let stage = Stage::new(options, host)?;
     (host.print)(&format!(
         "Holdfast demo: sqlite3 commits one row per transaction, {} s per measurement.\n  databases  {} ({})\n  \
