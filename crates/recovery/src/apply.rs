@@ -17,7 +17,7 @@ use holdfast_pool::{
 };
 
 use super::compare::{finish, torn};
-use super::directory::{make_parent, nearest, parent, split};
+use super::directory::{make_parent, nearest, nearest_above, parent, split};
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, last_ns};
@@ -346,8 +346,11 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     pub(super) fn gone(&mut self, file: &SlotFile, by_others: bool) -> io::Result<()> {
         for hint in &file.hints {
             // The directory may have been removed with it; then that has to be durable.
-            let (open, directory) = nearest(self.disk, &hint.path)?;
-            if by_others {
+            let found = nearest(self.disk, &hint.path);
+            // It may be elsewhere, too, with something that is no directory in its place.
+            let is_elsewhere = found.is_err();
+            let (open, directory) = found.or_else(|_| nearest_above(self.disk, &hint.path))?;
+            if by_others || is_elsewhere {
                 open.sync_all()?;
             }
             if !self.synced.contains(directory) {
