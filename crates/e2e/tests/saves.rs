@@ -303,3 +303,103 @@ fn no_call_fails_for_want_of_slots() {
     let output = pool.run(&["--durability=write"]).args(["--", text(&program)]).dir(&disk.root).output();
     assert!(output.status.success(), "{}", output.told());
 }
+
+/// Saves `d/t` over an older one, of which the log has all, or which was saved so itself and has
+/// been brought to the disk with the new one. Then what the last argument says happens to the
+/// directory.
+const REPLACE: &str = "
+import os, sys, time
+root, begun, then = sys.argv[1:]
+os.chdir(root)
+def sync(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+def save(name, what):
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, what)
+    os.fsync(fd)
+    os.close(fd)
+save('d/t', b'old')
+if then == 'settled':
+    for _ in range(2):
+        save('d/tmp', b'old')
+        os.rename('d/tmp', 'd/t')
+        sync('d')
+save('d/tmp', b'new')
+print('made', flush=True)
+while not os.path.exists(begun): time.sleep(0.01)
+os.rename('d/tmp', 'd/t')
+sync('d')
+if then in ('directory', 'link', 'file'):
+    os.rename('d', 'e')
+    if then == 'directory': os.mkdir('d')
+    if then == 'link': os.symlink('e', 'd')
+    if then == 'file': save('d', b'file')
+    sync('.')
+print('saved', flush=True)
+time.sleep(60)
+";
+
+/// The power is gone behind a save, and back, and nothing is recovered yet.
+fn replaced(disk: &Disk, pool: &Pool, then: &str) {
+    std::fs::create_dir(disk.root.join("d")).expect("directory");
+    disk.settle();
+    let home = tempfile::tempdir().expect("directory");
+    let begun = home.path().join("begun");
+    let program = ["--", "python3", "-c", REPLACE, text(&disk.root), text(&begun), then];
+    let mut run = Running::start(&pool.run(&[]).args(program));
+    run.until("made");
+    if then == "settled" {
+        disk.settle();
+    }
+    std::fs::write(&begun, "").expect("word");
+    run.until("saved");
+    run.stop_all(pool);
+    disk.cut_power();
+    run.kill_all(pool);
+    disk.restore_power();
+}
+
+/// Recovery put the replaced file off for good, and nothing could be run on the pool any more.
+#[test]
+fn a_replaced_file_is_not_awaited_where_its_directory_was() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        for then in ["directory", "link", "file"] {
+            let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
+            replaced(&disk, &pool, then);
+            pool.recover(&[]).ok();
+            assert_eq!(std::fs::read_to_string(disk.root.join("e/t")).expect("file"), "new", "{then}");
+        }
+    }
+}
+
+/// Recovery removed the old file, and could not bring the new one back either.
+#[test]
+fn a_replaced_file_stays_where_others_moved_it_until_the_new_one_is_there() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
+        replaced(&disk, &pool, "nothing");
+        std::fs::rename(disk.root.join("d"), disk.root.join("z")).expect("move");
+        let recovered = pool.command("recover").output();
+        assert!(disk.root.join("z/t").exists(), "{}", recovered.told());
+    }
+}
+
+/// What others wrote to the old file is kept, and so is the new one: it stayed at its first name,
+/// where nobody looks for it, and nothing was said.
+#[test]
+fn a_save_over_a_file_that_others_wrote_to_since_is_set_aside() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
+        replaced(&disk, &pool, "settled");
+        assert_eq!(std::fs::read_to_string(disk.root.join("d/t")).expect("file"), "old", "the cut took it");
+        assert!(disk.root.join("d/tmp").exists(), "a commit had it");
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::fs::write(disk.root.join("d/t"), "others").expect("file");
+        let recovered = pool.command("recover").output();
+        assert_eq!(recovered.status.code(), Some(1), "{}", recovered.told());
+        assert!(recovered.told().contains("set aside"), "{}", recovered.told());
+        assert_eq!(std::fs::read_to_string(disk.root.join("d/t")).expect("file"), "others");
+    }
+}

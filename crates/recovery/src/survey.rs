@@ -12,7 +12,7 @@ use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_S
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
 use super::live::{Live, resolve};
-use super::locate::{Others, locate, locate_forced};
+use super::locate::{Location, Others, locate, locate_forced};
 use super::loss::Loss;
 use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
 use super::reasons::reason;
@@ -232,11 +232,7 @@ fn plan_one(
     };
     let facts = if file.marks & MARK_REMOVED != 0 { removed_outside(facts) } else { facts };
     let outcome = match decide(&facts) {
-        // The crash took its rename over a file that somebody wrote to since: at its old name
-        // nobody would look for it.
-        Outcome::Replay
-            if request == Request::None && file.takes_name == Some(false) && witness == Witness::Cut =>
-        {
+        Outcome::Replay if request == Request::None && is_kept_out(&file, &location, witness) => {
             Outcome::SetAside(Aside::Replaced)
         }
         outcome => outcome,
@@ -255,6 +251,14 @@ fn plan_one(
     let named = file.number();
     let (target, stands) = (target.unwrap_or_default(), location.same.map(|same| same.path));
     Planned { file, facts, outcome, target, stands, reason, shown, named }
+}
+
+/// Whether the crash took a rename over another file, and somebody used that one since: at its old
+/// name nobody would look for what was renamed.
+fn is_kept_out<F>(file: &SlotFile, location: &Location<F>, witness: Witness) -> bool {
+    let (Some((from, _)), Some(same)) = (file.rename(), &location.same) else { return false };
+    let is_at_old = file.replaced().is_some() && from == same.path;
+    is_at_old && location.other.is_some() && witness == Witness::Cut
 }
 
 /// Nobody under Holdfast removed the file, and somebody did. It is not the crash that took it, so
