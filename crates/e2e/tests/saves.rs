@@ -304,9 +304,8 @@ fn no_call_fails_for_want_of_slots() {
     assert!(output.status.success(), "{}", output.told());
 }
 
-/// Saves `d/t` over an older one, of which the log has all, or which was saved so itself and has
-/// been brought to the disk with the new one. Then what the last argument says happens to the
-/// directory.
+/// Saves `d/t` over an older one, which is on the disk, as the new one is if it is `settled`. Then
+/// what the last argument says happens to the directory.
 const REPLACE: &str = "
 import os, sys, time
 root, begun, then = sys.argv[1:]
@@ -326,9 +325,10 @@ if then == 'settled':
         save('d/tmp', b'old')
         os.rename('d/tmp', 'd/t')
         sync('d')
-save('d/tmp', b'new')
+    save('d/tmp', b'new')
 print('made', flush=True)
 while not os.path.exists(begun): time.sleep(0.01)
+if then != 'settled': save('d/tmp', b'new')
 os.rename('d/tmp', 'd/t')
 sync('d')
 if then in ('directory', 'link', 'file'):
@@ -350,9 +350,7 @@ fn replaced(disk: &Disk, pool: &Pool, then: &str) {
     let program = ["--", "python3", "-c", REPLACE, text(&disk.root), text(&begun), then];
     let mut run = Running::start(&pool.run(&[]).args(program));
     run.until("made");
-    if then == "settled" {
-        disk.settle();
-    }
+    disk.settle();
     std::fs::write(&begun, "").expect("word");
     run.until("saved");
     run.stop_all(pool);
