@@ -320,12 +320,11 @@ def save(name, what):
     os.fsync(fd)
     os.close(fd)
 save('d/t', b'old')
-if then == 'settled':
-    for _ in range(2):
-        save('d/tmp', b'old')
-        os.rename('d/tmp', 'd/t')
-        sync('d')
-    save('d/tmp', b'new')
+for _ in range(2):
+    save('d/tmp', b'old')
+    os.rename('d/tmp', 'd/t')
+    sync('d')
+if then == 'settled': save('d/tmp', b'new')
 print('made', flush=True)
 while not os.path.exists(begun): time.sleep(0.01)
 if then != 'settled': save('d/tmp', b'new')
