@@ -2,6 +2,7 @@
 //! counters.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use holdfast_pool::Slot;
 
 use crate::census::Roll;
 use crate::changing::Calls;
@@ -69,8 +70,8 @@ impl Tally {
     }
 
     /// Adds 1 in the line of `slot`.
-    pub fn count(&self, slot: u32) {
-        self.parts[slot as usize % TALLY_LINES].add(1);
+    pub fn count(&self, slot: Slot) {
+        self.parts[slot.index() % TALLY_LINES].add(1);
     }
 }
 

@@ -19,6 +19,7 @@ mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
+mod numbers;
 mod openers;
 mod opens;
 #[cfg(shuttle)]
@@ -52,6 +53,7 @@ pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use ledger::{Commits, Epoch, Epochs, LedgerRow, monotonic_ns};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::{PAGE_BYTES, PageLocks};
+pub use numbers::{Frame, LaneIndex};
 pub use openers::{Openers, Opening};
 pub use opens::OpensRow;
 pub use page::{FilePage, Page};

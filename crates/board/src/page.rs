@@ -1,6 +1,7 @@
 //! Pages of files, by number: no page is taken for an offset, a seq or a slot.
 
 use core::fmt;
+use holdfast_pool::Slot;
 
 use crate::locks::PAGE_BYTES;
 
@@ -61,7 +62,7 @@ impl fmt::Display for Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePage {
     /// The slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// The page.
     pub page: Page,
 }

@@ -7,6 +7,7 @@
 
 use crate::board::Board;
 use crate::sync::Ordering;
+use holdfast_pool::Slot;
 
 /// How a file's writes are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,9 +208,9 @@ impl Way {
 impl Board {
     /// As [`Board::go`] of who may have stood still since it looked: nothing happens, and false is
     /// returned, if the file is in another state by now than the way begins in.
-    pub fn try_go(&self, slot: u32, way: Way) -> bool {
+    pub fn try_go(&self, slot: Slot, way: Way) -> bool {
         debug_assert!(!way.from().iter().any(|state| state.lags()) && !way.to().lags());
-        let state = &self.files()[slot as usize].state;
+        let state = &self.files()[slot.index()].state;
         way.from().iter().any(|&from| {
             state.compare_exchange(from as u32, way.to() as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         })
@@ -219,8 +220,8 @@ impl Board {
     /// count rises before the state says so, and falls behind it: while it is 0, every read is the
     /// kernel's. A file that fails in such a state stays counted, because its page rows stay where
     /// readers find them.
-    pub fn go(&self, slot: u32, way: Way) {
-        let row = &self.files()[slot as usize];
+    pub fn go(&self, slot: Slot, way: Way) {
+        let row = &self.files()[slot.index()];
         let before = row.state();
         debug_assert!(way.from().contains(&before), "{way:?} of a file in state {before:?}");
         let census = &self.header().behind_files.census;

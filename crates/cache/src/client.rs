@@ -12,7 +12,7 @@ use holdfast_board::BoardError;
 use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
-use holdfast_pool::Layout;
+use holdfast_pool::{Layout, Slot};
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
@@ -52,7 +52,7 @@ impl Errno {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileRef {
     /// Row and slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// Generation of their use.
     pub generation: u64,
 }
@@ -440,7 +440,7 @@ impl<N: Nvm> Client<N> {
                 let generation = row.generation();
                 // Fails only when the keeper is dead or the disk refuses the data; then every write
                 // to the file fails too.
-                let _ = self.settle(FileRef { slot: slot as u32, generation }, false);
+                let _ = self.settle(FileRef { slot: Slot::at(slot), generation }, false);
             }
         }
     }

@@ -156,7 +156,7 @@ fn build(
     let logs_on_sync = config.durability == Durability::Sync;
     board.header().logs_on_sync.word.store(u32::from(logs_on_sync), Ordering::SeqCst);
     for &segment in &pinned_segments {
-        board.segments()[segment as usize].set_state(SegmentState::Pinned);
+        board.segments()[segment.index()].set_state(SegmentState::Pinned);
     }
     let patterns = patterns(&config)?;
     let notes = Arc::new(Notes::told_to(audience));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::{Remains, Superblock, Words};
+use holdfast_pool::{Remains, Segment, Slot, Superblock, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -69,11 +69,11 @@ pub struct RecoveredPool {
     /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
     pub counter_start: u64,
     /// Segments with live records of set-aside files; they must not be reused.
-    pub pinned_segments: Vec<u32>,
+    pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file with such records.
     pub pinned_frames: Vec<u32>,
     /// Slots that stay in use for set-aside files.
-    pub set_aside_slots: Vec<u32>,
+    pub set_aside_slots: Vec<Slot>,
 }
 
 impl RecoveredPool {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Gap, Kind, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, SegmentUse, decode, seal_of, segment_generation};
+use holdfast_pool::{
+    CHECKED_MAX, Layout, SEGMENT_BYTES, Segment, SegmentUse, Slot, decode, seal_of, segment_generation,
+};
 
 use super::PoolError;
 use super::frames::{FrameError, scan_frame};
@@ -43,10 +45,10 @@ pub(super) struct Entry {
     pub(super) file_offset: u64,
     pub(super) extent: u64,
     /// The segment, or behind the numbers of all segments the frame of the spill file.
-    pub(super) segment: u32,
+    pub(super) segment: Segment,
     /// Payload bytes that count: all of them until a cancel record is applied.
     pub(super) bytes: u32,
-    pub(super) slot: u32,
+    pub(super) slot: Slot,
     pub(super) unix_time_ns: u64,
     /// Where the record begins, in lines of 64 bytes from the start of the segment.
     pub(super) line: u16,
@@ -69,7 +71,7 @@ impl Entry {
     }
 
     /// Sorts the members of a write together, and writes by file and time.
-    pub(super) fn order(&self) -> (u32, u64, u16, u32, u16) {
+    pub(super) fn order(&self) -> (Slot, u64, u16, Segment, u16) {
         (self.slot, self.seq, self.group_index, self.segment, self.line)
     }
 }
@@ -96,7 +98,9 @@ pub(super) enum SlotState {
 /// The state of every slot of the pool.
 pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
     let slots = source.slots();
-    (0..source.layout().slot_count)
+    source
+        .layout()
+        .slots()
         .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
             // An identity of another slot, or of another use, says that so are the words.
             (Some(_), _) if slots.identity(slot).is_err() || !slots.has_marks(slot) => SlotState::Damaged,
@@ -112,7 +116,7 @@ pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
 /// A segment that is damaged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken {
-    pub(super) segment: u32,
+    pub(super) segment: Segment,
     /// The generation of its records, if its header does not say it any more.
     pub(super) lost_generation: Option<u64>,
 }
@@ -154,7 +158,7 @@ impl Scan {
                 .damage(format!("segment {segment}, byte {at}: its number {} is impossible", header.seq));
         }
         self.seq_max = self.seq_max.max(header.seq);
-        let counts = match states.get(header.slot as usize) {
+        let counts = match states.get(header.slot.index()) {
             None => {
                 return self
                     .damage(format!("segment {segment}, byte {at}: there is no slot {}", header.slot));
@@ -234,7 +238,7 @@ fn scan_frames(source: &Source<'_, impl Nvm>, states: &[SlotState], all: &mut Sc
     let (segments, mut buffer) = (source.layout().segment_count, Vec::new());
     for frame in source.frames().in_use() {
         let found = scan_frame(source, frame, &mut buffer, |record| {
-            all.visit(states, &Record { segment: segments + frame, ..record });
+            all.visit(states, &Record { segment: Segment::new(segments + frame), ..record });
         });
         match found {
             Ok(Some(found)) => {
@@ -263,15 +267,15 @@ fn scan_frames(source: &Source<'_, impl Nvm>, states: &[SlotState], all: &mut Sc
 /// the lowest ones first, so one further behind that says nothing was not used.
 fn used_segments(source: &Source<'_, impl Nvm>) -> u32 {
     let layout = source.layout();
-    let is_used = |segment: &u32| source.nvm.load_u64(layout.segment_offset(*segment)) != 0;
-    (0..layout.segment_count).rev().find(is_used).map_or(0, |segment| segment + 1)
+    let is_used = |segment: &Segment| source.nvm.load_u64(layout.segment_offset(*segment)) != 0;
+    layout.segments().rev().find(is_used).map_or(0, |segment| segment.number() + 1)
 }
 
 /// In this thread.
 fn scan_alone(source: &Source<'_, impl Nvm>, states: &[SlotState]) -> Scan {
     let (mut all, mut buffer) = (Scan::default(), Vec::new());
     let used = used_segments(source);
-    for segment in 0..source.layout().segment_count {
+    for segment in source.layout().segments() {
         scan_one(source, states, segment, used, &mut buffer, &mut all);
     }
     all
@@ -299,7 +303,7 @@ fn scan_together(
                             part.entries.sort_unstable_by_key(Entry::order);
                             return part;
                         }
-                        scan_one(source, states, segment, used, &mut buffer, &mut part);
+                        scan_one(source, states, Segment::new(segment), used, &mut buffer, &mut part);
                         done.fetch_add(source.layout().segment_bytes, Relaxed);
                     }
                 })
@@ -322,14 +326,14 @@ fn scan_together(
 fn scan_one(
     source: &Source<'_, impl Nvm>,
     states: &[SlotState],
-    segment: u32,
+    segment: Segment,
     used: u32,
     buffer: &mut Vec<u8>,
     part: &mut Scan,
 ) {
     let (nvm, layout) = (source.nvm, source.layout());
     let offset = layout.segment_offset(segment);
-    if nvm.load_u64(offset) == 0 && segment > used {
+    if nvm.load_u64(offset) == 0 && segment.number() > used {
         return;
     }
     let first = part.entries.len();
@@ -376,7 +380,7 @@ struct Surveyed {
 /// Visits the valid records of a segment, of which `bytes` are all, and finds what is damaged.
 fn survey_segment(
     source: &Source<'_, impl Nvm>,
-    segment: u32,
+    segment: Segment,
     bytes: &[u8],
     visit: impl FnMut(Record<'_>),
 ) -> Surveyed {
@@ -399,7 +403,7 @@ impl Surveyed {
         self.gaps.is_empty() && !self.is_header_lost
     }
 
-    fn tell(&self, source: &Source<'_, impl Nvm>, segment: u32, bytes: &[u8], part: &mut Scan) {
+    fn tell(&self, source: &Source<'_, impl Nvm>, segment: Segment, bytes: &[u8], part: &mut Scan) {
         if self.is_whole() {
             return;
         }
@@ -442,10 +446,10 @@ const NUMBERS_LOST_MAX: u64 = 1 << 24;
 pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64, is_damaged: bool) -> Option<u64> {
     let (nvm, layout, slots) = (source.nvm, source.layout(), source.slots());
     let mut max = seq_max;
-    for segment in 0..layout.segment_count {
+    for segment in layout.segments() {
         max = max.max(segment_generation(nvm, layout, segment).unwrap_or(0));
     }
-    for slot in 0..layout.slot_count {
+    for slot in layout.slots() {
         // A free slot's expired_seq counts too: it is what an earlier use of the slot reached.
         max = max.max(slots.generation(slot).unwrap_or(0)).max(slots.expired_seq(slot).unwrap_or(0));
     }

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED};
+use holdfast_pool::{
+    MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, Slot,
+};
 
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
@@ -97,6 +99,7 @@ pub(super) fn plan(
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
 
     let mut files: Vec<SlotFile> = (0..)
+        .map(Slot::new)
         .zip(&states)
         .filter_map(|(slot, &state)| SlotFile::read(source, slot, state, !live.of(slot).is_empty()))
         .collect();
