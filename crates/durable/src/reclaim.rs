@@ -288,7 +288,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some((segment, tail)) = reclaimer.tail.take() {
             let Superblock { layout, uuid, .. } = &self.superblock;
             let below = self.board.header().counter.get() + 1;
-            let place = SegmentUse { segment: segment, generation: tail.generation };
+            let place = SegmentUse { segment, generation: tail.generation };
             seal_segment(&self.nvm, layout, uuid, place, tail.at, below);
             self.board.segments()[segment.index()].set_state(SegmentState::Sealed);
         }
