@@ -17,6 +17,7 @@ use holdfast_disk::Disk;
 mod apply;
 mod compare;
 mod directory;
+mod error;
 mod export;
 mod file;
 mod format;
@@ -42,29 +43,13 @@ mod witnesses;
 mod words;
 mod writer;
 
+pub use error::PoolError;
 pub use format::format;
 pub use mapped::mapped_by;
 pub use open::{NO_POOL, open_file};
 pub use open::{OpenPool, RecoveredPool};
 pub use run::Recovered;
 pub use words::quoted;
-
-/// Why a pool cannot be used. Every message names the pool and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct PoolError {
-    /// The whole sentence.
-    pub message: String,
-    /// True when another live keeper owns the pool.
-    pub busy: bool,
-}
-
-impl PoolError {
-    /// An error that is not about another owner.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), busy: false }
-    }
-}
 
 /// What to do with files that recovery set aside.
 #[derive(Clone, Debug, Default)]

@@ -155,12 +155,10 @@ impl Plan {
         let Some(directory) = &options.export else { return Ok(()) };
         for planned in self.files.iter().filter(|planned| planned.facts.live && which(planned)) {
             export(source, directory, &planned.file, self.live.of(planned.file.slot), &planned.reason)
-                .map_err(|error| {
-                    PoolError::new(format!(
-                        "{} cannot be exported to {}: {error}; nothing was changed",
-                        planned.shown,
-                        directory.display()
-                    ))
+                .map_err(|error| PoolError::Export {
+                    file: planned.shown.clone(),
+                    directory: directory.clone(),
+                    error,
                 })?;
         }
         Ok(())

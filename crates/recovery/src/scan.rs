@@ -216,13 +216,8 @@ pub(super) fn scan(
     } else {
         scan_together(source, states, progress)
     };
-    scan_frames(source, states, &mut all).map_err(|error| {
-        PoolError::new(format!(
-            "pool {} goes on in a spill file that cannot be read: {error}; nothing was changed. Put its disk right and recover \
-             again",
-            source.name.display()
-        ))
-    })?;
+    scan_frames(source, states, &mut all)
+        .map_err(|error| PoolError::SpillUnread { pool: source.name.to_owned(), error })?;
     progress(total, total);
     if all.damaged_more > 0 {
         all.damaged.push(format!("and {} more damaged places", all.damaged_more));

@@ -61,7 +61,7 @@ fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
 }
 
 fn recovered(bench: &Bench) -> Result<Report, String> {
-    recover(&bench.pool, &RecoverOptions::default(), &mut |_, _, _| ()).map_err(|error| error.message)
+    recover(&bench.pool, &RecoverOptions::default(), &mut |_, _, _| ()).map_err(|error| error.to_string())
 }
 
 /// What a power cut leaves that takes all that was not synced: an empty file, as its stamp says, on
@@ -166,7 +166,7 @@ fn a_file_that_is_not_the_pools_own_is_left_alone() {
     fs::write(&path, "precious").unwrap();
     let wanted = wanted(&path, &bench.pool);
     let error = prepare(&bench.durable.nvm, &bench.durable.superblock, &wanted).unwrap_err();
-    assert!(error.message.contains("it exists and is no spill file"), "{}", error.message);
+    assert!(error.to_string().contains("it exists and is no spill file"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 }
 

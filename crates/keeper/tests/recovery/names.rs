@@ -279,7 +279,7 @@ fn a_file_whose_path_others_had_is_named_by_its_number() {
     for options in [force(&path), RecoverOptions { discard: vec![path.clone()], ..none() }] {
         let error = recover(&rig.pool, &options, &mut |_, _, _| ()).unwrap_err();
         for words in ["a is the name of several files", "'#3' (1 records)", "'#4'", "nothing was changed"] {
-            assert!(error.message.contains(words), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
         }
     }
     let report = rig.recover(&force(Path::new("#3")));
