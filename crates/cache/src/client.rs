@@ -20,6 +20,7 @@ use crate::ask::{Reason, Unseen, ask};
 use crate::design::{Designs, Stock, ToSync};
 use crate::lane::now_ns;
 use crate::request::{Answer, FileRequest, Program, Refusal, Request};
+use crate::stop::Stop;
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
@@ -42,9 +43,6 @@ impl Errno {
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
     pub const EOPNOTSUPP: Self = Self(95);
-    /// Within the cache alone, and none of the kernel's: the keeper takes the file from who has it
-    /// and stands still. Nothing was done.
-    pub(crate) const TAKEN: Self = Self(-1);
 }
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
@@ -269,8 +267,8 @@ impl<N: Nvm> Client<N> {
 
     /// Why a lock was not to be had: the keeper is dead, or takes the file from who has the lock
     /// and stands still.
-    pub(crate) fn unlocked(&self) -> Errno {
-        if self.keeper_alive() { Errno::TAKEN } else { Errno::EIO }
+    pub(crate) fn unlocked(&self) -> Stop {
+        if self.keeper_alive() { Stop::Taken } else { Stop::Error(Errno::EIO) }
     }
 
     /// What a call is that was made while the file was taken.

@@ -18,6 +18,7 @@ use holdfast_media::{Bytes, Nvm};
 use rustix::time::ClockId;
 
 use crate::client::{Client, Errno, FileRef};
+use crate::stop::{NoRoom, Stop};
 use room::CANCEL_BYTES;
 pub(crate) use room::{atomic_write_bytes_max, is_split};
 
@@ -62,21 +63,21 @@ pub struct Lane<'a, N: Nvm> {
 
 impl<N: Nvm> Client<N> {
     /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while
-    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `ENOSPC` when
+    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `NoRoom::Full` when
     /// expiry cannot make room, because recovery set most of the log aside or a disk refuses what
     /// is in it: the call must go around the log.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, Errno> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, NoRoom> {
         let mut lane = self.take_lane()?;
         lane.make_room(bytes)?;
         Ok(lane)
     }
 
     /// Takes a lane, without room.
-    pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
+    pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, NoRoom> {
         let wanted = &self.board.header().lanes_wanted.word;
         loop {
             if !self.keeper_alive() {
-                return Err(Errno::EIO);
+                return Err(NoRoom::Stopped);
             }
             if let Some(lane) = self.try_lanes() {
                 return Ok(lane);
@@ -140,10 +141,10 @@ impl<N: Nvm> Lane<'_, N> {
     /// Locks the cursor of a file, and with it the file's end.
     ///
     /// # Errors
-    /// `EIO` when the keeper is dead; none of the kernel's when it takes the file from whoever has
-    /// the lock and stands still.
+    /// `EIO` when the keeper is dead; [`Stop::Taken`] when it takes the file from whoever has the lock
+    /// and stands still.
     #[inline]
-    pub fn lock_cursor(&self, file: FileRef) -> Result<(), Errno> {
+    pub fn lock_cursor(&self, file: FileRef) -> Result<(), Stop> {
         let header = self.client.board.header();
         if on(Canary::CursorOpen) || self.client.row(file).lock_cursor(self.index, header) {
             Ok(())
@@ -233,8 +234,8 @@ impl<N: Nvm> Lane<'_, N> {
     /// Locks the pages of a range, noting first what may be held.
     ///
     /// # Errors
-    /// `EIO` when the keeper is dead.
-    pub fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Errno> {
+    /// As of [`Lane::lock_cursor`].
+    pub fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Stop> {
         if on(Canary::PageLocksOpen) {
             return Ok(());
         }

@@ -10,6 +10,7 @@ use holdfast_media::Nvm;
 use crate::client::{Client, Errno, FileRef, Outcome};
 use crate::design::{Designs, Resize, Stock, ToResize, ToSeeIdle};
 use crate::lane::{Entry, Lane};
+use crate::stop::NoRoom;
 
 impl<N: Nvm> Client<N> {
     /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure
@@ -53,7 +54,7 @@ impl<N: Nvm> Client<N> {
         // Before any lock: as a write's (invariant 10).
         self.follow_pending(file)?;
         let mut lane = match self.reserve(0) {
-            Err(Errno::ENOSPC) => return self.change_around(file, offset, raw),
+            Err(NoRoom::Full) => return self.change_around(file, offset, raw),
             lane => lane?,
         };
         if !self.board.lock_file(file.slot, self.id) {

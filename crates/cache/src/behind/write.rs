@@ -12,6 +12,7 @@ use crate::calls::WriteCall;
 use crate::client::{Client, Errno, FileRef, Place};
 use crate::design::{Write, Written};
 use crate::lane::{Lane, is_split};
+use crate::stop::Stop;
 
 /// Writes up to this size are gathered before they are logged when bytes of them go into a frame:
 /// it then gets the very bytes that the log has, even if the program changes them meanwhile. Those
@@ -26,7 +27,7 @@ pub(super) fn write<N: Nvm>(
     lane: &mut Lane<'_, N>,
     write: &Write<'_>,
     call: &mut impl WriteCall,
-) -> Result<Written, Errno> {
+) -> Result<Written, Stop> {
     let client = lane.client();
     let Write { file, place, parts, total } = *write;
     // Larger ones are split over segments, and their pages with them.
@@ -34,7 +35,7 @@ pub(super) fn write<N: Nvm>(
         return Ok(Written::Alone);
     }
     if !lane.has_room(total) {
-        return Err(Errno::EIO);
+        return Err(Errno::EIO.into());
     }
     let row = client.row(file);
     let offset = match place {

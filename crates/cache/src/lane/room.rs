@@ -16,7 +16,7 @@ use holdfast_pool::{
 };
 
 use super::{LOOK_AGAIN, Lane};
-use crate::client::Errno;
+use crate::stop::NoRoom;
 
 /// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones
 /// leave its rest unused.
@@ -57,7 +57,7 @@ impl<N: Nvm> Lane<'_, N> {
         }
     }
 
-    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), Errno> {
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), NoRoom> {
         if record_bytes(bytes) + CANCEL_BYTES <= self.room() {
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl<N: Nvm> Lane<'_, N> {
     /// Takes `count` free segments, all or none, lowest first: a small working set stays in the
     /// processor's translation caches. Sleeps until some are freed; before that it slows down
     /// (throttling).
-    fn take_segments(&mut self, count: usize) -> Result<(), Errno> {
+    fn take_segments(&mut self, count: usize) -> Result<(), NoRoom> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
         let freed = &header.segments_freed.word;
@@ -117,10 +117,10 @@ impl<N: Nvm> Lane<'_, N> {
             if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.load(Ordering::SeqCst)
             {
                 header.no_room.add(1);
-                return Err(Errno::ENOSPC);
+                return Err(NoRoom::Full);
             }
             if !self.client.keeper_alive() {
-                return Err(Errno::EIO);
+                return Err(NoRoom::Stopped);
             }
             header.ring_expirer();
             self.stalled(|| wait(freed, seen, LOOK_AGAIN));

@@ -14,6 +14,7 @@ use crate::calls::{ReadCall, WriteCall};
 use crate::client::Errno;
 use crate::design::{Design, Read, Resize, Write, Written};
 use crate::lane::Lane;
+use crate::stop::Stop;
 
 /// The design of state Through, on the client's side.
 pub struct Through;
@@ -24,7 +25,7 @@ impl Design for Through {
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         write::write(lane, write, call)
     }
 
