@@ -214,7 +214,8 @@ impl<N: Nvm> Client<N> {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
             }
-            if stall.goes_on(self.board.header(), None) > PASSING_NS_MAX && !on(Canary::StoppedNamesWaitedFor)
+            if stall.goes_on(self.board.header(), None::<&FileRow>) > PASSING_NS_MAX
+                && !on(Canary::StoppedNamesWaitedFor)
             {
                 // It may stand still. The sync is the program's own.
                 return Ok(false);

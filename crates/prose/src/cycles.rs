@@ -23,15 +23,6 @@ type Known = (&'static str, &'static [&'static str], &'static str);
 const KNOWN: &[Known] = &[
     ("bench", &["lab", "machine", "running"], "to be undone"),
     (
-        "board",
-        &[
-            "board", "files", "frames", "loaded", "locks", "map", "ordinary", "page", "pages", "stalls",
-            "stamps", "states",
-        ],
-        "to be undone",
-    ),
-    ("board", &["ledger", "sync"], "to be undone"),
-    (
         "cache",
         &["ask", "behind", "calls", "client", "design", "lane", "request", "through", "treelog"],
         "to be undone",
