@@ -21,7 +21,9 @@ use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::WriteCall;
-use crate::client::{Client, Errno, FileRef, Outcome};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 use crate::request::{Answer, FileRequest, Refusal};
 

@@ -22,13 +22,6 @@ type Known = (&'static str, &'static [&'static str], &'static str);
 /// Cycles that are still to be undone. The list may only shrink.
 const KNOWN: &[Known] = &[
     ("bench", &["lab", "machine", "running"], "to be undone"),
-    (
-        "cache",
-        &["ask", "behind", "calls", "client", "design", "lane", "request", "through", "treelog"],
-        "to be undone",
-    ),
-    ("cache::behind", &["its own file", "read"], "to be undone"),
-    ("cache::lane", &["its own file", "room"], "to be undone"),
     ("cli", &["doctor", "its own file", "mount", "program", "run"], "to be undone"),
     ("cli::doctor", &["its own file", "kernel", "mounts", "nvm"], "to be undone"),
     ("cli::export", &["man", "pool"], "to be undone"),
@@ -58,9 +51,6 @@ const KNOWN: &[Known] = &[
     ("e2e", &["crash", "job", "tally"], "to be undone"),
     ("gain::demo", &["cut", "its own file", "kill"], "to be undone"),
     ("interpose::golang", &["calls", "its own file", "map", "start", "ways"], "to be undone"),
-    ("keeper", &["events", "serve"], "to be undone"),
-    ("keeper", &["keeper", "lookout"], "to be undone"),
-    ("keeper", &["register", "requests", "settlers"], "to be undone"),
     ("preload", &["hooks", "parting"], "to be undone"),
     ("preload::hooks", &["exec", "numbers", "spawn", "streams"], "to be undone"),
     ("preload::hooks", &["open", "truncate"], "to be undone"),
@@ -96,7 +86,6 @@ const KNOWN: &[Known] = &[
     ("sim::model", &["its own file", "names"], "to be undone"),
     ("sim::program", &["bytes", "its own file", "keeper", "naming"], "to be undone"),
     ("sim::stories", &["its own file", "plays"], "to be undone"),
-    ("watch", &["account", "holders"], "to be undone"),
 ];
 
 /// How the file that declares the others is called.
