@@ -8,7 +8,7 @@
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::locks::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Frames looked at before a search is given up.

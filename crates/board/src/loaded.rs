@@ -19,8 +19,7 @@
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::Page;
+use crate::page::{PAGE_BYTES, Page, home};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, moment};
 
 /// Frames of a set: their tags fill one cache line.

@@ -8,8 +8,7 @@
 //! in them alone.
 
 use crate::census::Census;
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::{FilePage, Page};
+use crate::page::{FilePage, PAGE_BYTES, Page, home};
 use crate::stamps::note_change;
 use crate::sync::{AtomicU64, Ordering};
 

@@ -10,11 +10,11 @@ use holdfast_board::FileState;
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
-use crate::behind::{Behind, Buffers};
-use crate::calls::{ReadCall, WriteCall};
-use crate::client::{Client, Errno, FileRef, Place};
+use crate::calls::{Buffers, ReadCall, WriteCall};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::{FileRef, Place};
 use crate::lane::Lane;
-use crate::through::Through;
 
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -165,11 +165,6 @@ macro_rules! designs {
             }
         }
     };
-}
-
-designs! {
-    /// The designs of the product.
-    pub Stock { Through => Through, Behind => Behind }
 }
 
 pub(crate) struct ToWrite<'a, 'b, 'c, N: Nvm, C> {

@@ -7,9 +7,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use crate::client::{Client, Errno, FileRef, Outcome};
-use crate::design::{Designs, Resize, Stock, ToResize, ToSeeIdle};
+use crate::client::Client;
+use crate::design::{Designs, Resize, ToResize, ToSeeIdle};
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane};
+use crate::stock::Stock;
 
 impl<N: Nvm> Client<N> {
     /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure

@@ -13,9 +13,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::{WriteCall, Writing};
-use crate::client::{Client, Errno, FileRef, Outcome, Place};
-use crate::design::{Design, Designs, Stock, ToWrite, Write, Written};
+use crate::client::Client;
+use crate::design::{Design, Designs, ToWrite, Write, Written};
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome, Place};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max};
+use crate::stock::Stock;
 use crate::through::Through;
 
 type NoSeek = fn(u64) -> Result<(), Errno>;

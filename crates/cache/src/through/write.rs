@@ -9,8 +9,9 @@ use holdfast_board::NO_SIZE;
 use holdfast_media::Nvm;
 
 use crate::calls::WriteCall;
-use crate::client::{Errno, Place};
 use crate::design::{Write, Written};
+use crate::errno::Errno;
+use crate::file::Place;
 use crate::lane::Lane;
 
 /// [`Design::write`](crate::Design::write) of state Through.
