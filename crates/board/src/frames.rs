@@ -5,11 +5,11 @@
 //! the only copy of anything: every byte in it is in the log.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
-use crate::{Frame, LaneIndex};
+use crate::numbers::{Frame, LaneIndex};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::locks::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Frames looked at before a search is given up.

@@ -16,13 +16,12 @@
 //! approximated LRU.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
-use crate::{Frame, LaneIndex};
+use crate::numbers::{Frame, LaneIndex};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use holdfast_pool::Slot;
 
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::Page;
+use crate::page::{PAGE_BYTES, Page, home};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, moment};
 
 /// Frames of a set: their tags fill one cache line.

@@ -7,10 +7,9 @@
 //! row or the new one, never a mixture. Rows are hints where to find what the log holds: nothing is
 //! in them alone.
 
-use crate::Frame;
 use crate::census::Census;
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::{FilePage, Page};
+use crate::numbers::Frame;
+use crate::page::{FilePage, PAGE_BYTES, Page, home};
 use crate::stamps::note_change;
 use crate::sync::{AtomicU64, Ordering};
 use holdfast_pool::Slot;

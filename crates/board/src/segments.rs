@@ -3,7 +3,7 @@
 //! The summary is written before the record it describes, so it always covers what the segment
 //! holds.
 
-use crate::LaneIndex;
+use crate::numbers::LaneIndex;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use holdfast_pool::Slot;
 

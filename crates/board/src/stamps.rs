@@ -6,8 +6,7 @@
 //! asks whether all stand: then there was a moment, the one between, at which all that was copied
 //! was true at once. A holder that dies leaves the lock locked, hence no stamp.
 
-use crate::locks::home;
-use crate::page::Page;
+use crate::page::{Page, home};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use holdfast_pool::Slot;
 

@@ -1,8 +1,8 @@
 //! What a dead client leaves on the board, and opening it again. Bytes and files are the keeper's
 //! business: it rolls the operation forward, or makes the file durable, between the two halves.
 
-use crate::LaneIndex;
 use crate::board::Board;
+use crate::numbers::LaneIndex;
 use crate::requests::RequestState;
 use crate::segments::SegmentState;
 use crate::sync::{Ordering, wake};

@@ -6,16 +6,16 @@
 //! what it was looked at as until the operation ends. Whoever has another set (a test with a design
 //! of its own) gives it as a type; nothing is called by a pointer.
 
+use crate::stop::Stop;
 use holdfast_board::FileState;
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
-use crate::behind::{Behind, Buffers};
-use crate::calls::{ReadCall, WriteCall};
-use crate::client::{Client, Errno, FileRef, Place};
+use crate::calls::{Buffers, ReadCall, WriteCall};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::{FileRef, Place};
 use crate::lane::Lane;
-use crate::stop::Stop;
-use crate::through::Through;
 
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -167,11 +167,6 @@ macro_rules! designs {
             }
         }
     };
-}
-
-designs! {
-    /// The designs of the product.
-    pub Stock { Through => Through, Behind => Behind }
 }
 
 pub(crate) struct ToWrite<'a, 'b, 'c, N: Nvm, C> {

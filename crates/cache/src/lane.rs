@@ -1,12 +1,12 @@
 //! Owning a lane for one operation: log space is reserved before any lock, records are appended,
 //! and the note the keeper needs for repair is kept true at every step.
 
+mod fit;
 mod room;
 
-pub(crate) use room::now_ns;
-
+use crate::stop::NoRoom;
+use crate::stop::Stop;
 use core::sync::atomic::Ordering;
-use core::time::Duration;
 use holdfast_pool::Segment;
 
 #[cfg(shuttle)]
@@ -17,13 +17,12 @@ use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, reco
 use holdfast_media::{Bytes, Nvm};
 use rustix::time::ClockId;
 
-use crate::client::{Client, Errno, FileRef};
-use crate::stop::{NoRoom, Stop};
-use room::CANCEL_BYTES;
-pub(crate) use room::{atomic_write_bytes_max, is_split};
-
-/// How long to sleep before looking whether the keeper still lives.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+use crate::client::Client;
+use crate::clock::clock_ns;
+use crate::errno::Errno;
+use crate::file::FileRef;
+use fit::{CANCEL_BYTES, LOOK_AGAIN};
+pub(crate) use fit::{atomic_write_bytes_max, is_split};
 
 /// The kernel's coarse clock ticks every 10 ms at the latest; no more than this does it lag.
 const COARSE_NS_MAX: u64 = 20_000_000;
@@ -483,11 +482,4 @@ impl<N: Nvm> Client<N> {
             known.set(now_ns);
         }
     }
-}
-
-/// The clocks that stamp files, in nanoseconds since 1970: the kernel uses the coarse one, and the
-/// other where somebody looked at the file since its last change. No system call.
-pub(crate) fn clock_ns(id: ClockId) -> u64 {
-    let now = rustix::time::clock_gettime(id);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -8,9 +8,10 @@
 use holdfast_board::{AnswerWords, Epoch, RequestWords};
 use holdfast_pool::Slot;
 
-use crate::ask::{Reason, Unseen};
-use crate::client::{Errno, FileRef, Origin};
-use crate::treelog::Inode;
+use crate::errno::Errno;
+use crate::file::Inode;
+use crate::file::{FileRef, Origin};
+use crate::reason::{Reason, Unseen};
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Truncate, punch, and calls that no record can express.
 
+use crate::stop::NoRoom;
 use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
@@ -7,10 +8,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use crate::client::{Client, Errno, FileRef, Outcome};
-use crate::design::{Designs, Resize, Stock, ToResize, ToSeeIdle};
+use crate::client::Client;
+use crate::design::{Designs, Resize, ToResize, ToSeeIdle};
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane};
-use crate::stop::NoRoom;
+use crate::stock::Stock;
 
 impl<N: Nvm> Client<N> {
     /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure

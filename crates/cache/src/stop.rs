@@ -1,7 +1,7 @@
 //! Why an operation does not go on: what decides how the call is answered is told from what the
 //! program is to see.
 
-use crate::client::Errno;
+use crate::errno::Errno;
 
 /// Why an operation stopped before it did anything that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,9 @@ use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::WriteCall;
-use crate::client::{Client, Errno, FileRef, Outcome};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 use crate::request::{Answer, FileRequest, Refusal};
 use crate::stop::NoRoom;
@@ -215,7 +217,8 @@ impl<N: Nvm> Client<N> {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
             }
-            if stall.goes_on(self.board.header(), None) > PASSING_NS_MAX && !on(Canary::StoppedNamesWaitedFor)
+            if stall.goes_on(self.board.header(), None::<&FileRow>) > PASSING_NS_MAX
+                && !on(Canary::StoppedNamesWaitedFor)
             {
                 // It may stand still. The sync is the program's own.
                 return Ok(false);

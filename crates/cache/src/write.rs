@@ -4,6 +4,8 @@
 //! Room in the log (may sleep, and holds no lock) -> announcement on the lane -> state of the file
 //! and generation of its slot -> the design of the state writes -> everything opened.
 
+use crate::stop::NoRoom;
+use crate::stop::Stop;
 use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
@@ -13,10 +15,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::{WriteCall, Writing};
-use crate::client::{Client, Errno, FileRef, Outcome, Place};
-use crate::design::{Design, Designs, Stock, ToWrite, Write, Written};
+use crate::client::Client;
+use crate::design::{Design, Designs, ToWrite, Write, Written};
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome, Place};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max};
-use crate::stop::{NoRoom, Stop};
+use crate::stock::Stock;
 use crate::through::Through;
 
 type NoSeek = fn(u64) -> Result<(), Errno>;

@@ -29,6 +29,7 @@ mod register;
 mod requests;
 mod robust;
 mod serve;
+mod server;
 mod settlers;
 mod signals;
 mod spill_file;
@@ -39,6 +40,7 @@ mod summary;
 mod teller;
 mod unmounts;
 mod via;
+mod watches;
 
 pub use serve::serve;
 

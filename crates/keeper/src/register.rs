@@ -26,7 +26,6 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use crate::config::{Durability, WriteBehind};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
-use crate::requests::Haste;
 use crate::via::{Candidate, file_behind, identity_of, may_write};
 use holdfast_disk::lease;
 use holdfast_disk::locked;
@@ -44,6 +43,15 @@ const PENDING_MAX: Duration = Duration::from_secs(5);
 const INSTALL_MAX: Duration = Duration::from_millis(20);
 /// A file that is left to the kernel is judged anew at most this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(200);
+
+/// How long the thread may take that answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// All clients wait for it: no disk, no look at other processes.
+    Quick,
+    /// Only this request does.
+    Patient,
+}
 
 /// A request to manage a file.
 pub(crate) struct Asked {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Board, KEEPER_DIED, LEASES_FILES, PAGE_BYTES, Plan, SegmentState, wake};
-use holdfast_media::{Delay, Mapping, MediaInfo, OpenMode};
+use holdfast_media::{Mapping, MediaInfo, OpenMode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
@@ -18,12 +18,13 @@ use crate::config::{Durability, FenceChoice, KeeperConfig, WriteBehind};
 use crate::events::EventLoop;
 use crate::fence::{Fence, FenceKind};
 use crate::keeper::{Keeper, Notes};
-use crate::lookout::{self, Lookout};
+use crate::lookout;
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
-use crate::{ahead, expire, nameless, reclaim, requests, signals, spiller, stalls, teller, unmounts};
+use crate::watches::Lookout;
+use crate::{ahead, expire, nameless, reclaim, server, signals, spiller, stalls, teller, unmounts};
 use holdfast_disk::locked;
 use holdfast_disk::{OsDisk, OsFile};
 use holdfast_durable::{Durable, Events};
@@ -132,7 +133,7 @@ fn build(
         prepare(&mapping, &superblock, &wanted)?;
     }
     let (pool_fd, media) = open_for_clients(&lock, &config)?;
-    mapping.set_delay(delay(&config));
+    mapping.set_delay(config.delay());
     let frames = match config.write_behind {
         WriteBehind::Off => 0,
         _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
@@ -190,10 +191,6 @@ fn build(
     Ok((keeper, lock))
 }
 
-pub(crate) fn delay(config: &KeeperConfig) -> Delay {
-    Delay { write_latency_ns: config.nvm_latency_ns, bandwidth_bytes_per_s: config.nvm_bandwidth_bytes_per_s }
-}
-
 struct Threads {
     server: std::thread::JoinHandle<()>,
     expirer: std::thread::JoinHandle<()>,
@@ -235,7 +232,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         settlers.push(spawn("settler", Box::new(move || settlers::run(&keeper, &queue)))?);
     }
     let (served, to_settlers) = (Arc::clone(keeper), Arc::clone(&queue));
-    let server = spawn("requests", Box::new(move || requests::serve(&served, &to_settlers)))?;
+    let server = spawn("requests", Box::new(move || server::serve(&served, &to_settlers)))?;
     let expired = Arc::clone(keeper);
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
     let reclaimed = Arc::clone(keeper);

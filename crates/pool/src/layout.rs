@@ -1,14 +1,18 @@
 //! Where the zones of a pool lie. One enum lists them in order; every offset derives from it.
 
-use crate::slot::SLOT_BYTES;
-use crate::spill::{FRAME_ENTRY_BYTES, HOME_BYTES};
-use crate::{Segment, Slot};
+use crate::numbers::{Segment, Slot};
 
 /// Size and alignment of a segment, in bytes: one huge page. (The model checker fills many: small
 /// ones.)
 pub const SEGMENT_BYTES: u64 = if cfg!(shuttle) { 4096 } else { 2 << 20 };
 /// The smallest pool, in bytes: enough segments for a few lanes and for draining behind them.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
+/// Size of a slot, in bytes.
+pub const SLOT_BYTES: u64 = 4096;
+/// Bytes of a frame's entry: two self-checking words.
+pub const FRAME_ENTRY_BYTES: u64 = 16;
+/// Bytes of the page that says where the spill file is.
+pub(crate) const HOME_BYTES: u64 = 4096;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// One slot for this much pool, in bytes.

@@ -7,7 +7,8 @@
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::{Layout, Segment, decode, encode};
+use crate::numbers::Segment;
+use crate::{Layout, decode, encode};
 
 /// Bytes before the first record of a segment: the generation word, the bound, the seal; the rest
 /// is zero.

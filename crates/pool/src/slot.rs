@@ -11,11 +11,11 @@ use holdfast_media::Nvm;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::layout::{Layout, SLOT_BYTES};
+use crate::numbers::Slot;
 use crate::word::sum_at;
-use crate::{CHECKED_MAX, Layout, Slot, decode, encode};
+use crate::{CHECKED_MAX, decode, encode};
 
-/// Size of a slot, in bytes.
-pub const SLOT_BYTES: u64 = 4096;
 /// The longest kernel file handle, in bytes (`MAX_HANDLE_SZ`).
 pub const HANDLE_BYTES_MAX: usize = 128;
 /// The longest path a slot can hint at, in bytes; longer ones are bypassed.

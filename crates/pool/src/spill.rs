@@ -10,17 +10,14 @@ use holdfast_media::Nvm;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::layout::{Layout, Zone};
+use crate::layout::{HOME_BYTES, Layout, Zone};
+use crate::numbers::Segment;
 use crate::segment::SegmentUse;
-use crate::{Segment, decode, encode};
+use crate::{decode, encode};
 
-/// Bytes of a frame's entry: two self-checking words.
-pub const FRAME_ENTRY_BYTES: u64 = 16;
 /// Bytes at the start of the spill file, before its first frame.
 pub const SPILL_HEADER_BYTES: u64 = 4096;
 
-/// Bytes of the page that says where the spill file is.
-pub(crate) const HOME_BYTES: u64 = 4096;
 const HOME_HEADER_BYTES: usize = 32;
 const PATH_BYTES_MAX: usize = HOME_BYTES as usize - HOME_HEADER_BYTES;
 const MAGIC: [u8; 8] = *b"HFSPILL1";

@@ -7,7 +7,9 @@ use holdfast_pool::Slot;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::client::{Client, Errno, FileRef};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::FileRef;
 use crate::request::FileRequest;
 
 impl<N: Nvm> Client<N> {

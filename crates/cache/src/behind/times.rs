@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering;
 use holdfast_board::{Account, Changes, Seen, Times};
 use holdfast_media::Nvm;
 
-use crate::client::{Client, FileRef};
+use crate::client::Client;
+use crate::file::FileRef;
 
 /// What the board says of a file's size and times.
 #[derive(Clone, Copy, Debug)]

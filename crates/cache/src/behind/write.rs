@@ -9,8 +9,10 @@ use holdfast_media::{Bytes, Nvm};
 
 use super::publish::{Payload, Spare, Verdict, judge, publish};
 use crate::calls::WriteCall;
-use crate::client::{Client, Errno, FileRef, Place};
+use crate::client::Client;
 use crate::design::{Write, Written};
+use crate::errno::Errno;
+use crate::file::{FileRef, Place};
 use crate::lane::{Lane, is_split};
 use crate::stop::Stop;
 

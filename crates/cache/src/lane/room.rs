@@ -1,53 +1,30 @@
 //! Log space for one operation: segments are taken before any lock, and gone on in under new
 //! generations.
 
+use crate::stop::NoRoom;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, pause, wait};
+use holdfast_board::{LaneRow, SegmentRow, SegmentState, pause, wait};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Layout, SEGMENT_HEADER_BYTES, Segment, SegmentUse, seal_segment, segment_generation, segment_seed,
+    SEGMENT_HEADER_BYTES, Segment, SegmentUse, seal_segment, segment_generation, segment_seed,
     set_segment_generation,
 };
 
-use super::{LOOK_AGAIN, Lane};
-use crate::stop::NoRoom;
-
-/// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones
-/// leave its rest unused.
-const SPLIT_FRACTION: u64 = 8;
-/// A cancel record must always fit behind the last record of an operation.
-pub(super) const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
-/// Bytes of a segment that no payload can have.
-const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
+use super::Lane;
+use super::fit::{CANCEL_BYTES, LOOK_AGAIN, is_split, member_bytes_max};
+use crate::clock::now_ns;
 
 /// Rounds of expiry that free nothing, after which a writer gives up waiting for space: the first
 /// of them may have begun before it came.
 const ROUNDS_IN_VAIN: u64 = 2;
 /// Rounds after which it gives up, though others found some.
 const ROUNDS_MAX: u64 = 16;
-
-/// The longest write of this pool that is all there or not at all after a crash, in bytes.
-pub(crate) fn atomic_write_bytes_max(layout: &Layout) -> u64 {
-    // Half of the segments: lanes keep a quarter, and the rest can always become free.
-    let segments = (GROUP_SEGMENTS_MAX as u64).min(u64::from(layout.segment_count) / 2);
-    (layout.pool_bytes / 8).min(segments * member_bytes_max(layout))
-}
-
-/// Whether a payload may lie in more than one segment.
-pub(crate) fn is_split(layout: &Layout, bytes: u64) -> bool {
-    bytes > layout.segment_bytes / SPLIT_FRACTION
-}
-
-/// Payload of a record that has a fresh segment for itself.
-fn member_bytes_max(layout: &Layout) -> u64 {
-    layout.segment_bytes - OVERHEAD_BYTES
-}
 
 impl<N: Nvm> Lane<'_, N> {
     pub(super) fn room(&self) -> u64 {
@@ -225,10 +202,4 @@ impl<N: Nvm> Lane<'_, N> {
         let rest = payload.saturating_sub(self.payload_room());
         1 + rest.div_ceil(member_bytes_max(&self.client.layout)) as u16
     }
-}
-
-/// The monotonic clock, in nanoseconds. No system call.
-pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -9,10 +9,9 @@ mod write;
 
 use holdfast_media::Nvm;
 
-use crate::behind::Buffers;
-use crate::calls::{ReadCall, WriteCall};
-use crate::client::Errno;
+use crate::calls::{Buffers, ReadCall, WriteCall};
 use crate::design::{Design, Read, Resize, Write, Written};
+use crate::errno::Errno;
 use crate::lane::Lane;
 use crate::stop::Stop;
 

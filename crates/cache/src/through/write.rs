@@ -9,8 +9,8 @@ use holdfast_board::NO_SIZE;
 use holdfast_media::Nvm;
 
 use crate::calls::WriteCall;
-use crate::client::Place;
 use crate::design::{Write, Written};
+use crate::file::Place;
 use crate::lane::Lane;
 use crate::stop::Stop;
 
