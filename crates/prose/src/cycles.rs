@@ -21,10 +21,6 @@ type Known = (&'static str, &'static [&'static str], &'static str);
 
 /// Cycles that are still to be undone. The list may only shrink.
 const KNOWN: &[Known] = &[
-    ("bench", &["lab", "machine", "running"], "to be undone"),
-    ("cli", &["doctor", "its own file", "mount", "program", "run"], "to be undone"),
-    ("cli::doctor", &["its own file", "kernel", "mounts", "nvm"], "to be undone"),
-    ("cli::export", &["man", "pool"], "to be undone"),
     (
         "durable",
         &[
@@ -48,12 +44,9 @@ const KNOWN: &[Known] = &[
         ],
         "to be undone",
     ),
-    ("e2e", &["crash", "job", "tally"], "to be undone"),
-    ("gain::demo", &["cut", "its own file", "kill"], "to be undone"),
     ("interpose::golang", &["calls", "its own file", "map", "start", "ways"], "to be undone"),
     ("preload", &["hooks", "parting"], "to be undone"),
     ("preload::hooks", &["exec", "numbers", "spawn", "streams"], "to be undone"),
-    ("preload::hooks", &["open", "truncate"], "to be undone"),
     ("sim", &["check", "history", "machine", "program"], "to be undone"),
     ("sim", &["disk", "nvm", "stage"], "to be undone"),
     ("sim::disk", &["content", "its own file", "journal"], "to be undone"),
