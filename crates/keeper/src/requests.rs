@@ -85,8 +85,6 @@ fn perform(keeper: &Keeper, taken: &Taken, haste: Haste) -> Result<Answer, Unans
             }
             return Ok(Answer::News(keeper.notes.unseen(path, why)));
         }
-        // What comes before it is all that was asked for.
-        Request::HearAll => {}
         Request::Moved => keeper.durable.follow_names(),
         Request::Room { own } => {
             if !own {

@@ -279,8 +279,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
             Target::Refused(errno) => Err(errno),
             Target::Kernel | Target::KernelSynced => {
                 let begun_ns = self.client.note_kernels_sync();
-                self.backing.section(|| self.client.hear_all_files());
-                let synced = self.backing.fsync();
+                let synced = self.client.hearing_all(|| self.backing.fsync());
                 self.client.note_kernels_sync_took(begun_ns);
                 synced
             }
