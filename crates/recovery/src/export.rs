@@ -10,9 +10,9 @@ use holdfast_log::Kind;
 use holdfast_media::Nvm;
 use serde::Serialize;
 
+use super::entry::Entry;
 use super::file::SlotFile;
 use super::replay::replay;
-use super::scan::Entry;
 use super::source::Source;
 use holdfast_disk::{DiskFile, OsFile};
 

@@ -8,7 +8,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Slot, Stamp};
 
-use super::scan::SlotState;
+use super::slots::SlotState;
 use super::source::Source;
 use holdfast_disk::Stat;
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 
-use super::scan::Entry;
+use super::entry::Entry;
 
 /// The log of one slot.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 use holdfast_log::{Gap, Header, headers_in_gap};
 
-use super::scan::{SEQ_MAX, SlotState};
+use super::entry::SEQ_MAX;
+use super::slots::SlotState;
 
 /// A number that differs from another one in so few bits may be that one, damaged.
 const FLIPPED_BITS_MAX: u32 = 2;

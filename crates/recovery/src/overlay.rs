@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-use super::scan::Entry;
+use super::entry::Entry;
 
 /// Covers the union of `writes` (oldest first) with pieces that do not overlap: `emit` hears, in
 /// ascending order of file offsets, the newest write of each piece, the bytes of it before the

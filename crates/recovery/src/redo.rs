@@ -12,8 +12,8 @@ use holdfast_media::Nvm;
 
 use super::apply::Applier;
 use super::plan::Outcome;
+use super::planned::Planned;
 use super::replaced::is_yielding;
-use super::survey::Planned;
 use holdfast_disk::Disk;
 
 /// Removes and renames again what the program had, so that the names are free which others were

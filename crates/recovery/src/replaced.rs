@@ -8,7 +8,7 @@ use holdfast_pool::{MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Replaced, Slot};
 
 use super::file::SlotFile;
 use super::plan::Outcome;
-use super::survey::Planned;
+use super::planned::Planned;
 
 /// Finds the files whose only names renames gave to others: a slot of one of those says so,
 /// whatever its own says.

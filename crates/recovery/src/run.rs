@@ -15,15 +15,17 @@ use holdfast_pool::{Segment, Slot, bound_segment, set_segment_generation};
 
 use super::apply::Applier;
 use super::export::export;
-use super::frames::{self, ReadSpill};
+use super::frames;
 use super::judge::Witness;
 use super::live::Live;
+use super::payloads::ReadSpill;
 use super::plan::{Outcome, Request};
+use super::planned::Planned;
 use super::redo::redo;
 use super::replaced::{is_yielding, takers_of};
 use super::scan::Broken;
 use super::source::Source;
-use super::survey::{Plan, Planned, plan};
+use super::survey::{Plan, plan};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 use holdfast_disk::Disk;
 

@@ -8,20 +8,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Gap, Kind, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
+use holdfast_log::{Gap, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{
-    CHECKED_MAX, Layout, SEGMENT_BYTES, Segment, SegmentUse, Slot, decode, seal_of, segment_generation,
-};
+use holdfast_pool::{Layout, Segment, SegmentUse, decode, seal_of, segment_generation};
 
 use super::PoolError;
+use super::entry::{Entry, SEQ_MAX};
 use super::frames::{FrameError, scan_frame};
 use super::loss::Loss;
+use super::slots::SlotState;
 use super::source::Source;
 
-/// Numbers above this cannot come from the counter: at a million a second it is reached after a
-/// century.
-pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
 /// A counter does not start above this: as many numbers again are left before [`SEQ_MAX`], above
 /// which every record would be taken for damage.
 const START_MAX: u64 = 1 << 51;
@@ -37,81 +34,6 @@ const SEGMENTS_ALONE_MAX: u32 = 16;
 /// More seqs than the operations draw that can be under way in all clients together when their
 /// keeper closes.
 const SEQS_UNDER_WAY_MAX: u64 = 1 << 16;
-
-/// Where a record stands and what its header says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) seq: u64,
-    pub(super) file_offset: u64,
-    pub(super) extent: u64,
-    /// The segment, or behind the numbers of all segments the frame of the spill file.
-    pub(super) segment: Segment,
-    /// Payload bytes that count: all of them until a cancel record is applied.
-    pub(super) bytes: u32,
-    pub(super) slot: Slot,
-    pub(super) unix_time_ns: u64,
-    /// Where the record begins, in lines of 64 bytes from the start of the segment.
-    pub(super) line: u16,
-    pub(super) group_index: u16,
-    pub(super) group_count: u16,
-    pub(super) kind: Kind,
-    /// Its change was made by a call of its own.
-    pub(super) is_called: bool,
-    /// No valid record stands behind it in its segment: its writer may have died before it made the
-    /// call.
-    pub(super) is_last: bool,
-}
-const _: () = assert!(size_of::<Entry>() == 56);
-const _: () = assert!(SEGMENT_BYTES / RECORD_HEADER_BYTES <= 1 << 16);
-
-impl Entry {
-    /// Where the record begins, in bytes from the start of the segment.
-    pub(super) fn at(&self) -> u32 {
-        u32::from(self.line) * RECORD_HEADER_BYTES as u32
-    }
-
-    /// Sorts the members of a write together, and writes by file and time.
-    pub(super) fn order(&self) -> (Slot, u64, u16, Segment, u16) {
-        (self.slot, self.seq, self.group_index, self.segment, self.line)
-    }
-}
-
-/// What the scan needs to know of a slot to drop dead records at once (rules 3 and 4 of liveness).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SlotState {
-    /// Not in use: all records are void.
-    Free,
-    /// Never used, by what it says, so that no record can name it. If one does, the slot's memory
-    /// was lost, as a cleared error of the media leaves it.
-    Blank,
-    /// In use.
-    InUse {
-        /// Only records of this generation count.
-        generation: u64,
-        /// Only records above this seq count.
-        expired_seq: u64,
-    },
-    /// A word of it is damaged: every record that names it is kept, to be set aside.
-    Damaged,
-}
-
-/// The state of every slot of the pool.
-pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
-    let slots = source.slots();
-    source
-        .layout()
-        .slots()
-        .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
-            // An identity of another slot, or of another use, says that so are the words.
-            (Some(_), _) if slots.identity(slot).is_err() || !slots.has_marks(slot) => SlotState::Damaged,
-            (Some(generation), Some(expired_seq)) => SlotState::InUse { generation, expired_seq },
-            (Some(_), None) => SlotState::Damaged,
-            (None, _) if slots.is_blank(slot) => SlotState::Blank,
-            (None, _) if slots.is_damaged(slot) => SlotState::Damaged,
-            (None, _) => SlotState::Free,
-        })
-        .collect()
-}
 
 /// A segment that is damaged.
 #[derive(Clone, Copy, Debug)]

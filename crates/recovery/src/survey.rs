@@ -17,28 +17,15 @@ use super::live::{Live, resolve};
 use super::locate::{Location, Others, locate, locate_forced};
 use super::loss::Loss;
 use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
+use super::planned::Planned;
 use super::reasons::reason;
 use super::replaced::{is_left_alone, mark_replaced};
-use super::scan::{Broken, Scan, SlotState, counter_start, counter_start_clean, scan, slot_states};
+use super::scan::{Broken, Scan, counter_start, counter_start_clean, scan};
+use super::slots::{SlotState, slot_states};
 use super::source::Source;
 use super::witnesses::{Judge, clocks};
 use super::{PoolError, RecoverOptions, Report};
 use holdfast_disk::Disk;
-
-/// A slot and what is going to happen to it.
-pub(super) struct Planned {
-    pub(super) file: SlotFile,
-    pub(super) facts: Facts,
-    pub(super) outcome: Outcome,
-    /// Where a file is written or built that is not the slot's own.
-    pub(super) target: Vec<u8>,
-    /// Where the slot's own stands.
-    pub(super) stands: Option<Vec<u8>>,
-    pub(super) reason: String,
-    pub(super) shown: String,
-    /// What means it, and nothing else, on a command line.
-    pub(super) named: String,
-}
 
 /// What a pool holds, and what is going to become of it.
 pub(super) struct Plan {

@@ -43,6 +43,13 @@ fn settle_locked<N: Nvm, B: Backing>(
         give_up(client, description, backing, reason);
         return Ok(None);
     }
+    // Nearly always nobody has it, and the kernel need not be asked.
+    if !register
+        && let Some((device, ino)) = description.file()
+        && client.find(device, ino).is_none()
+    {
+        return Ok(None);
+    }
     let stat = backing.stat();
     if let Ok(stat) = &stat
         && let Some(reason) = backing.writes_unseen(stat)
