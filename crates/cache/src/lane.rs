@@ -63,8 +63,8 @@ pub struct Lane<'a, N: Nvm> {
 impl<N: Nvm> Client<N> {
     /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while
     /// the log is full; holds nothing meanwhile that anybody waits for (history 13).
-    /// [`NoRoom::Full`] when expiry cannot make room, because recovery set most of the log aside or a
-    /// disk refuses what is in it: the call must go around the log.
+    /// [`NoRoom::Full`] when expiry cannot make room, because recovery set most of the log aside or
+    /// a disk refuses what is in it: the call must go around the log.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, NoRoom> {
         let mut lane = self.take_lane()?;
         lane.make_room(bytes)?;
