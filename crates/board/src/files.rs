@@ -1,6 +1,7 @@
 //! File rows: what all clients must agree on about one file. Row and on-media slot have the same
 //! index.
 
+use crate::numbers::LaneIndex;
 use core::time::Duration;
 
 use crate::census::Census;
@@ -148,14 +149,14 @@ impl FileRow {
 
     /// Serializes cursor and append writes; false when the keeper has died, or takes the file.
     #[inline]
-    pub fn lock_cursor(&self, lane: u32, header: &Header) -> bool {
-        lock_word(&self.cursor_lock, lane + 1, &Waiter { header, row: Some(self), may_be_taken: true })
+    pub fn lock_cursor(&self, lane: LaneIndex, header: &Header) -> bool {
+        lock_word(&self.cursor_lock, lane.word(), &Waiter { header, row: Some(self), may_be_taken: true })
     }
 
     /// Ends what `lock_cursor` began; nothing happens when `lane` does not hold it.
     #[inline]
-    pub fn unlock_cursor(&self, lane: u32) {
-        unlock_word(&self.cursor_lock, lane + 1);
+    pub fn unlock_cursor(&self, lane: LaneIndex) {
+        unlock_word(&self.cursor_lock, lane.word());
     }
 
     /// Whether a sync must reach the kernel: something changed that the log does not hold

@@ -21,6 +21,7 @@ mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
+mod numbers;
 mod openers;
 mod opens;
 #[cfg(shuttle)]
@@ -61,6 +62,7 @@ pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use ledger::{Commits, Epoch, Epochs, LedgerRow};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::PageLocks;
+pub use numbers::{Frame, LaneIndex};
 pub use openers::{Openers, Opening};
 pub use opens::OpensRow;
 pub use page::{FilePage, PAGE_BYTES, Page};

@@ -7,9 +7,11 @@
 
 use crate::files::FileRow;
 use crate::header::Header;
+use crate::numbers::LaneIndex;
 use crate::owner::{Waiter, lock_word, unlock_word};
 use crate::page::{Page, home};
 use crate::sync::AtomicU32;
+use holdfast_pool::Slot;
 
 /// The table.
 #[derive(Clone, Copy)]
@@ -21,7 +23,7 @@ pub struct PageLocks<'a> {
 }
 
 impl<'a> PageLocks<'a> {
-    fn runs(&self, slot: u32, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
+    fn runs(&self, slot: Slot, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
         let count = self.words.len() as u64;
         let first = Page::of(offset);
         // A dead lane may have said anything.
@@ -43,11 +45,11 @@ impl<'a> PageLocks<'a> {
     /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has
     /// died, or takes the file from who stands still.
     #[inline]
-    pub fn lock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) -> bool {
-        let waiter = Waiter { header: self.header, row: self.files.get(slot as usize), may_be_taken: true };
+    pub fn lock(&self, lane: LaneIndex, slot: Slot, offset: u64, bytes: u64) -> bool {
+        let waiter = Waiter { header: self.header, row: self.files.get(slot.index()), may_be_taken: true };
         for run in self.runs(slot, offset, bytes) {
             for word in run {
-                if !lock_word(word, lane + 1, &waiter) {
+                if !lock_word(word, lane.word(), &waiter) {
                     return false;
                 }
             }
@@ -58,10 +60,10 @@ impl<'a> PageLocks<'a> {
     /// Opens the locks of a range that `lane` holds; others are left alone, so it also serves
     /// repair.
     #[inline]
-    pub fn unlock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) {
+    pub fn unlock(&self, lane: LaneIndex, slot: Slot, offset: u64, bytes: u64) {
         for run in self.runs(slot, offset, bytes) {
             for word in run {
-                unlock_word(word, lane + 1);
+                unlock_word(word, lane.word());
             }
         }
     }
@@ -85,11 +87,11 @@ mod tests {
             for (offset, bytes, pages) in
                 [(0, 1, 1), (4095, 2, 2), (40_960, 4096, 1), (5, 100_000, 25), (9, 1 << 20, 64)]
             {
-                assert!(locks.lock(6, slot, offset, bytes));
+                assert!(locks.lock(LaneIndex::new(6), Slot::new(slot), offset, bytes));
                 assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) == 7).count(), pages);
-                locks.unlock(3, slot, offset, bytes);
+                locks.unlock(LaneIndex::new(3), Slot::new(slot), offset, bytes);
                 assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) == 7).count(), pages);
-                locks.unlock(6, slot, offset, bytes);
+                locks.unlock(LaneIndex::new(6), Slot::new(slot), offset, bytes);
                 assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
             }
         }
@@ -106,12 +108,12 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..2000u64 {
                         let offset = (round % 3) * PAGE_BYTES;
-                        assert!(locks.lock(lane, 1, offset, 3 * PAGE_BYTES));
+                        assert!(locks.lock(LaneIndex::new(lane), Slot::new(1), offset, 3 * PAGE_BYTES));
                         // Page 2 of the file is in every range.
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         spin_loop();
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        locks.unlock(lane, 1, offset, 3 * PAGE_BYTES);
+                        locks.unlock(LaneIndex::new(lane), Slot::new(1), offset, 3 * PAGE_BYTES);
                     }
                 });
             }

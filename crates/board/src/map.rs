@@ -4,6 +4,7 @@
 use core::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use holdfast_pool::Slot;
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -140,7 +141,7 @@ impl Tables {
 
     /// Has the processor fetch what the board says of a page, which is about to be needed.
     #[inline]
-    pub(crate) fn prefetch_page(&self, slot: u32, page: Page) {
+    pub(crate) fn prefetch_page(&self, slot: Slot, page: Page) {
         const SET_BYTES: usize = size_of::<PageRow>() * WAYS;
         let set = home(slot, page, u64::from(self.plan.lock_count)) as usize;
         let Offsets { locks, changes, keys, pages, .. } = self.offsets;

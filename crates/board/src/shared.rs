@@ -2,6 +2,7 @@
 //!
 //! It must never take a board for one whose rows are others than those of this code.
 
+use holdfast_pool::Slot;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::board::Board;
@@ -84,7 +85,7 @@ impl Board {
 
     /// Has the processor fetch what the board says of a page, which is about to be needed.
     #[inline]
-    pub fn prefetch_page(&self, slot: u32, page: Page) {
+    pub fn prefetch_page(&self, slot: Slot, page: Page) {
         self.tables.prefetch_page(slot, page);
     }
 

@@ -8,6 +8,7 @@
 use crate::board::Board;
 use crate::states::FileState;
 use crate::sync::Ordering;
+use holdfast_pool::Slot;
 
 /// A way from a file's state to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +103,9 @@ impl Way {
 impl Board {
     /// As [`Board::go`] of who may have stood still since it looked: nothing happens, and false is
     /// returned, if the file is in another state by now than the way begins in.
-    pub fn try_go(&self, slot: u32, way: Way) -> bool {
+    pub fn try_go(&self, slot: Slot, way: Way) -> bool {
         debug_assert!(!way.from().iter().any(|state| state.lags()) && !way.to().lags());
-        let state = &self.files()[slot as usize].state;
+        let state = &self.files()[slot.index()].state;
         way.from().iter().any(|&from| {
             state.compare_exchange(from as u32, way.to() as u32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         })
@@ -114,8 +115,8 @@ impl Board {
     /// count rises before the state says so, and falls behind it: while it is 0, every read is the
     /// kernel's. A file that fails in such a state stays counted, because its page rows stay where
     /// readers find them.
-    pub fn go(&self, slot: u32, way: Way) {
-        let row = &self.files()[slot as usize];
+    pub fn go(&self, slot: Slot, way: Way) {
+        let row = &self.files()[slot.index()];
         let before = row.state();
         debug_assert!(way.from().contains(&before), "{way:?} of a file in state {before:?}");
         let census = &self.header().behind_files.census;

@@ -11,7 +11,7 @@ use holdfast_board::BoardError;
 use holdfast_board::{Board, Epoch, FileRow, LEASES_FILES, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
-use holdfast_pool::Layout;
+use holdfast_pool::{Layout, Slot};
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
@@ -20,6 +20,7 @@ use crate::errno::Errno;
 use crate::file::{FileRef, Look, Origin, Outcome, Seen};
 use crate::reason::{Reason, Unseen};
 use crate::request::{Answer, FileRequest, Program, Refusal, Request};
+use crate::stop::Stop;
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
 
@@ -151,8 +152,8 @@ impl<N: Nvm> Client<N> {
 
     /// Why a lock was not to be had: the keeper is dead, or takes the file from who has the lock
     /// and stands still.
-    pub(crate) fn unlocked(&self) -> Errno {
-        if self.keeper_alive() { Errno::TAKEN } else { Errno::EIO }
+    pub(crate) fn unlocked(&self) -> Stop {
+        if self.keeper_alive() { Stop::Taken } else { Stop::Error(Errno::EIO) }
     }
 
     /// What a call is that was made while the file was taken.
@@ -316,7 +317,7 @@ impl<N: Nvm> Client<N> {
                 let generation = row.generation();
                 // Fails only when the keeper is dead or the disk refuses the data; then every write
                 // to the file fails too.
-                let _ = self.settle(FileRef { slot: slot as u32, generation }, false);
+                let _ = self.settle(FileRef { slot: Slot::at(slot), generation }, false);
             }
         }
     }

@@ -6,6 +6,7 @@
 //! what it was looked at as until the operation ends. Whoever has another set (a test with a design
 //! of its own) gives it as a type; nothing is called by a pointer.
 
+use crate::stop::Stop;
 use holdfast_board::FileState;
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -84,12 +85,13 @@ pub trait Design {
     /// and other writers may be in.
     ///
     /// # Errors
-    /// What the kernel reported, or `EIO` when the keeper is dead.
+    /// What the kernel reported, or `EIO` when the keeper is dead; [`Stop::Taken`] of a lock that was
+    /// not to be had.
     fn write<N: Nvm>(
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno>;
+    ) -> Result<Written, Stop>;
 
     /// Reads what the file holds now, where the page cache may lack bytes; how many there were.
     ///
@@ -174,7 +176,7 @@ pub(crate) struct ToWrite<'a, 'b, 'c, N: Nvm, C> {
 }
 
 impl<N: Nvm, C: WriteCall> Task for ToWrite<'_, '_, '_, N, C> {
-    type Output = Result<Written, Errno>;
+    type Output = Result<Written, Stop>;
 
     #[inline(always)]
     fn by<D: Design>(self) -> Self::Output {

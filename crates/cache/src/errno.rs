@@ -19,7 +19,4 @@ impl Errno {
     pub const ENAMETOOLONG: Self = Self(36);
     /// Left to the kernel.
     pub const EOPNOTSUPP: Self = Self(95);
-    /// Within the cache alone, and none of the kernel's: the keeper takes the file from who has it
-    /// and stands still. Nothing was done.
-    pub(crate) const TAKEN: Self = Self(-1);
 }

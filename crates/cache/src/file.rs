@@ -4,13 +4,14 @@
 //! It must never ask or change anything.
 
 use holdfast_board::FileState;
+use holdfast_pool::Slot;
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
 /// (history 20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileRef {
     /// Row and slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// Generation of their use.
     pub generation: u64,
 }

@@ -1,5 +1,6 @@
 //! Truncate, punch, and calls that no record can express.
 
+use crate::stop::NoRoom;
 use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
@@ -56,7 +57,7 @@ impl<N: Nvm> Client<N> {
         // Before any lock: as a write's (invariant 10).
         self.follow_pending(file)?;
         let mut lane = match self.reserve(0) {
-            Err(Errno::ENOSPC) => return self.change_around(file, offset, raw),
+            Err(NoRoom::Full) => return self.change_around(file, offset, raw),
             lane => lane?,
         };
         if !self.board.lock_file(file.slot, self.id) {

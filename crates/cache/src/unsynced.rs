@@ -26,6 +26,7 @@ use crate::errno::Errno;
 use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 use crate::request::{Answer, FileRequest, Refusal};
+use crate::stop::NoRoom;
 
 /// New files of up to this many bytes are logged as a whole at their first sync.
 const CONTENT_BYTES_MAX: u64 = 1 << 20;
@@ -229,7 +230,7 @@ impl<N: Nvm> Client<N> {
         let bytes = content.size().ok().filter(|bytes| (1..=bytes_max).contains(bytes));
         // Space before any lock.
         let lane = match bytes.map(|bytes| self.reserve(bytes)) {
-            Some(Err(Errno::ENOSPC)) | None => None,
+            Some(Err(NoRoom::Full)) | None => None,
             Some(lane) => Some(lane?),
         };
         if !self.board.lock_file(file.slot, self.id) {

@@ -256,7 +256,7 @@ pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig
             summary.recovered = Some(outcome);
             remove_temporary(config);
         }
-        Err(error) if error.busy => report::say(&format!("{error}. It recovers what was acknowledged")),
+        Err(error) if error.is_busy() => report::say(&format!("{error}. It recovers what was acknowledged")),
         Err(error) => report::say(&format!(
             "{error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",
             quoted(&config.pool)

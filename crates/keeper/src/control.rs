@@ -211,14 +211,11 @@ fn other_version(text: &[u8]) -> String {
 impl Control {
     /// Connects to the keeper of `pool`, if one runs.
     pub fn connect(pool: &Path) -> Result<Self, ControlError> {
-        let unusable = |error: String| {
-            let message = format!("pool {} cannot be used: {error}", pool.display());
-            ControlError::Pool(PoolError { message, busy: false })
-        };
         let file = open_file(pool, OpenMode::ReadOnly)?;
         let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
-            .map_err(|error| unusable(error.to_string()))?;
-        let superblock = holdfast_pool::open(&mapping).map_err(|error| unusable(error.to_string()))?;
+            .map_err(|error| PoolError::Unmapped { pool: pool.to_owned(), error })?;
+        let superblock = holdfast_pool::open(&mapping)
+            .map_err(|error| PoolError::Unread { pool: pool.to_owned(), error })?;
         let words = Words { nvm: &mapping, layout: &superblock.layout };
         // Every keeper says it before it tells anybody that it is ready.
         let socket = words.socket().map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()))?;

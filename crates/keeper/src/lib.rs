@@ -50,6 +50,12 @@ pub enum KeeperError {
     /// The pool cannot be used.
     #[error(transparent)]
     Pool(#[from] holdfast_recovery::PoolError),
+    /// Its media cannot be mapped for clients.
+    #[error("{0}")]
+    Media(holdfast_media::MediaError),
+    /// Outsiders cannot be noticed as was asked for.
+    #[error("{0}")]
+    Fence(holdfast_watch::FenceError),
     /// The kernel refused something the keeper cannot do without.
     #[error("the keeper could not {what}: {source}")]
     Os {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use holdfast_board::Epoch;
 use holdfast_cache::{FileRef, Origin, Reason, Refusal};
 use holdfast_canary::{Canary, on};
-use holdfast_pool::{Identity, PATH_BYTES_MAX};
+use holdfast_pool::{Identity, PATH_BYTES_MAX, Slot};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::config::{Durability, WriteBehind};
@@ -387,7 +387,7 @@ impl Keeper {
                     // turn comes.
                     return Err(Unanswered::Later);
                 }
-                let reserved = |slot: u32| pending.values().any(|pending| pending.place.slot == slot);
+                let reserved = |slot: Slot| pending.values().any(|pending| pending.place.slot == slot);
                 if let Some(place) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
                     pending.insert(key, Pending { place, client, fd, tainted: None, since });
@@ -492,7 +492,7 @@ impl Keeper {
         self.durable.take_slot(place, held, &newcomer).map_err(|_| Reason::Permission)
     }
 
-    fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {
+    fn open(&self, candidate: &Candidate, slot: Slot) -> Result<(Held<OsFile>, Identity), Reason> {
         let row = self.durable.board.row(slot);
         // The fence stands already and will see this open of ours.
         row.client_opens.fetch_add(1, Ordering::SeqCst);

@@ -50,14 +50,7 @@ pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), Ke
     })?;
     let strangers = mapped_by(&config.pool);
     if !strangers.is_empty() {
-        return Err(KeeperError::Pool(PoolError {
-            message: format!(
-                "pool {} is still mapped by clients of an earlier keeper (processes {strangers:?}); everything they \
-                 were acknowledged is in their files, but the pool can be used only when they have ended",
-                config.pool.display()
-            ),
-            busy: true,
-        }));
+        return Err(PoolError::StillMapped { pool: config.pool, processes: strangers }.into());
     }
     pool.refuse_others()?;
     let report = (!was_clean || report.is_superblock_mended).then_some(report);
@@ -113,9 +106,8 @@ fn open_for_clients(lock: &OwnedFd, config: &KeeperConfig) -> Result<(OwnedFd, M
         .open(format!("/proc/self/fd/{}", lock.as_raw_fd()))
         .map_err(os("open the pool for clients"))?
         .into();
-    let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)
-        .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?
-        .1;
+    let media =
+        Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly).map_err(KeeperError::Media)?.1;
     Ok((pool_fd, media))
 }
 
@@ -157,7 +149,7 @@ fn build(
     let logs_on_sync = config.durability == Durability::Sync;
     board.header().logs_on_sync.word.store(u32::from(logs_on_sync), Ordering::SeqCst);
     for &segment in &pinned_segments {
-        board.segments()[segment as usize].set_state(SegmentState::Pinned);
+        board.segments()[segment.index()].set_state(SegmentState::Pinned);
     }
     let patterns = patterns(&config)?;
     let notes = Arc::new(Notes::told_to(audience));
@@ -216,7 +208,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
         let gate = Arc::new(Gate::new(Arc::clone(keeper)));
         let fence = Fence::start(keeper.config.fence, keeper.config.watch.as_deref(), gate)
-            .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
+            .map_err(KeeperError::Fence)?;
         if keeper.config.watch.is_some() && fence.kind() == FenceKind::Inotify {
             keeper.notes.trouble("root's watch cannot be used here: outsiders are only noticed".to_owned());
         }

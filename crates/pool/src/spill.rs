@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{HOME_BYTES, Layout, Zone};
+use crate::numbers::Segment;
 use crate::segment::SegmentUse;
 use crate::{decode, encode};
 
@@ -29,7 +30,7 @@ const END_BITS: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The segment whose bytes these are.
-    pub segment: u32,
+    pub segment: Segment,
     /// Its generation when it was copied.
     pub generation: u64,
     /// First byte behind its last valid record.
@@ -143,8 +144,10 @@ impl<N: Nvm> Frames<'_, N> {
         let generation = decode(word, at).ok_or(DamagedEntry)?;
         let place = decode(self.nvm.load_u64(at + 8), at + 8).ok_or(DamagedEntry)?;
         let segment = u32::try_from(place >> END_BITS).map_err(|_| DamagedEntry)?;
+        let segment = Segment::new(segment);
         let end = (place & ((1 << END_BITS) - 1)) as u32 * LINE_BYTES;
-        let is_possible = segment < self.layout.segment_count && u64::from(end) <= self.layout.segment_bytes;
+        let is_possible =
+            segment.number() < self.layout.segment_count && u64::from(end) <= self.layout.segment_bytes;
         if is_possible { Ok(Some(Frame { segment, generation, end })) } else { Err(DamagedEntry) }
     }
 

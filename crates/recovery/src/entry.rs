@@ -1,7 +1,7 @@
 //! Records as a scan finds them.
 
 use holdfast_log::{Kind, RECORD_HEADER_BYTES};
-use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES};
+use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES, Segment, Slot};
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a
 /// century.
@@ -14,10 +14,10 @@ pub(super) struct Entry {
     pub(super) file_offset: u64,
     pub(super) extent: u64,
     /// The segment, or behind the numbers of all segments the frame of the spill file.
-    pub(super) segment: u32,
+    pub(super) segment: Segment,
     /// Payload bytes that count: all of them until a cancel record is applied.
     pub(super) bytes: u32,
-    pub(super) slot: u32,
+    pub(super) slot: Slot,
     pub(super) unix_time_ns: u64,
     /// Where the record begins, in lines of 64 bytes from the start of the segment.
     pub(super) line: u16,
@@ -40,7 +40,7 @@ impl Entry {
     }
 
     /// Sorts the members of a write together, and writes by file and time.
-    pub(super) fn order(&self) -> (u32, u64, u16, u32, u16) {
+    pub(super) fn order(&self) -> (Slot, u64, u16, Segment, u16) {
         (self.slot, self.seq, self.group_index, self.segment, self.line)
     }
 }

@@ -38,21 +38,12 @@ pub(super) fn open<D: Disk>(
     if count == 0 {
         return Ok(None);
     }
-    let pool = source.name.display();
-    let home = frames.home().ok_or_else(|| {
-        PoolError::new(format!(
-            "pool {pool} goes on in a spill file, and where that is cannot be read: it is damaged; nothing was changed. Give \
-             up what is in it with `holdfast format --force` if there is no copy of the pool"
-        ))
-    })?;
+    let pool = source.name.to_owned();
+    let Some(home) = frames.home() else { return Err(PoolError::SpillUnknown(pool)) };
     let path = spill::path_of(&home);
     match spill::open(disk, source.superblock, &home, Access::Read) {
         Ok(file) => Ok(Some(Spill(file))),
-        Err(error) => Err(PoolError::new(format!(
-            "pool {pool} goes on in the spill file {}, which cannot be used: {error}; {count} of its frames hold records \
-             that may not be in the files yet. Nothing was changed: put it back (or mount its file system) and recover again",
-            path.display()
-        ))),
+        Err(error) => Err(PoolError::Spill { pool, spill: path, error, frames: count }),
     }
 }
 

@@ -17,6 +17,7 @@ mod apply;
 mod compare;
 mod directory;
 mod entry;
+mod error;
 mod export;
 mod file;
 mod format;
@@ -46,11 +47,12 @@ mod witnesses;
 mod words;
 mod writer;
 
+pub use error::PoolError;
 pub use format::format;
 pub use mapped::mapped_by;
 pub use open::{NO_POOL, open_file};
 pub use open::{OpenPool, RecoveredPool};
-pub use report::{FileReport, PoolError, RecoverOptions, Report};
+pub use report::{FileReport, RecoverOptions, Report};
 pub use run::Recovered;
 pub use words::quoted;
 

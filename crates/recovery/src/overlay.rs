@@ -79,6 +79,8 @@ impl Touched {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_pool::Segment;
+    use holdfast_pool::Slot;
     use std::convert::Infallible;
 
     use holdfast_log::Kind;
@@ -92,9 +94,9 @@ mod tests {
                 seq,
                 file_offset,
                 extent: u64::from(bytes),
-                segment: 0,
+                segment: Segment::new(0),
                 bytes,
-                slot: 0,
+                slot: Slot::new(0),
                 unix_time_ns: 0,
                 is_called: false,
                 is_last: false,

@@ -25,7 +25,7 @@ impl<N: Nvm> Payloads<'_, N> {
     /// Reads bytes of a record's payload.
     pub(super) fn read(&self, entry: &Entry, skip: u64, bytes: &mut [u8]) -> io::Result<()> {
         let within = u64::from(entry.at()) + RECORD_HEADER_BYTES + skip;
-        match (entry.segment.checked_sub(self.layout.segment_count), self.spill) {
+        match (entry.segment.number().checked_sub(self.layout.segment_count), self.spill) {
             (Some(frame), Some(spill)) => {
                 let frames = Frames { nvm: self.nvm, layout: self.layout };
                 spill.read(frames.file_offset(frame) + within, bytes)

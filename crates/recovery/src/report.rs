@@ -6,23 +6,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a pool cannot be used. Every message names the pool and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct PoolError {
-    /// The whole sentence.
-    pub message: String,
-    /// True when another live keeper owns the pool.
-    pub busy: bool,
-}
-
-impl PoolError {
-    /// An error that is not about another owner.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), busy: false }
-    }
-}
-
 /// What to do with files that recovery set aside.
 #[derive(Clone, Debug, Default)]
 pub struct RecoverOptions {

@@ -26,7 +26,9 @@ pub(super) enum SlotState {
 /// The state of every slot of the pool.
 pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
     let slots = source.slots();
-    (0..source.layout().slot_count)
+    source
+        .layout()
+        .slots()
         .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
             // An identity of another slot, or of another use, says that so are the words.
             (Some(_), _) if slots.identity(slot).is_err() || !slots.has_marks(slot) => SlotState::Damaged,

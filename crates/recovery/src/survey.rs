@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED};
+use holdfast_pool::{
+    MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, Slot,
+};
 
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
@@ -61,13 +63,7 @@ pub(super) fn plan(
             counter_start(source, found.seq_max.max(found.generation_max), is_damaged)
         }
     };
-    let counter_start = counter_start.ok_or_else(|| {
-        PoolError::new(format!(
-            "pool {} holds numbers that its counter cannot have reached: it is damaged; rescue what can be read with \
-             --dry-run --export DIR, then make it anew with `holdfast format --force`",
-            source.name.display()
-        ))
-    });
+    let counter_start = counter_start.ok_or_else(|| PoolError::Counter(source.name.to_owned()));
     // A look around still works in such a pool, and helps.
     let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
     let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
@@ -84,6 +80,7 @@ pub(super) fn plan(
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
 
     let mut files: Vec<SlotFile> = (0..)
+        .map(Slot::new)
         .zip(&states)
         .filter_map(|(slot, &state)| SlotFile::read(source, slot, state, !live.of(slot).is_empty()))
         .collect();
@@ -142,12 +139,7 @@ fn refuse_unclear(files: &[SlotFile], live: &Live, options: &RecoverOptions) -> 
             .map(|file| format!("'{}' ({} records)", file.number(), live.of(file.slot).len()))
             .collect();
         if meant.len() > 1 && !on(Canary::AllMeant) {
-            return Err(PoolError::new(format!(
-                "{} is the name of several files in the pool: {}. Look at each with --dry-run --export DIR, and name the one \
-                 you mean by its number; nothing was changed",
-                wanted.display(),
-                meant.join(", ")
-            )));
+            return Err(PoolError::Unclear { named: wanted.clone(), meant: meant.join(", ") });
         }
     }
     Ok(())

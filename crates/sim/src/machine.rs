@@ -14,7 +14,7 @@ use holdfast_board::{Board, Epoch, Plan, RequestCell, RequestState, pause};
 use holdfast_cache::{Answer, Client, FileRef, Origin, Reason, Refusal, Request};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer, Unanswered};
-use holdfast_pool::{Frames, Home, Layout, SpillHeader, Superblock};
+use holdfast_pool::{Frames, Home, Layout, Segment, Slot, SpillHeader, Superblock};
 use rustix::fd::AsFd;
 
 use crate::actors::{self, Ending, Interruption, Task};
@@ -175,11 +175,11 @@ pub struct Service {
     /// The counter's first free number.
     pub counter_start: u64,
     /// Segments that must not be reused.
-    pub pinned_segments: Vec<u32>,
+    pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file that must not be reused.
     pub pinned_frames: Vec<u32>,
     /// Slots that must not be used.
-    pub set_aside_slots: Vec<u32>,
+    pub set_aside_slots: Vec<Slot>,
     /// Whether files enter state Behind.
     pub behind: Option<Behind>,
     /// Whether files are logged from their first sync on.
@@ -202,7 +202,7 @@ impl Machine {
         rig.board.header().logs_on_sync.word.store(u32::from(service.on_sync), Ordering::SeqCst);
         stage::set_fine(service.behind.is_some());
         for &segment in &service.pinned_segments {
-            rig.board.segments()[segment as usize].set_state(holdfast_board::SegmentState::Pinned);
+            rig.board.segments()[segment.index()].set_state(holdfast_board::SegmentState::Pinned);
         }
         *rig.nvm.state() = nvm;
         stage::model(|model| *model = Model::of(&disk.tree(), disk.is_ordered()));

@@ -32,6 +32,7 @@ use crate::client::Client;
 use crate::design::{Design, Read, Resize, Write, Written};
 use crate::errno::Errno;
 use crate::lane::Lane;
+use crate::stop::Stop;
 
 /// The design of state Behind, on the client's side.
 pub struct Behind;
@@ -42,7 +43,7 @@ impl Design for Behind {
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         write::write(lane, write, call)
     }
 

@@ -4,6 +4,7 @@
 //! Both halves are here, because keeper and clients of these tests are one process. Neither knows
 //! any other design.
 
+use holdfast_cache::Stop;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,7 +47,7 @@ impl Design for Queue {
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         let client = lane.client();
         let Write { file, place, parts, total } = *write;
         let row = client.row(file);
