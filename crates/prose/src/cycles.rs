@@ -42,17 +42,43 @@ const KNOWN: &[Known] = &[
             "sums",
             "upkeep",
         ],
-        "to be undone",
+        "`Durable` is made of the parts whose steps are its methods: state and steps are to be parted",
     ),
-    ("interpose::golang", &["calls", "its own file", "map", "start", "ways"], "to be undone"),
-    ("preload", &["hooks", "parting"], "to be undone"),
-    ("preload::hooks", &["exec", "numbers", "spawn", "streams"], "to be undone"),
-    ("sim", &["check", "history", "machine", "program"], "to be undone"),
-    ("sim", &["disk", "nvm", "stage"], "to be undone"),
-    ("sim::disk", &["content", "its own file", "journal"], "to be undone"),
-    ("sim::model", &["its own file", "names"], "to be undone"),
-    ("sim::program", &["bytes", "its own file", "keeper", "naming"], "to be undone"),
-    ("sim::stories", &["its own file", "plays"], "to be undone"),
+    (
+        "interpose::golang",
+        &["calls", "its own file", "map", "start", "ways"],
+        "what the parent knows of the program that it maps belongs below calls and ways",
+    ),
+    (
+        "preload",
+        &["hooks", "parting"],
+        "hooks take the library out of the process, which gives back the names that are exported",
+    ),
+    (
+        "preload::hooks",
+        &["exec", "numbers", "spawn", "streams"],
+        "exec and spawn do parts of each other's calls, as numbers and streams do",
+    ),
+    (
+        "sim",
+        &["disk", "nvm", "stage"],
+        "the recorder keeps the states of disk and NVM, which tell it when they change",
+    ),
+    (
+        "sim::disk",
+        &["content", "its own file", "journal"],
+        "the types of the disk are defined beside the file system that is made of them",
+    ),
+    (
+        "sim::model",
+        &["its own file", "names"],
+        "the list of names is a part of the model, and adds files to it",
+    ),
+    (
+        "sim::program",
+        &["bytes", "its own file", "keeper", "naming"],
+        "each kind of step is performed in a module of its own, with helpers of the parent's",
+    ),
 ];
 
 /// How the file that declares the others is called.
