@@ -85,8 +85,8 @@ pub trait Design {
     /// and other writers may be in.
     ///
     /// # Errors
-    /// What the kernel reported, or `EIO` when the keeper is dead; [`Stop::Taken`] of a lock that was
-    /// not to be had.
+    /// What the kernel reported, or `EIO` when the keeper is dead; [`Stop::Taken`] of a lock that
+    /// was not to be had.
     fn write<N: Nvm>(
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,

@@ -62,9 +62,9 @@ pub struct Lane<'a, N: Nvm> {
 
 impl<N: Nvm> Client<N> {
     /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while
-    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `NoRoom::Full` when
-    /// expiry cannot make room, because recovery set most of the log aside or a disk refuses what
-    /// is in it: the call must go around the log.
+    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `NoRoom::Full`
+    /// when expiry cannot make room, because recovery set most of the log aside or a disk refuses
+    /// what is in it: the call must go around the log.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, NoRoom> {
         let mut lane = self.take_lane()?;
         lane.make_room(bytes)?;
@@ -140,8 +140,8 @@ impl<N: Nvm> Lane<'_, N> {
     /// Locks the cursor of a file, and with it the file's end.
     ///
     /// # Errors
-    /// `EIO` when the keeper is dead; [`Stop::Taken`] when it takes the file from whoever has the lock
-    /// and stands still.
+    /// `EIO` when the keeper is dead; [`Stop::Taken`] when it takes the file from whoever has the
+    /// lock and stands still.
     #[inline]
     pub fn lock_cursor(&self, file: FileRef) -> Result<(), Stop> {
         let header = self.client.board.header();
