@@ -409,9 +409,12 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// The kernel alone is about to answer a sync; for [`Client::note_kernels_sync_took`].
-    pub fn note_kernels_sync(&self) -> u64 {
-        self.board.header().syncs_real.add(1);
+    /// The kernel alone is about to answer a sync of the file with this device and inode; for
+    /// [`Client::note_kernels_sync_took`].
+    pub fn note_kernels_sync(&self, file: (u64, u64)) -> u64 {
+        let header = self.board.header();
+        header.syncs_real.add(1);
+        header.synced_by_kernel.note(file);
         now_ns()
     }
 
@@ -648,7 +651,8 @@ impl<N: Nvm> Client<N> {
         // The disk is about to have what others did: nothing may be replayed over that.
         self.hear_all(file)?;
         let covered = row.unlogged();
-        let begun_ns = self.note_kernels_sync();
+        let inode = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        let begun_ns = self.note_kernels_sync(inode);
         row.begin_sync();
         let synced = raw();
         row.end_sync(synced.is_err());
