@@ -79,6 +79,11 @@ impl Origin {
     pub(crate) const ALL: [Self; 6] =
         [Self::Created, Self::Opened, Self::Unknown, Self::Libc, Self::AsyncIo, Self::Mapped];
 
+    /// Whether a keeper never manages a file for such a descriptor.
+    pub fn is_never_managed(self) -> bool {
+        !matches!(self, Self::Created | Self::Opened)
+    }
+
     /// Decodes an argument.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|origin| *origin as u64 == word)
@@ -627,8 +632,13 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let state = row.state();
-        if !self.is_current(file) || !(state.is_absorbed() || state.is_failed()) {
-            return raw();
+        let inode = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        let is_current = self.is_current(file);
+        if !is_current || !(state.is_absorbed() || state.is_failed()) {
+            let begun_ns = self.note_kernels_sync(if is_current { inode } else { (0, 0) });
+            let synced = raw();
+            self.note_kernels_sync_took(begun_ns);
+            return synced;
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);
         let has_news =
@@ -651,7 +661,6 @@ impl<N: Nvm> Client<N> {
         // The disk is about to have what others did: nothing may be replayed over that.
         self.hear_all(file)?;
         let covered = row.unlogged();
-        let inode = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
         let begun_ns = self.note_kernels_sync(inode);
         row.begin_sync();
         let synced = raw();

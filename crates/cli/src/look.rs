@@ -8,6 +8,7 @@ use holdfast_look::keepers::connect;
 use holdfast_look::{files, metrics, status, top};
 
 use crate::args::{DrainArgs, FilesArgs, MetricsArgs, StatusArgs, TopArgs};
+use crate::named::must_be_a_pool;
 use crate::sizes::human_count;
 use crate::words::quoted;
 use crate::{config, locate, report, user};
@@ -89,5 +90,6 @@ pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if !pool.exists() {
         bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
     }
+    must_be_a_pool(&pool)?;
     Ok(pool)
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use holdfast_recovery::{RecoverOptions, Report};
 
 use crate::args::RecoverArgs;
+use crate::named::must_be_a_pool;
 use crate::progress::Progress;
 use crate::words::{quoted, shown};
 use crate::{locate, report, user};
@@ -28,6 +29,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         report::print(format!("there is no pool {} yet\n", pool.display()))?;
         return Ok(0);
     }
+    must_be_a_pool(&pool)?;
     let mut progress = Progress::new();
     let recovered = holdfast_recovery::recover(&pool, &options, &mut |stage, done, total| {
         progress.update(stage, done, total)
