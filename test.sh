@@ -16,6 +16,8 @@ case "${1:-}" in
 esac
 cd "$(dirname "$0")" || exit 1
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never RUST_BACKTRACE=0
+# A clean checkout is built once: nothing need be kept for the next build.
+[ -d target/debug ] || export CARGO_INCREMENTAL=0
 
 packages="ca-certificates gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
     libpython3.11-testsuite stress-ng rsync sudo fuse3 strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
@@ -273,18 +275,28 @@ own="--workspace --exclude holdfast-e2e --exclude holdfast-model --exclude holdf
 # shellcheck disable=SC2086
 step "each crate's own tests: build" 600 cargo test $own --no-run
 
+step "end to end: build" 600 cargo test -p holdfast-e2e --no-run
+
+own_tests() {
+    # shellcheck disable=SC2086
+    step "each crate's own tests" 600 cargo test $own --no-fail-fast
+}
+
+own_tests_and_suites() {
+    own_tests
+    suites
+}
+
 # Most tests wait more than they compute, so three things are done at a time.
 beside=$(mktemp -d)
 lanes=()
-[ -n "$quick" ] || lane computing computing
-# shellcheck disable=SC2086
-step "each crate's own tests" 600 cargo test $own --no-fail-fast
-step "end to end: build" 600 cargo test -p holdfast-e2e --no-run
 if [ -n "$quick" ]; then
+    own_tests
     step "end to end: basics, crash_sqlite, names" 300 cargo test -p holdfast-e2e --no-fail-fast --test basics --test crash_sqlite --test names
     summary+=("NOT RUN everything else: bash test.sh")
 else
-    lane suites suites
+    lane computing computing
+    lane own-tests own_tests_and_suites
     suites
     join
     # A global sync by any other suite would commit what this one looks at.

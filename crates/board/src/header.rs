@@ -1,11 +1,12 @@
 //! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few
 //! counters.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wake};
 
 use crate::census::Roll;
 use crate::changing::Calls;
 use crate::habits::Habits;
+use crate::hearings::{Hearing, Hearings};
 use crate::ledger::{Epochs, LEDGER_ROWS, LedgerRow};
 use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
@@ -113,8 +114,10 @@ pub struct Header {
     pub expirer_wake: Switch,
     /// Segments that may still fill up before the keeper is rung: with 0 it hears of each one.
     pub quiet_segments: Switch,
-    /// Bumped with every posted request.
+    /// Bumped with every posted request, and every hearing that is asked for.
     pub request_wake: Switch,
+    /// What clients have the keeper hear beside their syncs.
+    pub hearings: Hearings,
     /// Bumped by who waits too long for somebody's file.
     pub stalled: Switch,
     /// Files that were taken from clients that stand still.
@@ -184,6 +187,14 @@ impl Header {
     #[inline]
     pub fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.ledgers.iter().find(|row| row.is_about(device))
+    }
+
+    /// Asks the keeper to hear what others did.
+    pub fn ask_hearing(&self) -> Hearing {
+        let hearing = self.hearings.ask();
+        self.request_wake.word.fetch_add(1, Ordering::SeqCst);
+        wake(&self.request_wake.word, 1);
+        hearing
     }
 
     /// Asks the keeper to have a file system commit when it has time.

@@ -371,14 +371,19 @@ impl<N: Nvm> Client<N> {
         if is_heard { Ok(()) } else { self.have_heard(file) }
     }
 
-    /// As [`Client::hear_all`], before a call that has the disk have what others did to any file.
-    pub fn hear_all_files(&self) {
-        let has_files = self.board.header().ledgers_in_use().next().is_some();
+    /// Makes a call that has the disk have what others did to any file, as [`Client::hear_all`]
+    /// does of one. Nobody is told that it is over before all of that was heard, too.
+    pub fn hearing_all<R>(&self, call: impl FnOnce() -> R) -> R {
+        let header = self.board.header();
+        let has_files = header.ledgers_in_use().next().is_some();
         if !has_files || on(Canary::OthersUnasked) {
-            return;
+            return call();
         }
+        let hearing = header.ask_hearing();
+        let result = call();
         // A dead keeper hears of nothing.
-        let _ = self.ask(Request::HearAll);
+        header.hearings.wait_for(hearing, || self.keeper_alive());
+        result
     }
 
     #[cold]

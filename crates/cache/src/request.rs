@@ -28,8 +28,6 @@ pub enum Request {
     },
     /// Something about a file that has a slot.
     File(FileRef, FileRequest),
-    /// Enter in the ledgers what the kernel told of anybody's changes.
-    HearAll,
     /// Make a directory durable. [`Refusal::Kernels`] leaves it to the kernel.
     SyncDirectory {
         /// The asker's descriptor of it.
@@ -226,8 +224,7 @@ mod kind {
     pub(super) const ROOM: u32 = 17;
     pub(super) const LOG_AGAIN: u32 = 18;
     pub(super) const FOLLOW: u32 = 19;
-    pub(super) const HEAR_ALL: u32 = 20;
-    pub(super) const LEFT: u32 = 21;
+    pub(super) const LEFT: u32 = 20;
 }
 
 impl Request {
@@ -245,7 +242,6 @@ impl Request {
                 let (kind, [first, second]) = request.encode();
                 (kind, [u64::from(file.slot), file.generation, first, second])
             }
-            Self::HearAll => (kind::HEAR_ALL, [0; 4]),
             Self::SyncDirectory { fd, really } => {
                 (kind::SYNC_DIRECTORY, [from_fd(fd), u64::from(really), 0, 0])
             }
@@ -280,7 +276,6 @@ impl Request {
                 noted: Epoch::from_raw(fourth),
                 sole: if kind == kind::SOLE { Some(to_bool(third)?) } else { None },
             },
-            kind::HEAR_ALL => Self::HearAll,
             kind::SYNC_DIRECTORY => Self::SyncDirectory { fd: to_fd(first)?, really: to_bool(second)? },
             kind::UNSEEN => {
                 let program = match second {

@@ -67,6 +67,8 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
         if keeper.is_stopping() {
             break;
         }
+        // Who asks for that has the kernel sync meanwhile: it need not be watched for.
+        let heard = keeper.durable.board.header().hearings.answer(|| keeper.hear(Scope::All));
         let mut served = false;
         for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
             if cell.take() {
@@ -79,7 +81,9 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
             }
         }
         if !served {
-            wait(doorbell, seen, IDLE);
+            if !heard {
+                wait(doorbell, seen, IDLE);
+            }
             continue;
         }
         // A client that has its answer often has the next request soon. Where it does not, or has
@@ -133,9 +137,7 @@ fn follows_others(request: &Request) -> Option<Scope> {
             Some(Scope::Told)
         }
         Request::SyncDirectory { .. } => Some(Scope::New),
-        Request::File(_, FileRequest::Commit { .. } | FileRequest::Hear) | Request::HearAll => {
-            Some(Scope::All)
-        }
+        Request::File(_, FileRequest::Commit { .. } | FileRequest::Hear) => Some(Scope::All),
         _ => None,
     }
 }
@@ -162,7 +164,7 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, request: &Request) -> bool
         Request::Register { sole: Some(false), .. } => true,
         // A slot is to hold something, for which pending changes must be committed first.
         Request::Register { origin, noted, .. } => origin == Origin::Created && durable.has_pending(noted),
-        Request::HearAll | Request::Unseen { .. } => false,
+        Request::Unseen { .. } => false,
         Request::File(place, request) => file_waits_for_disk(durable, place, &request),
     }
 }
@@ -242,8 +244,6 @@ fn perform(keeper: &Keeper, taken: &Taken, haste: Haste) -> Result<Answer, Unans
             }
             return Ok(Answer::News(keeper.notes.unseen(path, why)));
         }
-        // What comes before it is all that was asked for.
-        Request::HearAll => {}
         Request::Moved => keeper.durable.follow_names(),
         Request::Room { own } => {
             if !own {

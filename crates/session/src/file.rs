@@ -280,8 +280,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
             Target::Kernel | Target::KernelSynced => {
                 let inode = self.backing.stat().map_or((0, 0), |stat| (stat.dev, stat.ino));
                 let begun_ns = self.client.note_kernels_sync(inode);
-                self.backing.section(|| self.client.hear_all_files());
-                let synced = self.backing.fsync();
+                let synced = self.client.hearing_all(|| self.backing.fsync());
                 self.client.note_kernels_sync_took(begun_ns);
                 synced
             }

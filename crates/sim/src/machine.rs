@@ -349,8 +349,6 @@ fn answer(cell: &RequestCell) -> Result<Answer, Unanswered> {
             let path = || String::from_utf8(cell.path()).ok().map(Into::into);
             durable.answer(cell.client(), place, request, path)
         }
-        // Of what is not simulated nothing is known.
-        Request::HearAll => Err(Refusal::Kernels.into()),
         Request::Unseen { .. }
         | Request::Moved
         | Request::Room { .. }

@@ -88,10 +88,9 @@ fn sync_once(fd: c_int, number: i64) -> isize {
         }
         Target::Kernel | Target::KernelSynced => {
             let begun = note_kernels_sync(fd);
-            hear_all_files();
             // SAFETY: touches no memory.
             let sync = || unsafe { cancels::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) };
-            let result = relog::synced(fd, sync);
+            let result = hearing_all(|| relog::synced(fd, sync));
             if let Some((client, begun_ns)) = begun {
                 client.note_kernels_sync_took(begun_ns);
                 if result >= 0 && writes() {
@@ -140,10 +139,11 @@ pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     sync_file(fd, libc::SYS_fdatasync)
 }
 
-/// The disk is about to have what others did to any file.
-fn hear_all_files() {
-    if let Some(client) = process::client() {
-        critical::section(|| client.hear_all_files());
+/// Makes a call by which the disk has what others did to any file.
+fn hearing_all<R>(call: impl FnOnce() -> R) -> R {
+    match process::client() {
+        Some(client) => client.hearing_all(call),
+        None => call(),
     }
 }
 
@@ -151,17 +151,15 @@ fn hear_all_files() {
 pub unsafe extern "C-unwind" fn sync() {
     // It cannot say that it failed; the next sync of the file does.
     let _ = behind::bring_all();
-    hear_all_files();
     // SAFETY: no arguments.
-    unsafe { call!(libc::SYS_sync) };
+    hearing_all(|| unsafe { call!(libc::SYS_sync) });
 }
 
 /// `syncfs`.
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
-    hear_all_files();
     // SAFETY: touches no memory.
-    let result = check(raw::synced(fd, unsafe { call!(libc::SYS_syncfs, fd) }));
+    let result = check(raw::synced(fd, hearing_all(|| unsafe { call!(libc::SYS_syncfs, fd) })));
     give_int(raw::encode(result.and(brought).map(|()| 0)))
 }
 
