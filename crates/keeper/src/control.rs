@@ -278,9 +278,10 @@ impl Control {
         match (of_other_format, served) {
             (None, served) => served,
             (Some(found), Ok(mut served)) => Err(served.of_other_format(found)),
-            (Some(found), Err(ControlError::NoKeeper(_))) => {
-                Err(unusable(FormatError::Version { found }.to_string()))
-            }
+            (Some(found), Err(ControlError::NoKeeper(_))) => Err(unusable(format!(
+                "{}; look at it with the version of Holdfast that made it",
+                FormatError::Version { found }
+            ))),
             (Some(_), Err(error)) => Err(error),
         }
     }
