@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use holdfast_board::{Board, FileState, Plan, SegmentState, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
-use holdfast_pool::{Layout, Zone};
+use holdfast_pool::{Layout, Slot, Zone};
 
 use crate::bare::{BLOCK_BYTES, Bare, Block};
 use crate::lab::Lab;
@@ -37,7 +37,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
     board.header().counter.raise(1);
     board.files()[0].begin_use(1);
-    board.go(0, Way::Register);
+    board.go(Slot::new(0), Way::Register);
     let client = Client::new(nvm, board, layout, uuid, 1);
 
     let segments = layout.offset(Zone::Segments);
@@ -57,11 +57,11 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     };
     let through_library = |state: FileState, place: fn(u64) -> Place| -> Result<()> {
         match (client.board().files()[0].state(), state) {
-            (FileState::Through, FileState::Behind) => client.board().go(0, Way::EnterBehind),
-            (FileState::Behind, FileState::Through) => client.board().go(0, Way::LeaveBehind),
+            (FileState::Through, FileState::Behind) => client.board().go(Slot::new(0), Way::EnterBehind),
+            (FileState::Behind, FileState::Through) => client.board().go(Slot::new(0), Way::LeaveBehind),
             _ => {}
         }
-        let file = FileRef { slot: 0, generation: 1 };
+        let file = FileRef { slot: Slot::new(0), generation: 1 };
         for number in 0..BATCH as u64 {
             let offset = number * BLOCK_BYTES as u64;
             let end = offset + BLOCK_BYTES as u64;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::machine;
-use crate::running::{Running, done};
+use crate::running::{Running, Summaries, done};
 
 /// The pool `holdfast run --volatile` makes by default.
 pub const DEFAULT_POOL_BYTES: u64 = 256 << 20;
@@ -276,15 +276,6 @@ impl Lab {
         rustix::fs::syncfs(dir).context("could not sync the file system under test")
     }
 
-    /// Keeps what a run under Holdfast said of itself.
-    pub fn keep_summary(&self, path: &Path) -> Result<()> {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("holdfast left no summary at {}", path.display()))?;
-        let summary = serde_json::from_str(&text).context("the summary is not what was expected")?;
-        self.summaries.borrow_mut().push(summary);
-        Ok(())
-    }
-
     /// What Holdfast absorbed since the last call, in words; a side that was `expected` to absorb
     /// and did not proves nothing, and that is said.
     pub fn take_absorbed_notes(&self, expected: bool) -> Vec<String> {
@@ -362,4 +353,14 @@ fn find_holdfast(given: Option<PathBuf>) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+impl Summaries for Lab {
+    fn keep_summary(&self, path: &Path) -> Result<()> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("holdfast left no summary at {}", path.display()))?;
+        let summary = serde_json::from_str(&text).context("the summary is not what was expected")?;
+        self.summaries.borrow_mut().push(summary);
+        Ok(())
+    }
 }

@@ -3,31 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::lab::Lab;
-
-/// One paragraph: CPU, memory, kernel, file system under test, media of the pool.
-pub fn describe(lab: &Lab) -> String {
-    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let memory_gib = field("/proc/meminfo", "MemTotal")
-        .and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok())
-        .unwrap_or(0.0)
-        / (1024.0 * 1024.0);
-    let fence = if lab.options.exclusive { "none (--exclusive)" } else { "automatic" };
-    format!(
-        "machine: {cpus} x {}, {memory_gib:.0} GiB, Linux {}\nfiles: {} on {}\npool: {} of {} MiB, {}\nrounds: {}, \
-         {} s per run, sides in turn; median (min .. max); fence against outsiders: {fence}",
-        field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into()),
-        fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        lab.options.dir.display(),
-        file_system(&lab.options.dir).unwrap_or_else(|| "an unknown file system".into()),
-        lab.pool.display(),
-        lab.options.pool_bytes >> 20,
-        media(&lab.pool),
-        lab.options.rounds,
-        lab.options.seconds,
-    )
-}
-
 /// The first program of this name in PATH, or where Debian keeps PostgreSQL's.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -55,7 +30,8 @@ pub fn file_system(path: &Path) -> Option<String> {
         .map(|(_, text)| text)
 }
 
-fn media(pool: &Path) -> String {
+/// What a pool lies on, in words.
+pub fn media(pool: &Path) -> String {
     if pool.starts_with("/dev/dax") {
         return "a DAX device".into();
     }
@@ -69,7 +45,8 @@ fn media(pool: &Path) -> String {
     }
 }
 
-fn field(path: &str, name: &str) -> Option<String> {
+/// What a line of a file in `/proc` says.
+pub fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_string())

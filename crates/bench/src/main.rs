@@ -116,7 +116,7 @@ fn run(args: Args) -> Result<()> {
         exclusive: args.exclusive,
         holdfast: args.holdfast,
     })?;
-    let machine = machine::describe(&lab);
+    let machine = describe(&lab);
     println!("{machine}");
     let mut results = report::Results { machine, outcomes: Vec::new(), failed: Vec::new() };
     for benchmark in chosen {
@@ -179,4 +179,27 @@ fn require_tools(chosen: &[&Benchmark]) -> Result<()> {
     let mut packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
     packages.dedup();
     bail!("not installed: {}; install with: apt-get install {}", programs.join(", "), packages.join(" "))
+}
+
+/// One paragraph: CPU, memory, kernel, file system under test, media of the pool.
+fn describe(lab: &Lab) -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let memory_gib = machine::field("/proc/meminfo", "MemTotal")
+        .and_then(|kib| kib.split(' ').next()?.parse::<f64>().ok())
+        .unwrap_or(0.0)
+        / (1024.0 * 1024.0);
+    let fence = if lab.options.exclusive { "none (--exclusive)" } else { "automatic" };
+    format!(
+        "machine: {cpus} x {}, {memory_gib:.0} GiB, Linux {}\nfiles: {} on {}\npool: {} of {} MiB, {}\nrounds: {}, \
+         {} s per run, sides in turn; median (min .. max); fence against outsiders: {fence}",
+        machine::field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into()),
+        std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
+        lab.options.dir.display(),
+        machine::file_system(&lab.options.dir).unwrap_or_else(|| "an unknown file system".into()),
+        lab.pool.display(),
+        lab.options.pool_bytes >> 20,
+        machine::media(&lab.pool),
+        lab.options.rounds,
+        lab.options.seconds,
+    )
 }

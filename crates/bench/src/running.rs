@@ -1,13 +1,17 @@
 //! One started program: waited for, and never left behind.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::lab::Lab;
+/// Who keeps what Holdfast said of a run.
+pub trait Summaries {
+    /// Keeps the summary in this file.
+    fn keep_summary(&self, path: &Path) -> Result<()>;
+}
 
 /// A program that was started on a side.
 pub struct Running {
@@ -32,7 +36,7 @@ impl Running {
     }
 
     /// Waits for a good end, keeps the summary, and returns what the program printed.
-    pub fn finish(mut self, lab: &Lab) -> Result<String> {
+    pub fn finish(mut self, lab: &impl Summaries) -> Result<String> {
         let mut output = String::new();
         if let Some(mut stdout) = self.child.stdout.take() {
             stdout.read_to_string(&mut output).context("could not read a program's output")?;

@@ -8,11 +8,11 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use holdfast_board::{Board, Content, PAGE_BYTES, Page, Plan, SegmentState, Source, Way};
+use holdfast_board::{Board, Content, LaneIndex, PAGE_BYTES, Page, Plan, SegmentState, Source, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Segment, Slot};
 
 use crate::behind_writes::behind;
 use crate::lab::{Lab, lay_out};
@@ -23,7 +23,7 @@ const POOL_BYTES: u64 = 256 << 20;
 const FILE_PAGES: u64 = 1 << 18;
 /// Writes between two clean-ups; with their headers they fit the pool.
 const BATCH: u64 = 20_000;
-const FILE: FileRef = FileRef { slot: 0, generation: 1 };
+const FILE: FileRef = FileRef { slot: Slot::new(0), generation: 1 };
 
 /// The stages.
 pub fn stages(lab: &Lab) -> Result<Outcome> {
@@ -43,8 +43,8 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     let row = &board.files()[0];
     row.begin_use(1);
     row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
-    board.go(0, Way::Register);
-    board.go(0, Way::EnterBehind);
+    board.go(Slot::new(0), Way::Register);
+    board.go(Slot::new(0), Way::EnterBehind);
     let client = Client::new(nvm, board, layout, [0x42; 16], 1);
     let (board, nvm) = (client.board(), Mapping::open(&path, OpenMode::ReadWrite)?.0);
     for row in &board.segments()[layout.segment_count as usize..] {
@@ -75,7 +75,7 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     // All rows are there before the first stage is timed.
     for page in 0..FILE_PAGES {
         let content = Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) };
-        board.pages().insert(0, Page::new(page), content, 1, &row_of(board).page_rows);
+        board.pages().insert(Slot::new(0), Page::new(page), content, 1, &row_of(board).page_rows);
     }
     let lane = &board.lanes()[board.lanes().len() - 1];
     let lanes = || {
@@ -89,17 +89,17 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     };
     let locks = || {
         for &page in &pages {
-            board.prefetch_page(0, Page::new(page));
-            board.page_locks().lock(1, 0, page * PAGE_BYTES, PAGE_BYTES);
-            board.page_locks().unlock(1, 0, page * PAGE_BYTES, PAGE_BYTES);
+            board.prefetch_page(Slot::new(0), Page::new(page));
+            board.page_locks().lock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
+            board.page_locks().unlock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
         }
         Ok(())
     };
     let rows = || {
         for &page in &pages {
-            board.prefetch_page(0, Page::new(page));
+            board.prefetch_page(Slot::new(0), Page::new(page));
             let content = Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) };
-            if let Some(row) = board.pages().find(0, Page::new(page)) {
+            if let Some(row) = board.pages().find(Slot::new(0), Page::new(page)) {
                 board.pages().replace(row.index, content, 1);
             }
         }
@@ -121,14 +121,14 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
                 let segment = (number / per_segment) as u32 % layout.segment_count;
                 let at = SEGMENT_HEADER_BYTES + number % per_segment * taken;
                 let tail = Tail {
-                    segment_offset: layout.segment_offset(segment),
+                    segment_offset: layout.segment_offset(Segment::new(segment)),
                     at: at as u32,
                     generation: 1,
                     seed: 1,
                 };
                 let draft = Draft {
                     kind: Kind::Write,
-                    slot: 0,
+                    slot: Slot::new(0),
                     slot_generation: 1,
                     seq: number,
                     file_offset: 0,

@@ -1,20 +1,23 @@
 //! The board: its tables, wherever they lie, and what needs more than one of them.
 
+use crate::numbers::LaneIndex;
 use core::time::Duration;
+use holdfast_pool::Slot;
 
 use holdfast_canary::{Canary, on};
 
-use crate::files::FileRow;
+use crate::files::{FileRow, TAKER_ID};
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
-use crate::loaded::{LOADED_WAYS, Loaded};
+use crate::loaded::Loaded;
 use crate::locks::PageLocks;
 #[cfg(not(shuttle))]
 use crate::map::Tables;
 #[cfg(shuttle)]
 use crate::ordinary::Tables;
 use crate::pages::Pages;
+use crate::plan::Plan;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::stalls::Stall;
@@ -22,88 +25,12 @@ use crate::stamps::Stamps;
 use crate::sync::{Ordering, pause, spin_loop};
 use crate::times::TimesRow;
 
-const LANES_MAX: u32 = 64;
-/// Page locks, and sets of page rows, at least and at most.
-const SETS_MIN: u32 = 4096;
-const SETS_MAX: u32 = 1 << 20;
-const REQUESTS: u32 = 64;
 /// Looks at a lane before letting time pass: about as long as an operation takes.
 const SPINS: u32 = if cfg!(shuttle) { 1 } else { 1000 };
 
-/// Who takes files from clients that stand still, as an owner in the board: the keeper, by a name
-/// that tells whoever waits for these clients to go back.
-pub const TAKER_ID: u32 = 0x7fff_fffe;
 /// Whoever must not wait for others waits for their operations so long. Who stands still has been
 /// taken the file from by then.
 const TRY_NS: u64 = 1_000_000_000;
-
-/// Why a board cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BoardError {
-    /// A system call failed with this errno.
-    Os(i32),
-    /// The memory does not hold a board this code knows.
-    Unknown,
-}
-
-/// Sizes of a board's tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// File rows.
-    pub slot_count: u32,
-    /// Segment rows.
-    pub segment_count: u32,
-    /// Lanes.
-    pub lane_count: u32,
-    /// Frames of DRAM for page rows.
-    pub frame_count: u32,
-    /// Frames of DRAM for loaded pages.
-    pub loaded_count: u32,
-    pub(crate) lock_count: u32,
-    pub(crate) bucket_count: u32,
-    pub(crate) request_count: u32,
-}
-
-impl Plan {
-    /// The tables a pool of this geometry needs. A quarter of the segments at most sits in lanes.
-    pub fn new(slot_count: u32, segment_count: u32) -> Self {
-        Self {
-            slot_count,
-            segment_count,
-            lane_count: (segment_count / 4).clamp(1, LANES_MAX),
-            frame_count: 0,
-            loaded_count: 0,
-            lock_count: sets(segment_count),
-            bucket_count: (slot_count * 4).next_power_of_two(),
-            request_count: REQUESTS,
-        }
-    }
-
-    /// With this many frames.
-    pub fn with_frames(self, frame_count: u32) -> Self {
-        Self { frame_count, ..self }
-    }
-
-    /// With room for this many loaded pages, rounded down to whole sets.
-    pub fn with_loaded(self, pages: u32) -> Self {
-        Self { loaded_count: pages - pages % LOADED_WAYS as u32, ..self }
-    }
-
-    /// With this many pages of DRAM in all: most of them for loaded pages, a quarter for page rows.
-    /// Of the default, half of that quarter holds a write-ahead log of 4 MiB, as sqlite3 writes it
-    /// over and over, whose pages need not be drained then.
-    pub fn with_read_cache(self, pages: u32) -> Self {
-        let plan = self.with_loaded(pages - pages.div_ceil(4));
-        plan.with_frames(pages - plan.loaded_count)
-    }
-}
-
-/// A set of page rows for every [`WAYS`](crate::WAYS) pages of the pool, or nearly.
-fn sets(segment_count: u32) -> u32 {
-    const SETS_PER_SEGMENT: u32 = 64;
-    // Three quarters, rounded up to a power of two: between 3/4 and 3/2 of the pool's pages.
-    segment_count.saturating_mul(SETS_PER_SEGMENT / 4 * 3).next_power_of_two().clamp(SETS_MIN, SETS_MAX)
-}
 
 /// Whether the writers of a file are out.
 enum Out {
@@ -116,12 +43,19 @@ enum Out {
 }
 
 /// The board of one keeper.
+#[cfg_attr(shuttle, derive(Clone))]
 pub struct Board {
     pub(crate) plan: Plan,
     pub(crate) tables: Tables,
 }
 
 impl Board {
+    /// An empty board in ordinary memory; its clones share it.
+    #[cfg(shuttle)]
+    pub fn ordinary(plan: Plan) -> Self {
+        Self { plan, tables: Tables::ordinary(plan) }
+    }
+
     /// Sizes of the tables.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -142,8 +76,8 @@ impl Board {
     /// The row of a slot, which there must be: one that a client or a record names is looked up in
     /// [`Board::files`].
     #[inline]
-    pub fn row(&self, slot: u32) -> &FileRow {
-        &self.files()[slot as usize]
+    pub fn row(&self, slot: Slot) -> &FileRow {
+        &self.files()[slot.index()]
     }
 
     /// All file rows.
@@ -202,8 +136,8 @@ impl Board {
 
     /// Keeps new writers out of a file and waits for those under way. `who` is a client id or the
     /// keeper's. False, with nothing held, when the keeper has died.
-    pub fn lock_file(&self, slot: u32, who: u32) -> bool {
-        let row = &self.files()[slot as usize];
+    pub fn lock_file(&self, slot: Slot, who: u32) -> bool {
+        let row = &self.files()[slot.index()];
         loop {
             if !row.lock_exclusive(who, self.header()) {
                 return false;
@@ -223,8 +157,8 @@ impl Board {
 
     /// Lets the writers of a file in again; false when the file was taken from `who`, which stood
     /// still: from here on it may be given to others.
-    pub fn unlock_file(&self, slot: u32, who: u32) -> bool {
-        let held = self.files()[slot as usize].unlock_exclusive(who);
+    pub fn unlock_file(&self, slot: Slot, who: u32) -> bool {
+        let held = self.files()[slot.index()].unlock_exclusive(who);
         if !held {
             self.header().taken.end(slot, who);
         }
@@ -233,8 +167,8 @@ impl Board {
 
     /// Takes a file from `from`, which stands still and keeps its writers out (0: nobody does), for
     /// [`TAKER_ID`]. False when that is not who has it.
-    pub fn seize_file(&self, slot: u32, from: u32) -> bool {
-        let row = &self.files()[slot as usize];
+    pub fn seize_file(&self, slot: Slot, from: u32) -> bool {
+        let row = &self.files()[slot.index()];
         if from == 0 {
             return row.seize(0, TAKER_ID);
         }
@@ -250,15 +184,18 @@ impl Board {
     }
 
     /// The lanes with an operation on a slot under way, and whose they are.
-    pub fn lanes_on(&self, slot: u32) -> impl Iterator<Item = (u32, u32)> {
-        let on_it = (0..).zip(self.lanes()).filter(move |(_, lane)| lane.announces(slot).is_some());
+    pub fn lanes_on(&self, slot: Slot) -> impl Iterator<Item = (LaneIndex, u32)> {
+        let on_it = (0..)
+            .map(LaneIndex::new)
+            .zip(self.lanes())
+            .filter(move |(_, lane)| lane.announces(slot).is_some());
         on_it.map(|(index, lane)| (index, lane.owner.load(Ordering::SeqCst)))
     }
 
     /// Opens the page locks of a lane that stands still in an operation on a slot whose use has
     /// ended: pages of other files have the same locks.
-    pub fn open_pages_of(&self, lane: u32, slot: u32) {
-        let row = &self.lanes()[lane as usize];
+    pub fn open_pages_of(&self, lane: LaneIndex, slot: Slot) {
+        let row = &self.lanes()[lane.index()];
         let bytes = row.lock_bytes.load(Ordering::SeqCst);
         if bytes > 0 {
             self.page_locks().unlock(lane, slot, row.lock_offset.load(Ordering::SeqCst), bytes);
@@ -267,14 +204,14 @@ impl Board {
 
     /// Whether somebody may still act on a slot by what it knew of its last use: no other file gets
     /// it then.
-    pub fn lingers(&self, slot: u32) -> bool {
+    pub fn lingers(&self, slot: Slot) -> bool {
         self.header().taken.has(slot) || self.lanes_on(slot).next().is_some()
     }
 
     /// As [`Board::lock_file`], but gives up when somebody has the file: for those who must not
     /// wait for who may wait for them.
-    pub fn try_lock_file(&self, slot: u32, who: u32) -> bool {
-        let row = &self.files()[slot as usize];
+    pub fn try_lock_file(&self, slot: Slot, who: u32) -> bool {
+        let row = &self.files()[slot.index()];
         if !row.try_lock_exclusive(who) {
             return false;
         }
@@ -287,13 +224,13 @@ impl Board {
 
     /// Has whoever wants the file for itself wait, without waiting for its writers. False when
     /// somebody has it. Ends with [`FileRow::unlock_exclusive`].
-    pub fn try_claim_file(&self, slot: u32, who: u32) -> bool {
-        self.files()[slot as usize].try_lock_exclusive(who)
+    pub fn try_claim_file(&self, slot: Slot, who: u32) -> bool {
+        self.files()[slot.index()].try_lock_exclusive(who)
     }
 
     /// Waits until no lane has an operation on `slot` under way, at most for `ns_max`.
-    fn wait_for_writers(&self, slot: u32, ns_max: u64) -> Out {
-        let (row, mut stall) = (&self.files()[slot as usize], Stall::default());
+    fn wait_for_writers(&self, slot: Slot, ns_max: u64) -> Out {
+        let (row, mut stall) = (&self.files()[slot.index()], Stall::default());
         for lane in self.lanes() {
             let mut spins = 0u32;
             while lane.announces(slot).is_some() {
@@ -318,8 +255,8 @@ impl Board {
 
     /// Sleeps until nobody keeps the writers of a file out, or a moment has passed; `stall` is the
     /// caller's wait for that.
-    pub fn wait_shared(&self, slot: u32, stall: &mut Stall) {
-        let row = &self.files()[slot as usize];
+    pub fn wait_shared(&self, slot: Slot, stall: &mut Stall) {
+        let row = &self.files()[slot.index()];
         stall.goes_on(self.header(), Some(row));
         row.wait_shared();
     }
@@ -328,7 +265,7 @@ impl Board {
     ///
     /// The counter is read first, then all announcements; a writer announces a bound before it
     /// draws, so a seq below the counter read here was announced before (history 14).
-    pub fn settled_seq(&self, slot: u32) -> u64 {
+    pub fn settled_seq(&self, slot: Slot) -> u64 {
         let drawn = self.header().counter.get().saturating_sub(1);
         let announced = self.lanes().iter().filter_map(|lane| lane.announces(slot)).min();
         #[cfg(shuttle)]
@@ -354,14 +291,14 @@ mod tests {
             let row = &board.files()[slot as usize];
             row.dev.store(u64::from(slot % 3), Ordering::Relaxed);
             row.ino.store(1000 + u64::from(slot / 3), Ordering::Relaxed);
-            board.insert(slot);
+            board.insert(Slot::new(slot));
         }
         for removed in (0..256u32).step_by(2) {
-            board.remove(removed);
+            board.remove(Slot::new(removed));
         }
         for slot in 0..256u32 {
             let found = other.find(u64::from(slot % 3), 1000 + u64::from(slot / 3));
-            assert_eq!(found, (slot % 2 == 1).then_some(slot));
+            assert_eq!(found, (slot % 2 == 1).then_some(Slot::new(slot)));
         }
         assert!(Board::open(rustix::fd::AsFd::as_fd(&fd), 512, 16).is_err());
     }
@@ -380,10 +317,10 @@ mod tests {
     fn settled_seq_stays_below_announced_writers_of_the_same_file() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
         board.header().counter.raise(100);
-        assert_eq!(board.settled_seq(7), 99);
+        assert_eq!(board.settled_seq(Slot::new(7)), 99);
         board.lanes()[1].slot.store(7, Ordering::SeqCst);
         board.lanes()[1].announce.store(51, Ordering::SeqCst);
-        assert_eq!(board.settled_seq(7), 49);
-        assert_eq!(board.settled_seq(8), 99);
+        assert_eq!(board.settled_seq(Slot::new(7)), 49);
+        assert_eq!(board.settled_seq(Slot::new(8)), 99);
     }
 }

@@ -1,19 +1,24 @@
 //! File rows: what all clients must agree on about one file. Row and on-media slot have the same
 //! index.
 
+use crate::numbers::LaneIndex;
 use core::time::Duration;
 
-use crate::board::TAKER_ID;
 use crate::census::Census;
 use crate::header::Header;
 use crate::ledger::Epoch;
-use crate::locks::{WAITERS, Waiter, lock_word, unlock_word};
+use crate::owner::{WAITERS, Waiter, lock_word, unlock_word};
+use crate::stalls::Held;
 use crate::states::FileState;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
 
 /// `size_hint` when nothing is known.
 pub const NO_SIZE: u64 = u64::MAX;
+
+/// Who takes files from clients that stand still, as an owner in the board: the keeper, by a name
+/// that tells whoever waits for these clients to go back.
+pub const TAKER_ID: u32 = 0x7fff_fffe;
 
 const LOADED: u32 = 1;
 const WATCHED: u32 = 2;
@@ -128,12 +133,6 @@ impl FileRow {
         })
     }
 
-    /// Whether the file is being taken from clients that stand still, so that nobody waits for them
-    /// any more. Not in state Behind: there none of its lanes stands still.
-    pub(crate) fn is_being_taken(&self) -> bool {
-        self.is_held_by(TAKER_ID) && !self.state().lags()
-    }
-
     /// As [`crate::Board::wait_shared`], and nobody is told of it.
     pub(crate) fn wait_shared(&self) {
         let seen = self.exclusive.load(Ordering::SeqCst);
@@ -150,14 +149,14 @@ impl FileRow {
 
     /// Serializes cursor and append writes; false when the keeper has died, or takes the file.
     #[inline]
-    pub fn lock_cursor(&self, lane: u32, header: &Header) -> bool {
-        lock_word(&self.cursor_lock, lane + 1, &Waiter { header, row: Some(self), may_be_taken: true })
+    pub fn lock_cursor(&self, lane: LaneIndex, header: &Header) -> bool {
+        lock_word(&self.cursor_lock, lane.word(), &Waiter { header, row: Some(self), may_be_taken: true })
     }
 
     /// Ends what `lock_cursor` began; nothing happens when `lane` does not hold it.
     #[inline]
-    pub fn unlock_cursor(&self, lane: u32) {
-        unlock_word(&self.cursor_lock, lane + 1);
+    pub fn unlock_cursor(&self, lane: LaneIndex) {
+        unlock_word(&self.cursor_lock, lane.word());
     }
 
     /// Whether a sync must reach the kernel: something changed that the log does not hold
@@ -233,11 +232,6 @@ impl FileRow {
             self.set_flag(TOUCHED, false);
         }
         was_touched
-    }
-
-    /// Somebody waits too long for who has the file.
-    pub(crate) fn note_stalled(&self) {
-        self.set_flag(STALLED, true);
     }
 
     /// Whether somebody did since this was asked last.
@@ -390,6 +384,19 @@ impl FileRow {
     /// The row is no file's any more: who looks from now on leaves it alone.
     pub fn end_use(&self) {
         self.generation.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Held for FileRow {
+    /// Somebody waits too long for who has the file.
+    fn note_stalled(&self) {
+        self.set_flag(STALLED, true);
+    }
+
+    /// Whether the file is being taken from clients that stand still, so that nobody waits for them
+    /// any more. Not in state Behind: there none of its lanes stands still.
+    fn is_being_taken(&self) -> bool {
+        self.is_held_by(TAKER_ID) && !self.state().lags()
     }
 }
 

@@ -5,10 +5,11 @@
 //! the only copy of anything: every byte in it is in the log.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
+use crate::numbers::{Frame, LaneIndex};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::locks::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Frames looked at before a search is given up.
@@ -38,28 +39,28 @@ impl Frames<'_> {
     }
 
     /// Takes a free frame for `lane`, if one is found soon.
-    pub fn take(&self, lane: u32) -> Option<u32> {
+    pub fn take(&self, lane: LaneIndex) -> Option<Frame> {
         if self.owners.is_empty() {
             return None;
         }
         (0..LOOKS.min(self.owners.len() as u32)).find_map(|_| {
-            let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.owners.len() as u32;
-            let owner = &self.owners[frame as usize];
+            let frame = Frame::new(self.hand.fetch_add(1, Ordering::Relaxed) % self.owners.len() as u32);
+            let owner = &self.owners[frame.index()];
             (owner.load(Ordering::Relaxed) == 0
-                && owner.compare_exchange(0, lane + 1, Ordering::Acquire, Ordering::Relaxed).is_ok())
+                && owner.compare_exchange(0, lane.word(), Ordering::Acquire, Ordering::Relaxed).is_ok())
             .then_some(frame)
         })
     }
 
     /// This row points to the frame now.
-    pub fn keep(&self, frame: u32, row: usize) {
-        self.owners[frame as usize].store(IN_ROW | row as u32, Ordering::Relaxed);
+    pub fn keep(&self, frame: Frame, row: usize) {
+        self.owners[frame.index()].store(IN_ROW | row as u32, Ordering::Relaxed);
     }
 
     /// Whether another quarter of the frames was taken since this was last so: the keeper likes to
     /// hear of it.
-    pub fn is_milestone(&self, frame: u32) -> bool {
-        (frame as usize).is_multiple_of((self.owners.len() / 4).max(1))
+    pub fn is_milestone(&self, frame: Frame) -> bool {
+        (frame.index()).is_multiple_of((self.owners.len() / 4).max(1))
     }
 
     /// Numbers of the rows that have frames. Hints: they change all the time.
@@ -69,34 +70,34 @@ impl Frames<'_> {
     }
 
     /// Gives a frame back, if there is one of that number.
-    pub fn free(&self, frame: u32) {
-        if let Some(owner) = self.owners.get(frame as usize) {
+    pub fn free(&self, frame: Frame) {
+        if let Some(owner) = self.owners.get(frame.index()) {
             owner.store(0, Ordering::Release);
         }
     }
 
     /// What a dead lane had taken, and what it had not kept yet.
-    pub fn taken_by(&self, lane: u32) -> impl Iterator<Item = u32> {
-        let owners = (0..).zip(self.owners);
-        owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == lane + 1).map(|(frame, _)| frame)
+    pub fn taken_by(&self, lane: LaneIndex) -> impl Iterator<Item = Frame> {
+        let owners = (0..).map(Frame::new).zip(self.owners);
+        owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == lane.word()).map(|(frame, _)| frame)
     }
 
     /// Gives back what a dead lane had taken; no row points to it.
-    pub fn free_taken(&self, lane: u32) {
+    pub fn free_taken(&self, lane: LaneIndex) {
         for owner in self.owners {
-            let _ = owner.compare_exchange(lane + 1, 0, Ordering::Release, Ordering::Relaxed);
+            let _ = owner.compare_exchange(lane.word(), 0, Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
-        assert!((frame as usize) < self.owners.len() && at as usize + bytes <= PAGE_BYTES as usize);
+    fn at(&self, frame: Frame, at: u32, bytes: usize) -> *mut u8 {
+        assert!((frame.index()) < self.owners.len() && at as usize + bytes <= PAGE_BYTES as usize);
         // SAFETY: frames lie one after the other behind `base`, as many as there are owners, within
         // the board's mapping.
-        unsafe { self.base.as_ptr().add(frame as usize * PAGE_BYTES as usize + at as usize) }
+        unsafe { self.base.as_ptr().add(frame.index() * PAGE_BYTES as usize + at as usize) }
     }
 
     /// Copies `bytes` into a frame. The caller holds the page lock of its row.
-    pub fn write(&self, frame: u32, at: u32, bytes: &[u8]) {
+    pub fn write(&self, frame: Frame, at: u32, bytes: &[u8]) {
         let to = self.at(frame, at, bytes.len());
         // SAFETY: the range lies within the frame (checked); nobody else touches it under the page
         // lock; `bytes` is ordinary memory or at least not this frame, to which no references
@@ -105,7 +106,7 @@ impl Frames<'_> {
     }
 
     /// Copies out of a frame. The caller holds the page lock of its row.
-    pub fn read(&self, frame: u32, at: u32, bytes: &mut [u8]) {
+    pub fn read(&self, frame: Frame, at: u32, bytes: &mut [u8]) {
         let from = self.at(frame, at, bytes.len());
         // SAFETY: as for `write`, in the other direction.
         unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
@@ -114,32 +115,35 @@ impl Frames<'_> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Board, Plan};
+    use crate::{Board, Frame, LaneIndex, Plan};
 
     #[test]
     fn frames_are_taken_once_and_hold_what_is_put_in() {
         let (board, fd) = Board::create(Plan::new(256, 16).with_frames(3)).unwrap();
         let other = Board::open(rustix::fd::AsFd::as_fd(&fd), 256, 16).unwrap();
-        let mut taken: Vec<u32> = (0..3).map(|_| board.frames().take(4).unwrap()).collect();
-        assert_eq!(other.frames().take(5), None);
+        let mut taken: Vec<Frame> = (0..3).map(|_| board.frames().take(LaneIndex::new(4)).unwrap()).collect();
+        assert_eq!(other.frames().take(LaneIndex::new(5)), None);
         for &frame in &taken {
-            board.frames().write(frame, 4000, &[frame as u8 + 1; 96]);
+            board.frames().write(frame, 4000, &[frame.number() as u8 + 1; 96]);
         }
         for &frame in &taken {
             let mut bytes = [0; 97];
             other.frames().read(frame, 3999, &mut bytes);
-            assert_eq!((bytes[0], bytes[1], bytes[96]), (0, frame as u8 + 1, frame as u8 + 1));
+            assert_eq!(
+                (bytes[0], bytes[1], bytes[96]),
+                (0, frame.number() as u8 + 1, frame.number() as u8 + 1)
+            );
         }
         board.frames().keep(taken[0], 77);
         assert_eq!(other.frames().rows().collect::<Vec<_>>(), [77]);
-        board.frames().free_taken(4);
-        let again: Vec<u32> = (0..2).map(|_| other.frames().take(5).unwrap()).collect();
+        board.frames().free_taken(LaneIndex::new(4));
+        let again: Vec<Frame> = (0..2).map(|_| other.frames().take(LaneIndex::new(5)).unwrap()).collect();
         taken.remove(0);
         taken.sort_unstable();
         let mut sorted = again;
         sorted.sort_unstable();
         assert_eq!(sorted, taken, "the one in a row stays");
         let (none, _fd) = Board::create(Plan::new(256, 16)).unwrap();
-        assert!(none.frames().is_empty() && none.frames().take(0).is_none());
+        assert!(none.frames().is_empty() && none.frames().take(LaneIndex::new(0)).is_none());
     }
 }

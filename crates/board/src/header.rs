@@ -1,7 +1,7 @@
 //! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few
 //! counters.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, wake};
+use holdfast_pool::Slot;
 
 use crate::census::Roll;
 use crate::changing::Calls;
@@ -12,6 +12,7 @@ use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wake};
 use crate::synced::SyncedFiles;
 use crate::taken::Taken;
 use crate::took::Took;
@@ -71,8 +72,8 @@ impl Tally {
     }
 
     /// Adds 1 in the line of `slot`.
-    pub fn count(&self, slot: u32) {
-        self.parts[slot as usize % TALLY_LINES].add(1);
+    pub fn count(&self, slot: Slot) {
+        self.parts[slot.index() % TALLY_LINES].add(1);
     }
 }
 

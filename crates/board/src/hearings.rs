@@ -9,8 +9,7 @@
 
 use core::time::Duration;
 
-use crate::header::Switch;
-use crate::sync::{Ordering, spin_loop, spins, wait, wake};
+use crate::sync::{AtomicU32, Ordering, spin_loop, spins, wait, wake};
 
 /// Looks at the answer before going to sleep: about what a wake-up costs.
 const SPINS: u32 = 1000;
@@ -23,24 +22,24 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub struct Hearing(u32);
 
 /// Hearings asked for and over.
-#[repr(C)]
+#[repr(C, align(64))]
 #[derive(Default)]
 pub struct Hearings {
     /// The number drawn last.
-    asked: Switch,
+    asked: AtomicU32,
     /// Up to which number the keeper has heard.
-    heard: Switch,
+    heard: AtomicU32,
 }
 
 impl Hearings {
     /// Asks for one. The caller then rings the keeper.
     pub(crate) fn ask(&self) -> Hearing {
-        Hearing(self.asked.word.fetch_add(1, Ordering::SeqCst).wrapping_add(1))
+        Hearing(self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1))
     }
 
     /// Whether the keeper has heard since `hearing` was asked for.
     pub fn is_over(&self, hearing: Hearing) -> bool {
-        self.heard.word.load(Ordering::SeqCst).wrapping_sub(hearing.0).cast_signed() >= 0
+        self.heard.load(Ordering::SeqCst).wrapping_sub(hearing.0).cast_signed() >= 0
     }
 
     /// Waits until it has; false when `lives` says that nobody will.
@@ -52,27 +51,27 @@ impl Hearings {
             spin_loop();
         }
         loop {
-            let seen = self.heard.word.load(Ordering::SeqCst);
+            let seen = self.heard.load(Ordering::SeqCst);
             if self.is_over(hearing) {
                 return true;
             }
             if !lives() {
                 return false;
             }
-            wait(&self.heard.word, seen, LOOK_AGAIN);
+            wait(&self.heard, seen, LOOK_AGAIN);
         }
     }
 
     /// The keeper's part, which one thread does: hears, if anybody asked. Returns whether anybody
     /// did.
     pub fn answer(&self, hear: impl FnOnce()) -> bool {
-        let asked = self.asked.word.load(Ordering::SeqCst);
-        if asked == self.heard.word.load(Ordering::SeqCst) {
+        let asked = self.asked.load(Ordering::SeqCst);
+        if asked == self.heard.load(Ordering::SeqCst) {
             return false;
         }
         hear();
-        self.heard.word.store(asked, Ordering::SeqCst);
-        wake(&self.heard.word, u32::MAX);
+        self.heard.store(asked, Ordering::SeqCst);
+        wake(&self.heard, u32::MAX);
         true
     }
 }
@@ -98,7 +97,7 @@ mod tests {
     #[test]
     fn numbers_begin_again() {
         let hearings = Hearings::default();
-        for word in [&hearings.asked.word, &hearings.heard.word] {
+        for word in [&hearings.asked, &hearings.heard] {
             word.store(u32::MAX, Ordering::SeqCst);
         }
         let hearing = hearings.ask();

@@ -4,6 +4,7 @@
 //! dead client stands here, written before the step it describes.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use holdfast_pool::Slot;
 
 /// Most segments one write can take beside the one its lane has.
 pub const GROUP_SEGMENTS_MAX: usize = 64;
@@ -90,8 +91,8 @@ impl LaneRow {
     /// `slot` is read after `announce`: if the lane went on to another file in between, the
     /// operation on the first one is over, which is what the caller waits for.
     #[inline]
-    pub fn announces(&self, slot: u32) -> Option<u64> {
+    pub fn announces(&self, slot: Slot) -> Option<u64> {
         let bound = self.announce.load(Ordering::SeqCst);
-        (bound != 0 && self.slot.load(Ordering::SeqCst) == slot).then(|| bound - 1)
+        (bound != 0 && self.slot.load(Ordering::SeqCst) == slot.number()).then(|| bound - 1)
     }
 }

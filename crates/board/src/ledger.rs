@@ -19,6 +19,7 @@
 //! A change that is noted while a commit is under way belongs to the next *epoch*: the commit may
 //! miss it.
 
+use crate::clock::monotonic_ns;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// File systems with managed files at a time; further ones have no row, and everything on them
@@ -366,12 +367,6 @@ impl LedgerRow {
             }
         }
     }
-}
-
-/// The monotonic clock.
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(all(test, not(shuttle)))]

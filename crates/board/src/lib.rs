@@ -9,6 +9,7 @@
 mod board;
 mod census;
 mod changing;
+mod clock;
 mod files;
 mod frames;
 mod habits;
@@ -20,16 +21,21 @@ mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
+mod numbers;
 mod openers;
 mod opens;
 #[cfg(shuttle)]
 mod ordinary;
+mod owner;
 mod page;
 mod pages;
 mod passing;
+mod plan;
 mod reclaim;
 mod requests;
 mod segments;
+#[cfg(not(shuttle))]
+mod shared;
 mod shown;
 mod stalls;
 mod stamps;
@@ -42,30 +48,34 @@ mod takeover;
 mod times;
 mod took;
 mod treelog;
+mod ways;
 
-pub use board::{Board, BoardError, Plan, TAKER_ID};
+pub use board::Board;
 pub use census::{Census, Roll, Seen};
 pub use changing::{Calls, Change, Changing};
-pub use files::{FileRow, NO_SIZE, ownership_print};
+pub use clock::monotonic_ns;
+pub use files::{FileRow, NO_SIZE, TAKER_ID, ownership_print};
 pub use frames::Frames;
 pub use habits::{Habits, Renamed, kind_of};
 pub use header::{Counter, Header, KEEPER_DIED, LEASES_FILES, Switch};
 pub use hearings::{Hearing, Hearings};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
-pub use ledger::{Commits, Epoch, Epochs, LedgerRow, monotonic_ns};
+pub use ledger::{Commits, Epoch, Epochs, LedgerRow};
 pub use loaded::{Found, Loaded, TakenFrame};
-pub use locks::{PAGE_BYTES, PageLocks};
+pub use locks::PageLocks;
+pub use numbers::{Frame, LaneIndex};
 pub use openers::{Openers, Opening};
 pub use opens::OpensRow;
-pub use page::{FilePage, Page};
+pub use page::{FilePage, PAGE_BYTES, Page};
 pub use pages::{Content, Pages, ROW_MEDIA_BYTES_MAX, Row, Source, WAYS, pieces};
 pub use passing::PassingRow;
+pub use plan::{BoardError, Plan};
 pub use requests::{AnswerWords, REQUEST_PATH_BYTES, RequestCell, RequestState, RequestWords};
 pub use segments::{SegmentRow, SegmentState};
 pub use shown::Shown;
 pub use stalls::Stall;
 pub use stamps::{Stamp, Stamps};
-pub use states::{FileState, Way};
+pub use states::FileState;
 #[cfg(shuttle)]
 pub use sync::model;
 #[cfg(not(shuttle))]
@@ -77,3 +87,4 @@ pub use takeover::DeadLane;
 pub use times::{Account, Changes, FileTime, Times, TimesRow};
 pub use took::{TOOK_COUNTS, Took};
 pub use treelog::{Moment, TreeLog};
+pub use ways::Way;

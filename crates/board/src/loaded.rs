@@ -16,11 +16,12 @@
 //! approximated LRU.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
+use crate::numbers::{Frame, LaneIndex};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use holdfast_pool::Slot;
 
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::Page;
+use crate::page::{PAGE_BYTES, Page, home};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, moment};
 
 /// Frames of a set: their tags fill one cache line.
@@ -48,19 +49,19 @@ pub struct Loaded<'a> {
 /// A page found loaded; a hint until [`Loaded::is_still`] says so.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
-    frame: u32,
+    frame: Frame,
     tag: u64,
 }
 
 /// A frame that its lane has taken. Must end by [`Loaded::keep`] or [`Loaded::give_back`].
 #[derive(Debug)]
 pub struct TakenFrame {
-    frame: u32,
+    frame: Frame,
     tag: u64,
 }
 
-fn tag(slot: u32, page: Page) -> Option<u64> {
-    (page.number() < PAGES_MAX).then(|| u64::from(slot + 1) | page.number() << SLOT_BITS)
+fn tag(slot: Slot, page: Page) -> Option<u64> {
+    (page.number() < PAGES_MAX).then(|| u64::from(slot.word()) | page.number() << SLOT_BITS)
 }
 
 impl Loaded<'_> {
@@ -75,13 +76,13 @@ impl Loaded<'_> {
         self.tags.is_empty()
     }
 
-    fn set(&self, slot: u32, page: Page) -> usize {
+    fn set(&self, slot: Slot, page: Page) -> usize {
         home(slot, page, self.hands.len() as u64) as usize
     }
 
     /// Finds a page, with or without its lock.
     #[inline]
-    pub fn find(&self, slot: u32, page: Page) -> Option<Found> {
+    pub fn find(&self, slot: Slot, page: Page) -> Option<Found> {
         if self.tags.is_empty() {
             return None;
         }
@@ -89,30 +90,30 @@ impl Loaded<'_> {
         let first = set * LOADED_WAYS;
         let tags = &self.tags[first..first + LOADED_WAYS];
         let way = tags.iter().position(|held| held.load(Ordering::Acquire) & !USED == wanted)?;
-        Some(Found { frame: (first + way) as u32, tag: wanted })
+        Some(Found { frame: Frame::new((first + way) as u32), tag: wanted })
     }
 
     /// Whether the frame had the page all the time since it was found there; only if its stamp did
     /// not change either.
     #[inline]
     pub fn is_still(&self, found: Found) -> bool {
-        self.tags[found.frame as usize].load(Ordering::Acquire) & !USED == found.tag
+        self.tags[found.frame.index()].load(Ordering::Acquire) & !USED == found.tag
     }
 
     /// Keeps the page from being the clock's next victim.
     #[inline]
     pub fn note_use(&self, found: Found) {
-        let held = &self.tags[found.frame as usize];
+        let held = &self.tags[found.frame.index()];
         if held.load(Ordering::Relaxed) == found.tag {
             let _ = held.compare_exchange(found.tag, found.tag | USED, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    fn at(&self, frame: u32, at: u32, bytes: usize) -> *mut u8 {
-        assert!((frame as usize) < self.tags.len() && at as usize + bytes <= PAGE_BYTES as usize);
+    fn at(&self, frame: Frame, at: u32, bytes: usize) -> *mut u8 {
+        assert!(frame.index() < self.tags.len() && at as usize + bytes <= PAGE_BYTES as usize);
         // Neighbouring pages have neighbouring sets: their frames lie side by side, one way of all
         // sets after the other, or they would share few of the processor's address translations.
-        let (set, way) = (frame as usize / LOADED_WAYS, frame as usize % LOADED_WAYS);
+        let (set, way) = (frame.index() / LOADED_WAYS, frame.index() % LOADED_WAYS);
         let place = way * self.hands.len() + set;
         // SAFETY: frames lie behind `base`, as many as there are tags, within the board's mapping;
         // `place` is one of them, since there are as many tags as ways of all sets.
@@ -135,18 +136,18 @@ impl Loaded<'_> {
 
     /// Takes a frame for a page whose lock the caller holds by `lane`, and which is not loaded: a
     /// free one, or that of the clock's victim.
-    pub fn take(&self, lane: u32, slot: u32, page: Page) -> Option<TakenFrame> {
+    pub fn take(&self, lane: LaneIndex, slot: Slot, page: Page) -> Option<TakenFrame> {
         if self.tags.is_empty() {
             return None;
         }
         let (set, wanted) = (self.set(slot, page), tag(slot, page)?);
         let first = set * LOADED_WAYS;
         let tags = &self.tags[first..first + LOADED_WAYS];
-        let mine = TAKEN | u64::from(lane + 1);
+        let mine = TAKEN | u64::from(lane.word());
         let swap = |way: usize, from: u64, to: u64| {
             tags[way].compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let taken = |way: usize| TakenFrame { frame: (first + way) as u32, tag: wanted };
+        let taken = |way: usize| TakenFrame { frame: Frame::new((first + way) as u32), tag: wanted };
         let is_free = |way: &usize| tags[*way].load(Ordering::Relaxed) == 0 && swap(*way, 0, mine);
         if let Some(way) = (0..LOADED_WAYS).find(is_free) {
             return Some(taken(way));
@@ -169,7 +170,7 @@ impl Loaded<'_> {
     /// Whether a page that was missed is worth a frame: always while one is free in its set, else
     /// one time in seven, so that a file read once from end to end hardly displaces what is read
     /// again and again.
-    pub fn admits(&self, slot: u32, page: Page) -> bool {
+    pub fn admits(&self, slot: Slot, page: Page) -> bool {
         if self.tags.is_empty() || cfg!(shuttle) {
             return !self.tags.is_empty();
         }
@@ -180,10 +181,10 @@ impl Loaded<'_> {
     }
 
     /// Takes the frame of a loaded page, to change it. The caller holds the page's lock by `lane`.
-    pub fn take_loaded(&self, lane: u32, slot: u32, page: Page) -> Option<TakenFrame> {
+    pub fn take_loaded(&self, lane: LaneIndex, slot: Slot, page: Page) -> Option<TakenFrame> {
         let found = self.find(slot, page)?;
-        let held = &self.tags[found.frame as usize];
-        let mine = TAKEN | u64::from(lane + 1);
+        let held = &self.tags[found.frame.index()];
+        let mine = TAKEN | u64::from(lane.word());
         // A second try where a reader notes its use; else the page is being evicted.
         [found.tag, found.tag | USED, found.tag]
             .into_iter()
@@ -214,19 +215,19 @@ impl Loaded<'_> {
 
     /// The taken frame holds its page now, as it is.
     pub fn keep(&self, taken: TakenFrame) {
-        self.tags[taken.frame as usize].store(taken.tag, Ordering::Release);
+        self.tags[taken.frame.index()].store(taken.tag, Ordering::Release);
     }
 
     /// The taken frame holds nothing.
     pub fn give_back(&self, taken: TakenFrame) {
-        self.tags[taken.frame as usize].store(0, Ordering::Release);
+        self.tags[taken.frame.index()].store(0, Ordering::Release);
     }
 
     /// The log has all of a loaded page anew: it is read from there, and its frame waits for
     /// [`Loaded::refill`]. The caller holds the page's lock.
-    pub fn note_stale(&self, slot: u32, page: Page) {
+    pub fn note_stale(&self, slot: Slot, page: Page) {
         if let Some(found) = self.find(slot, page) {
-            let held = &self.tags[found.frame as usize];
+            let held = &self.tags[found.frame.index()];
             // As in `take_loaded`.
             let _ = [found.tag, found.tag | USED, found.tag].into_iter().any(|from| {
                 held.compare_exchange(from, from | STALE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -236,7 +237,7 @@ impl Loaded<'_> {
 
     /// Fills the frame that waits for a page, whose lock the caller holds by `lane` and whose row
     /// it is about to remove: all of its bytes are `bytes`, if they are a whole page.
-    pub fn refill(&self, lane: u32, slot: u32, page: Page, bytes: &[u8]) {
+    pub fn refill(&self, lane: LaneIndex, slot: Slot, page: Page, bytes: &[u8]) {
         if self.tags.is_empty() || bytes.len() as u64 != PAGE_BYTES {
             return;
         }
@@ -244,11 +245,11 @@ impl Loaded<'_> {
         let first = self.set(slot, page) * LOADED_WAYS;
         for frame in first..first + LOADED_WAYS {
             let held = self.tags[frame].load(Ordering::Relaxed);
-            let mine = TAKEN | u64::from(lane + 1);
+            let mine = TAKEN | u64::from(lane.word());
             if held & !USED == wanted | STALE
                 && self.tags[frame].compare_exchange(held, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
-                let taken = TakenFrame { frame: frame as u32, tag: wanted };
+                let taken = TakenFrame { frame: Frame::new(frame as u32), tag: wanted };
                 self.write(&taken, 0, bytes);
                 return self.keep(taken);
             }
@@ -256,15 +257,15 @@ impl Loaded<'_> {
     }
 
     /// Drops a page. The caller holds its lock.
-    pub fn drop_page(&self, slot: u32, page: Page) {
+    pub fn drop_page(&self, slot: Slot, page: Page) {
         if let Some(found) = self.find(slot, page) {
-            self.drop_frame(found.frame as usize, |held| held == found.tag);
+            self.drop_frame(found.frame.index(), |held| held == found.tag);
         }
     }
 
     /// Drops the pages of a range, as long as that may be. The caller holds their locks, or all of
     /// them when it is longer than the table of locks.
-    pub fn drop_pages(&self, slot: u32, offset: u64, bytes: u64) {
+    pub fn drop_pages(&self, slot: Slot, offset: u64, bytes: u64) {
         let end = offset.saturating_add(bytes).div_ceil(PAGE_BYTES);
         if end - Page::of(offset).number() <= self.tags.len() as u64 {
             Page::range(offset, bytes).for_each(|page| self.drop_page(slot, page));
@@ -288,9 +289,9 @@ impl Loaded<'_> {
     }
 
     /// Drops all pages of a file from `page` on. The caller keeps all others out of the file.
-    pub fn drop_file(&self, slot: u32, page: Page) {
+    pub fn drop_file(&self, slot: Slot, page: Page) {
         let is_it = |held: u64| {
-            held & ((1 << SLOT_BITS) - 1) == u64::from(slot + 1) && held >> SLOT_BITS >= page.number()
+            held & ((1 << SLOT_BITS) - 1) == u64::from(slot.word()) && held >> SLOT_BITS >= page.number()
         };
         for (frame, tag) in self.tags.iter().enumerate() {
             // A taken frame is of another file: nobody is in this one.
@@ -302,8 +303,8 @@ impl Loaded<'_> {
     }
 
     /// Gives back what a dead lane had taken.
-    pub fn free_taken(&self, lane: u32) {
-        let mine = TAKEN | u64::from(lane + 1);
+    pub fn free_taken(&self, lane: LaneIndex) {
+        let mine = TAKEN | u64::from(lane.word());
         for tag in self.tags {
             if tag.load(Ordering::Relaxed) == mine {
                 let _ = tag.compare_exchange(mine, 0, Ordering::Release, Ordering::Relaxed);
@@ -351,16 +352,19 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Board, Page, Plan};
+    use crate::{Board, LaneIndex, Page, Plan};
+    use holdfast_pool::Slot;
 
-    fn load(board: &Board, slot: u32, number: u64, byte: u8) -> bool {
-        let Some(taken) = board.loaded().take(3, slot, Page::new(number)) else { return false };
+    fn load(board: &Board, slot: Slot, number: u64, byte: u8) -> bool {
+        let Some(taken) = board.loaded().take(LaneIndex::new(3), slot, Page::new(number)) else {
+            return false;
+        };
         board.loaded().fill(&taken, |bytes| bytes.fill(byte));
         board.loaded().keep(taken);
         true
     }
 
-    fn byte_of(board: &Board, slot: u32, number: u64) -> Option<u8> {
+    fn byte_of(board: &Board, slot: Slot, number: u64) -> Option<u8> {
         let found = board.loaded().find(slot, Page::new(number))?;
         let mut bytes = [0; 2];
         board.loaded().read(found, 4094, &mut bytes);
@@ -373,45 +377,53 @@ mod tests {
         let (board, fd) = Board::create(Plan::new(256, 16).with_loaded(64)).unwrap();
         let other = Board::open(rustix::fd::AsFd::as_fd(&fd), 256, 16).unwrap();
         for page in 0..32 {
-            assert!(load(&board, 5, page, page as u8) && load(&board, 6, page, 100 + page as u8));
+            assert!(
+                load(&board, Slot::new(5), page, page as u8)
+                    && load(&board, Slot::new(6), page, 100 + page as u8)
+            );
         }
         for page in 0..32 {
-            assert_eq!(byte_of(&other, 5, page), Some(page as u8));
+            assert_eq!(byte_of(&other, Slot::new(5), page), Some(page as u8));
         }
-        let taken = other.loaded().take_loaded(2, 5, Page::new(7)).unwrap();
-        assert_eq!(byte_of(&board, 5, 7), None, "nobody reads what is being changed");
+        let taken = other.loaded().take_loaded(LaneIndex::new(2), Slot::new(5), Page::new(7)).unwrap();
+        assert_eq!(byte_of(&board, Slot::new(5), 7), None, "nobody reads what is being changed");
         other.loaded().write(&taken, 4094, &[77, 77]);
         other.loaded().keep(taken);
-        assert_eq!(byte_of(&board, 5, 7), Some(77));
-        board.loaded().drop_page(5, Page::new(7));
-        board.loaded().drop_file(5, Page::new(20));
+        assert_eq!(byte_of(&board, Slot::new(5), 7), Some(77));
+        board.loaded().drop_page(Slot::new(5), Page::new(7));
+        board.loaded().drop_file(Slot::new(5), Page::new(20));
         for page in 0..32 {
             let is_there = page != 7 && page < 20;
-            assert_eq!(byte_of(&other, 5, page), is_there.then_some(page as u8));
-            assert_eq!(byte_of(&other, 6, page), Some(100 + page as u8));
+            assert_eq!(byte_of(&other, Slot::new(5), page), is_there.then_some(page as u8));
+            assert_eq!(byte_of(&other, Slot::new(6), page), Some(100 + page as u8));
         }
-        assert!(!load(&board, 5, 1 << 46, 1), "too large a file");
+        assert!(!load(&board, Slot::new(5), 1 << 46, 1), "too large a file");
     }
 
     #[test]
     fn the_clock_spares_what_was_used_and_the_dead_give_back() {
         let (board, _fd) = Board::create(Plan::new(256, 16).with_loaded(8)).unwrap();
         for page in 0..8 {
-            assert!(load(&board, 0, page, page as u8));
+            assert!(load(&board, Slot::new(0), page, page as u8));
         }
         for page in [1, 4] {
-            let found = board.loaded().find(0, Page::new(page)).unwrap();
+            let found = board.loaded().find(Slot::new(0), Page::new(page)).unwrap();
             board.loaded().note_use(found);
         }
         for page in 8..14 {
-            assert!(load(&board, 0, page, page as u8));
+            assert!(load(&board, Slot::new(0), page, page as u8));
         }
-        let left: Vec<u64> = (0..8).filter(|&page| byte_of(&board, 0, page).is_some()).collect();
+        let left: Vec<u64> = (0..8).filter(|&page| byte_of(&board, Slot::new(0), page).is_some()).collect();
         assert_eq!(left, [1, 4]);
-        let taken: Vec<_> = (20..28).map_while(|page| board.loaded().take(9, 0, Page::new(page))).collect();
+        let taken: Vec<_> = (20..28)
+            .map_while(|page| board.loaded().take(LaneIndex::new(9), Slot::new(0), Page::new(page)))
+            .collect();
         assert_eq!(taken.len(), 8);
-        assert!(board.loaded().take(1, 0, Page::new(30)).is_none(), "all are taken");
-        board.loaded().free_taken(9);
-        assert!(load(&board, 0, 30, 1));
+        assert!(
+            board.loaded().take(LaneIndex::new(1), Slot::new(0), Page::new(30)).is_none(),
+            "all are taken"
+        );
+        board.loaded().free_taken(LaneIndex::new(9));
+        assert!(load(&board, Slot::new(0), 30, 1));
     }
 }

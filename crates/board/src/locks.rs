@@ -5,27 +5,13 @@
 //! word holds lane + 1, so that the keeper can open the locks of a dead client. Collisions cost
 //! time, never correctness.
 
-use core::time::Duration;
-
 use crate::files::FileRow;
 use crate::header::Header;
-use crate::page::Page;
-use crate::stalls::Stall;
-use crate::sync::{AtomicU32, Ordering, spin_loop, wait, wake};
-
-/// Bytes covered by one lock.
-pub const PAGE_BYTES: u64 = 4096;
-
-pub(crate) const WAITERS: u32 = 0x8000_0000;
-/// Spins before sleeping: about as long as a page write takes.
-const SPINS: u32 = if cfg!(shuttle) { 1 } else { 200 };
-
-/// Place of a page in a table of `count`. A large odd stride keeps files apart while pages of one
-/// file stay neighbours.
-#[inline]
-pub(crate) fn home(slot: u32, page: Page, count: u64) -> u64 {
-    (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(page.number())) % count
-}
+use crate::numbers::LaneIndex;
+use crate::owner::{Waiter, lock_word, unlock_word};
+use crate::page::{Page, home};
+use crate::sync::AtomicU32;
+use holdfast_pool::Slot;
 
 /// The table.
 #[derive(Clone, Copy)]
@@ -36,17 +22,8 @@ pub struct PageLocks<'a> {
     pub(crate) files: &'a [FileRow],
 }
 
-/// Who waits for a word.
-pub(crate) struct Waiter<'a> {
-    pub header: &'a Header,
-    /// The file that the word is about.
-    pub row: Option<&'a FileRow>,
-    /// Who has the word keeps it when the file is taken from who stands still: the wait ends then.
-    pub may_be_taken: bool,
-}
-
 impl<'a> PageLocks<'a> {
-    fn runs(&self, slot: u32, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
+    fn runs(&self, slot: Slot, offset: u64, bytes: u64) -> [&'a [AtomicU32]; 2] {
         let count = self.words.len() as u64;
         let first = Page::of(offset);
         // A dead lane may have said anything.
@@ -68,11 +45,11 @@ impl<'a> PageLocks<'a> {
     /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has
     /// died, or takes the file from who stands still.
     #[inline]
-    pub fn lock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) -> bool {
-        let waiter = Waiter { header: self.header, row: self.files.get(slot as usize), may_be_taken: true };
+    pub fn lock(&self, lane: LaneIndex, slot: Slot, offset: u64, bytes: u64) -> bool {
+        let waiter = Waiter { header: self.header, row: self.files.get(slot.index()), may_be_taken: true };
         for run in self.runs(slot, offset, bytes) {
             for word in run {
-                if !lock_word(word, lane + 1, &waiter) {
+                if !lock_word(word, lane.word(), &waiter) {
                     return false;
                 }
             }
@@ -83,78 +60,20 @@ impl<'a> PageLocks<'a> {
     /// Opens the locks of a range that `lane` holds; others are left alone, so it also serves
     /// repair.
     #[inline]
-    pub fn unlock(&self, lane: u32, slot: u32, offset: u64, bytes: u64) {
+    pub fn unlock(&self, lane: LaneIndex, slot: Slot, offset: u64, bytes: u64) {
         for run in self.runs(slot, offset, bytes) {
             for word in run {
-                unlock_word(word, lane + 1);
+                unlock_word(word, lane.word());
             }
         }
     }
-}
-
-/// Locks one owner word for `owner` (never 0); false when the keeper has died meanwhile, or takes
-/// the file.
-#[cold]
-fn lock_slow(word: &AtomicU32, owner: u32, waiter: &Waiter<'_>) -> bool {
-    let (mut spins, mut stall) = (0, Stall::default());
-    loop {
-        let seen = word.load(Ordering::Relaxed);
-        if seen == 0 {
-            // Whoever slept must assume that others still sleep.
-            let value = if spins > SPINS { owner | WAITERS } else { owner };
-            if word.compare_exchange(0, value, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                return true;
-            }
-            continue;
-        }
-        spins += 1;
-        if spins <= SPINS {
-            spin_loop();
-            continue;
-        }
-        let is_taken = waiter.may_be_taken && waiter.row.is_some_and(FileRow::is_being_taken);
-        if !waiter.header.keeper_alive() || is_taken {
-            return false;
-        }
-        stall.goes_on(waiter.header, waiter.row);
-        if seen & WAITERS != 0
-            || word.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            wait(word, seen | WAITERS, Duration::from_millis(50));
-        }
-    }
-}
-
-/// Takes an owner word, sleeping while another owner holds it; false when the keeper has died, or
-/// takes the file.
-#[inline]
-pub(crate) fn lock_word(word: &AtomicU32, owner: u32, waiter: &Waiter<'_>) -> bool {
-    word.compare_exchange(0, owner, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        || lock_slow(word, owner, waiter)
-}
-
-/// Lets an owner word go if `owner` holds it; returns whether it did.
-#[inline]
-pub(crate) fn unlock_word(word: &AtomicU32, owner: u32) -> bool {
-    let mut seen = word.load(Ordering::Relaxed);
-    // Not a plain swap: the keeper may take the word from an owner that goes on just now.
-    while seen & !WAITERS == owner {
-        match word.compare_exchange(seen, 0, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => {
-                if seen & WAITERS != 0 {
-                    wake(word, u32::MAX);
-                }
-                return true;
-            }
-            Err(now) => seen = now,
-        }
-    }
-    false
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::page::PAGE_BYTES;
+    use crate::sync::{Ordering, spin_loop};
 
     fn table(count: usize) -> Vec<AtomicU32> {
         (0..count).map(|_| AtomicU32::new(0)).collect()
@@ -168,11 +87,11 @@ mod tests {
             for (offset, bytes, pages) in
                 [(0, 1, 1), (4095, 2, 2), (40_960, 4096, 1), (5, 100_000, 25), (9, 1 << 20, 64)]
             {
-                assert!(locks.lock(6, slot, offset, bytes));
+                assert!(locks.lock(LaneIndex::new(6), Slot::new(slot), offset, bytes));
                 assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) == 7).count(), pages);
-                locks.unlock(3, slot, offset, bytes);
+                locks.unlock(LaneIndex::new(3), Slot::new(slot), offset, bytes);
                 assert_eq!(words.iter().filter(|word| word.load(Ordering::Relaxed) == 7).count(), pages);
-                locks.unlock(6, slot, offset, bytes);
+                locks.unlock(LaneIndex::new(6), Slot::new(slot), offset, bytes);
                 assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
             }
         }
@@ -189,12 +108,12 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..2000u64 {
                         let offset = (round % 3) * PAGE_BYTES;
-                        assert!(locks.lock(lane, 1, offset, 3 * PAGE_BYTES));
+                        assert!(locks.lock(LaneIndex::new(lane), Slot::new(1), offset, 3 * PAGE_BYTES));
                         // Page 2 of the file is in every range.
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         spin_loop();
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        locks.unlock(lane, 1, offset, 3 * PAGE_BYTES);
+                        locks.unlock(LaneIndex::new(lane), Slot::new(1), offset, 3 * PAGE_BYTES);
                     }
                 });
             }

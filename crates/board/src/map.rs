@@ -1,30 +1,30 @@
-//! A board in memory shared with other processes. All pointers into it are made here.
+//! The tables of a board in memory shared with other processes. All pointers into it are made here.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use holdfast_pool::Slot;
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::board::{Board, BoardError, Plan};
 use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
 use crate::loaded::{LOADED_WAYS, Loaded};
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::Page;
+use crate::page::{PAGE_BYTES, Page, home};
 use crate::pages::{PageRow, Pages, WAYS};
+use crate::plan::{BoardError, Plan};
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::times::TimesRow;
 
 /// Names the layout: a keeper and a library whose rows differ must not share a board.
-const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD4")
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD4")
     ^ (size_of::<Header>() as u64)
     ^ ((size_of::<LaneRow>() as u64) << 12)
     ^ ((size_of::<FileRow>() as u64) << 24)
@@ -108,25 +108,69 @@ unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
 
-impl Board {
-    /// Makes an empty board; the descriptor is passed to clients, none of which can change its
-    /// size: what is mapped stays there for everybody.
-    pub fn create(plan: Plan) -> Result<(Self, OwnedFd), BoardError> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("holdfast-board", flags).map_err(os)?;
-        rustix::fs::ftruncate(&fd, plan.bytes() as u64).map_err(os)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(os)?;
-        let board = Self { plan, tables: Tables::map(fd.as_fd(), plan)? };
-        board.write_plan(&plan, MAGIC);
-        Ok((board, fd))
+impl Tables {
+    /// Bytes of the whole board.
+    pub(crate) fn bytes(&self) -> usize {
+        self.offsets.end
     }
 
-    /// Makes this board as it was when it was created; nobody may use it meanwhile.
-    pub fn reset(&self) {
-        let (magic, plan) = (self.header().magic.load(Ordering::Relaxed), self.plan);
-        let base = self.tables.base.as_ptr();
-        for page in (0..self.tables.offsets.end).step_by(4096) {
+    /// Puts what a write to a random page touches (locks, counts of changes, page rows) into huge
+    /// pages, for all processes: in small ones such a write misses the processor's translation
+    /// cache four times. The memory is taken at once. Advice: nothing depends on its success, and
+    /// it may be given while others use the board.
+    pub(crate) fn use_huge_pages(&self) {
+        let Offsets { locks, owners, end, .. } = self.offsets;
+        let first = locks / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        for at in (first..owners).step_by(HUGE_PAGE_BYTES).filter(|at| at + HUGE_PAGE_BYTES <= end) {
+            // SAFETY: within the mapping and aligned for a word; everything in it may be read as an
+            // atomic. What is not there at all the kernel would not gather.
+            unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed);
+            // SAFETY: a range of the mapping; the advice leaves its contents as they are. rustix
+            // has no name for it.
+            unsafe { libc::madvise(self.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE) };
+        }
+    }
+
+    /// Has the processor fetch the seq counter for writing: it is about to be read and then drawn
+    /// from, and other processors do the same.
+    #[inline]
+    pub(crate) fn prefetch_counter(&self) {
+        // SAFETY: a hint, which touches nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(&self.header().counter).cast()) };
+    }
+
+    /// Has the processor fetch what the board says of a page, which is about to be needed.
+    #[inline]
+    pub(crate) fn prefetch_page(&self, slot: Slot, page: Page) {
+        const SET_BYTES: usize = size_of::<PageRow>() * WAYS;
+        let set = home(slot, page, u64::from(self.plan.lock_count)) as usize;
+        let Offsets { locks, changes, keys, pages, .. } = self.offsets;
+        let rows = pages + set * SET_BYTES;
+        for at in [locks + set * 4, changes + set * 8, keys + set * WAYS * 8, rows, rows + 64, rows + 128] {
+            // SAFETY: a hint, which touches nothing; the address lies within the mapping in any
+            // case.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.add(at).as_ptr().cast()) };
+        }
+    }
+}
+
+impl Tables {
+    pub(crate) fn map(fd: BorrowedFd<'_>, plan: Plan) -> Result<Self, BoardError> {
+        let offsets = plan.offsets();
+        if rustix::fs::fstat(fd).map_err(os)?.st_size < offsets.end as i64 {
+            return Err(BoardError::Unknown);
+        }
+        let base = map_aligned(fd, offsets.end).map_err(os)?;
+        // SAFETY: the range was just mapped; the advice only keeps it out of core dumps.
+        let _ = unsafe { rustix::mm::madvise(base, offsets.end, Advice::LinuxDontDump) };
+        let base = NonNull::new(base.cast()).ok_or(BoardError::Unknown)?;
+        Ok(Self { base, plan, offsets })
+    }
+
+    /// Makes all of it zero; nobody may use it meanwhile.
+    pub(crate) fn clear(&self) {
+        let base = self.base.as_ptr();
+        for page in (0..self.offsets.end).step_by(4096) {
             // Most pages were never touched, and reading is cheaper than writing. SAFETY: a page of
             // the mapping, which consists of whole ones and is aligned to them; everything in it is
             // atomics or handed over by one, all of which may be zero, and by the caller's word
@@ -138,102 +182,6 @@ impl Board {
                 }
             }
         }
-        self.write_plan(&plan, magic);
-    }
-
-    fn write_plan(&self, plan: &Plan, magic: u64) {
-        let header = self.header();
-        header.slot_count.store(plan.slot_count, Ordering::Relaxed);
-        header.segment_count.store(plan.segment_count, Ordering::Relaxed);
-        header.lane_count.store(plan.lane_count, Ordering::Relaxed);
-        header.lock_count.store(plan.lock_count, Ordering::Relaxed);
-        header.bucket_count.store(plan.bucket_count, Ordering::Relaxed);
-        header.request_count.store(plan.request_count, Ordering::Relaxed);
-        header.frame_count.store(plan.frame_count, Ordering::Relaxed);
-        header.loaded_count.store(plan.loaded_count, Ordering::Relaxed);
-        header.magic.store(magic, Ordering::Release);
-    }
-
-    /// Maps a board that the keeper made.
-    pub fn open(fd: BorrowedFd<'_>, slot_count: u32, segment_count: u32) -> Result<Self, BoardError> {
-        let plan = Plan::new(slot_count, segment_count);
-        let board = Self { plan, tables: Tables::map(fd, plan)? };
-        let frame_count = board.header().frame_count.load(Ordering::Acquire);
-        let loaded_count = board.header().loaded_count.load(Ordering::Acquire);
-        let plan = plan.with_frames(frame_count).with_loaded(loaded_count);
-        let board = match frame_count + loaded_count {
-            0 => board,
-            _ => Self { plan, tables: Tables::map(fd, plan)? },
-        };
-        let header = board.header();
-        let same = header.magic.load(Ordering::Acquire) == MAGIC
-            && header.slot_count.load(Ordering::Relaxed) == plan.slot_count
-            && header.segment_count.load(Ordering::Relaxed) == plan.segment_count
-            && header.lane_count.load(Ordering::Relaxed) == plan.lane_count
-            && header.lock_count.load(Ordering::Relaxed) == plan.lock_count
-            && header.bucket_count.load(Ordering::Relaxed) == plan.bucket_count
-            && header.request_count.load(Ordering::Relaxed) == plan.request_count;
-        if same { Ok(board) } else { Err(BoardError::Unknown) }
-    }
-
-    /// Bytes of the whole board.
-    pub fn bytes(&self) -> usize {
-        self.tables.offsets.end
-    }
-
-    /// Puts what a write to a random page touches (locks, counts of changes, page rows) into huge
-    /// pages, for all processes: in small ones such a write misses the processor's translation
-    /// cache four times. The memory is taken at once. Advice: nothing depends on its success, and
-    /// it may be given while others use the board.
-    pub fn use_huge_pages(&self) {
-        let Offsets { locks, owners, end, .. } = self.tables.offsets;
-        let first = locks / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        for at in (first..owners).step_by(HUGE_PAGE_BYTES).filter(|at| at + HUGE_PAGE_BYTES <= end) {
-            // SAFETY: within the mapping and aligned for a word; everything in it may be read as an
-            // atomic. What is not there at all the kernel would not gather.
-            unsafe { self.tables.base.add(at).cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed);
-            // SAFETY: a range of the mapping; the advice leaves its contents as they are. rustix
-            // has no name for it.
-            unsafe {
-                libc::madvise(self.tables.base.add(at).as_ptr().cast(), HUGE_PAGE_BYTES, MADV_COLLAPSE)
-            };
-        }
-    }
-
-    /// Has the processor fetch the seq counter for writing: it is about to be read and then drawn
-    /// from, and other processors do the same.
-    #[inline]
-    pub fn prefetch_counter(&self) {
-        // SAFETY: a hint, which touches nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(&self.header().counter).cast()) };
-    }
-
-    /// Has the processor fetch what the board says of a page, which is about to be needed.
-    #[inline]
-    pub fn prefetch_page(&self, slot: u32, page: Page) {
-        const SET_BYTES: usize = size_of::<PageRow>() * WAYS;
-        let set = home(slot, page, u64::from(self.plan.lock_count)) as usize;
-        let Offsets { locks, changes, keys, pages, .. } = self.tables.offsets;
-        let rows = pages + set * SET_BYTES;
-        for at in [locks + set * 4, changes + set * 8, keys + set * WAYS * 8, rows, rows + 64, rows + 128] {
-            // SAFETY: a hint, which touches nothing; the address lies within the mapping in any
-            // case.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.tables.base.add(at).as_ptr().cast()) };
-        }
-    }
-}
-
-impl Tables {
-    fn map(fd: BorrowedFd<'_>, plan: Plan) -> Result<Self, BoardError> {
-        let offsets = plan.offsets();
-        if rustix::fs::fstat(fd).map_err(os)?.st_size < offsets.end as i64 {
-            return Err(BoardError::Unknown);
-        }
-        let base = map_aligned(fd, offsets.end).map_err(os)?;
-        // SAFETY: the range was just mapped; the advice only keeps it out of core dumps.
-        let _ = unsafe { rustix::mm::madvise(base, offsets.end, Advice::LinuxDontDump) };
-        let base = NonNull::new(base.cast()).ok_or(BoardError::Unknown)?;
-        Ok(Self { base, plan, offsets })
     }
 
     #[inline]
@@ -327,15 +275,15 @@ impl Tables {
     }
 }
 
-impl Board {
+impl Tables {
     /// Puts an empty board of this process alone in the place of this one, for who may go on using
     /// it: its keeper is dead, and nothing that is written there reaches anybody.
-    pub fn cover(&self) {
+    pub(crate) fn cover(&self) {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        let bytes = self.tables.offsets.end.next_multiple_of(4096);
+        let bytes = self.offsets.end.next_multiple_of(4096);
         // SAFETY: replaces the mapping; everything in it is atomics, all of which may be zero.
-        let _ = unsafe { mmap_anonymous(self.tables.base.as_ptr().cast(), bytes, access, flags) };
+        let _ = unsafe { mmap_anonymous(self.base.as_ptr().cast(), bytes, access, flags) };
     }
 }
 
@@ -369,6 +317,15 @@ fn map_aligned(fd: BorrowedFd<'_>, bytes: usize) -> Result<*mut core::ffi::c_voi
         munmap(start.cast::<u8>().add(end).cast(), room - end)?;
         Ok(base)
     }
+}
+
+/// Memory of this size that can be passed on, and keeps its size.
+pub(crate) fn sealed_memory(bytes: usize) -> Result<OwnedFd, BoardError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("holdfast-board", flags).map_err(os)?;
+    rustix::fs::ftruncate(&fd, bytes as u64).map_err(os)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(os)?;
+    Ok(fd)
 }
 
 fn os(errno: rustix::io::Errno) -> BoardError {

@@ -1,18 +1,18 @@
-//! A board in ordinary memory, for the model checker alone: shared by the model's threads instead
-//! of by processes.
+//! The tables of a board in ordinary memory, for the model checker alone: shared by the model's
+//! threads instead of by processes.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::board::{Board, Plan};
 use crate::files::FileRow;
 use crate::frames::Frames;
 use crate::header::Header;
 use crate::lanes::LaneRow;
 use crate::loaded::{LOADED_WAYS, Loaded};
-use crate::locks::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 use crate::pages::{PageRow, Pages, WAYS};
+use crate::plan::Plan;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -68,9 +68,9 @@ impl Plan {
     }
 }
 
-impl Board {
-    /// Makes an empty board; its clones share it.
-    pub fn ordinary(plan: Plan) -> Self {
+impl Tables {
+    /// Empty ones; clones share them.
+    pub(crate) fn ordinary(plan: Plan) -> Self {
         let rows = Rows {
             header: Header::default(),
             lanes: rows(plan.lane_count),
@@ -89,13 +89,7 @@ impl Board {
             hands: rows(plan.loaded_count / LOADED_WAYS as u32),
             loaded: rows(plan.loaded_count * PAGE_BYTES as u32),
         };
-        Self { plan, tables: Tables(Arc::new(rows)) }
-    }
-}
-
-impl Clone for Board {
-    fn clone(&self) -> Self {
-        Self { plan: self.plan, tables: self.tables.clone() }
+        Self(Arc::new(rows))
     }
 }
 

@@ -1,8 +1,10 @@
 //! Pages of files, by number: no page is taken for an offset, a seq or a slot.
 
 use core::fmt;
+use holdfast_pool::Slot;
 
-use crate::locks::PAGE_BYTES;
+/// Bytes of a page: what one lock covers.
+pub const PAGE_BYTES: u64 = 4096;
 
 /// Number of a page in its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +63,14 @@ impl fmt::Display for Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePage {
     /// The slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// The page.
     pub page: Page,
+}
+
+/// Place of a page in a table of `count`. A large odd stride keeps files apart while pages of one
+/// file stay neighbours.
+#[inline]
+pub(crate) fn home(slot: Slot, page: Page, count: u64) -> u64 {
+    (u64::from(slot).wrapping_mul(0x9e37_79b1).wrapping_add(page.number())) % count
 }

@@ -8,10 +8,11 @@
 //! in them alone.
 
 use crate::census::Census;
-use crate::locks::{PAGE_BYTES, home};
-use crate::page::{FilePage, Page};
+use crate::numbers::Frame;
+use crate::page::{FilePage, PAGE_BYTES, Page, home};
 use crate::stamps::note_change;
 use crate::sync::{AtomicU64, Ordering};
+use holdfast_pool::Slot;
 
 /// Rows per set: their keys fill one cache line.
 pub const WAYS: usize = 8;
@@ -29,7 +30,7 @@ pub enum Source {
     /// In the log: media offset of the interval's first byte.
     Log(u64),
     /// In this frame, at their place within the page.
-    Frame(u32),
+    Frame(Frame),
 }
 
 /// Bytes of a page that are newer than the page cache: `lo..hi`, never empty.
@@ -55,7 +56,8 @@ impl Content {
     fn decode(word: u64) -> Self {
         let lo = (word >> 40) as u32 & 0xfff;
         let value = word & (IN_FRAME - 1);
-        let source = if word & IN_FRAME != 0 { Source::Frame(value as u32) } else { Source::Log(value) };
+        let source =
+            if word & IN_FRAME != 0 { Source::Frame(Frame::new(value as u32)) } else { Source::Log(value) };
         // Clients can store here whatever they like.
         let hi = (lo + (word >> 52) as u32 + 1).min(PAGE_BYTES as u32);
         Self { lo, hi, source }
@@ -123,15 +125,15 @@ impl<'a> Pages<'a> {
         self.set_count()
     }
 
-    fn locate(&self, slot: u32, page: Page) -> (usize, u64) {
+    fn locate(&self, slot: Slot, page: Page) -> (usize, u64) {
         let set = home(slot, page, self.set_count());
-        let key = u64::from(slot + 1) | (page.number() / self.set_count()) << SLOT_BITS;
+        let key = u64::from(slot.word()) | (page.number() / self.set_count()) << SLOT_BITS;
         (set as usize * WAYS, key)
     }
 
     /// The row of a page.
     #[inline]
-    pub fn find(&self, slot: u32, page: Page) -> Option<Row> {
+    pub fn find(&self, slot: Slot, page: Page) -> Option<Row> {
         let (first, key) = self.locate(slot, page);
         let way =
             self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Acquire) == key)?;
@@ -149,7 +151,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Whether a row for one more page of this set fits.
-    pub fn has_room(&self, slot: u32, page: Page) -> bool {
+    pub fn has_room(&self, slot: Slot, page: Page) -> bool {
         let (first, _) = self.locate(slot, page);
         self.keys[first..first + WAYS].iter().any(|held| held.load(Ordering::Relaxed) == 0)
     }
@@ -157,7 +159,7 @@ impl<'a> Pages<'a> {
     /// Enters a page that has no row; false when its set is full. `count` counts the rows of the
     /// file: it is raised before the row is there and lowered after it has gone, so that it is
     /// never too low.
-    pub fn insert(&self, slot: u32, page: Page, content: Content, seq: u64, count: &Census) -> bool {
+    pub fn insert(&self, slot: Slot, page: Page, content: Content, seq: u64, count: &Census) -> bool {
         let (first, key) = self.locate(slot, page);
         let free = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Relaxed) == 0);
         let Some(way) = free else { return false };
@@ -201,7 +203,7 @@ impl<'a> Pages<'a> {
     /// As long as a row is there its content only grows and its oldest seq only rises, the content
     /// first. So an oldest seq holds for the content that is read after it. A row that is entered
     /// anew in between holds newer records still.
-    pub fn is_newer(&self, slot: u32, page: Page, (lo, hi): (u32, u32), seq: u64) -> bool {
+    pub fn is_newer(&self, slot: Slot, page: Page, (lo, hi): (u32, u32), seq: u64) -> bool {
         let (first, key) = self.locate(slot, page);
         let held = &self.keys[first..first + WAYS];
         let Some(way) = held.iter().position(|held| held.load(Ordering::Acquire) == key) else {
@@ -233,7 +235,7 @@ impl<'a> Pages<'a> {
     /// The page of the row with this number, without any lock.
     pub fn page_of(&self, index: usize) -> Option<FilePage> {
         let key = self.keys.get(index)?.load(Ordering::Acquire);
-        let slot = (key as u32 & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
+        let slot = Slot::from_word(key as u32 & ((1 << SLOT_BITS) - 1))?;
         let (set, sets) = ((index / WAYS) as u64, self.set_count());
         let low = (set + sets - home(slot, Page::FIRST, sets)) % sets;
         let page = (key >> SLOT_BITS).checked_mul(sets)?.checked_add(low)?;
@@ -275,9 +277,12 @@ mod tests {
 
     #[test]
     fn what_a_row_says_survives_being_packed_at_every_limit() {
-        for source in
-            [Source::Log(0), Source::Log(ROW_MEDIA_BYTES_MAX - 1), Source::Frame(0), Source::Frame(u32::MAX)]
-        {
+        for source in [
+            Source::Log(0),
+            Source::Log(ROW_MEDIA_BYTES_MAX - 1),
+            Source::Frame(Frame::new(0)),
+            Source::Frame(Frame::new(u32::MAX)),
+        ] {
             for (lo, hi) in [(0, 1), (0, 4096), (4095, 4096), (17, 1234)] {
                 let content = Content { lo, hi, source };
                 assert_eq!(Content::decode(content.encode()), content);
@@ -293,7 +298,7 @@ mod tests {
         let mut state = 1u64;
         for round in 0..20_000u64 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let slot = [0, 3, 65_535][(state >> 33) as usize % 3];
+            let slot = Slot::new([0, 3, 65_535][(state >> 33) as usize % 3]);
             let page = [0, 1 << 20, (1 << 51) - 200][(state >> 40) as usize % 3] + (state >> 50) % 100;
             let page = Page::new(page);
             let content = Content { lo: 1, hi: 2 + (state >> 60) as u32, source: Source::Log(round) };
@@ -339,11 +344,11 @@ mod tests {
         let pages = table.pages();
         let content = Content { lo: 0, hi: 4096, source: Source::Log(5) };
         for turn in 0..WAYS as u64 {
-            assert!(pages.insert(2, Page::new(7 + turn * SETS as u64), content, 1, &count));
+            assert!(pages.insert(Slot::new(2), Page::new(7 + turn * SETS as u64), content, 1, &count));
         }
-        assert!(!pages.has_room(2, Page::new(7)));
-        assert!(!pages.insert(2, Page::new(7 + 8 * SETS as u64), content, 1, &count));
-        assert!(pages.insert(2, Page::new(8), content, 1, &count));
+        assert!(!pages.has_room(Slot::new(2), Page::new(7)));
+        assert!(!pages.insert(Slot::new(2), Page::new(7 + 8 * SETS as u64), content, 1, &count));
+        assert!(pages.insert(Slot::new(2), Page::new(8), content, 1, &count));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Giving segments back, and the expirer's sleep while there is nothing to give back.
 
 use core::time::Duration;
+use holdfast_pool::Slot;
 
 use holdfast_canary::{Canary, on};
 
@@ -11,8 +12,8 @@ use crate::sync::{Ordering, wait, wake};
 
 impl Board {
     /// Up to which seq the records of a slot are dead; those of one that is free or void all are.
-    pub fn expired_seq(&self, slot: u32) -> u64 {
-        let row = &self.files()[slot as usize];
+    pub fn expired_seq(&self, slot: Slot) -> u64 {
+        let row = &self.files()[slot.index()];
         let state = row.state();
         if state.is_in_use() && !state.is_orphan() {
             row.expired_seq.load(Ordering::SeqCst)
@@ -31,7 +32,7 @@ impl Board {
         // before.
         let sealed = collect();
         let rows = self.files();
-        let expired = |slot: u32| self.expired_seq(slot);
+        let expired = |slot: Slot| self.expired_seq(slot);
         let lowest = rows
             .iter()
             .filter(|row| {

@@ -3,7 +3,9 @@
 //! The summary is written before the record it describes, so it always covers what the segment
 //! holds.
 
+use crate::numbers::LaneIndex;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use holdfast_pool::Slot;
 
 /// Files told apart in a summary; with more the segment is judged by its highest seq alone.
 const SUMMARY_SLOTS: usize = 4;
@@ -19,7 +21,7 @@ pub enum SegmentState {
     /// Nobody; every record in it is dead (invariant 3).
     Free,
     /// The lane with this index.
-    Lane(u32),
+    Lane(LaneIndex),
     /// Full; waits until its records are dead.
     Sealed,
     /// Holds records that recovery set aside.
@@ -32,7 +34,7 @@ impl SegmentState {
             Self::Free => 0,
             Self::Sealed => 1,
             Self::Pinned => 2,
-            Self::Lane(lane) => 0x100 + lane,
+            Self::Lane(lane) => 0x100 + lane.number(),
         }
     }
 }
@@ -57,7 +59,7 @@ impl SegmentRow {
             1 => SegmentState::Sealed,
             2 => SegmentState::Pinned,
             // None has such a number if this is less.
-            code => SegmentState::Lane(code.wrapping_sub(0x100)),
+            code => SegmentState::Lane(LaneIndex::new(code.wrapping_sub(0x100))),
         }
     }
 
@@ -67,7 +69,7 @@ impl SegmentRow {
     }
 
     /// Takes a free segment for a lane.
-    pub fn try_take(&self, lane: u32) -> bool {
+    pub fn try_take(&self, lane: LaneIndex) -> bool {
         let code = SegmentState::Lane(lane).code();
         self.state.load(Ordering::Relaxed) == 0
             && self.state.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -85,13 +87,13 @@ impl SegmentRow {
     /// Notes that a record of `slot` with `seq` is about to be written here. Only the segment's
     /// owner calls it.
     #[inline]
-    pub fn note(&self, slot: u32, seq: u64) {
+    pub fn note(&self, slot: Slot, seq: u64) {
         self.max_seq.store(seq, Ordering::Relaxed);
         for index in 0..SUMMARY_SLOTS {
             let held = self.slots[index].load(Ordering::Relaxed);
-            if held == slot + 1 || held == 0 {
+            if held == slot.word() || held == 0 {
                 self.seqs[index].store(seq, Ordering::Relaxed);
-                self.slots[index].store(slot + 1, Ordering::Release);
+                self.slots[index].store(slot.word(), Ordering::Release);
                 return;
             }
         }
@@ -110,10 +112,10 @@ impl SegmentRow {
     }
 
     /// As `note`, for a copy of an older record.
-    pub fn note_copy(&self, slot: u32, seq: u64) {
+    pub fn note_copy(&self, slot: Slot, seq: u64) {
         let max_seq = self.max_seq.load(Ordering::Relaxed).max(seq);
         let known = (0..SUMMARY_SLOTS)
-            .find(|&index| self.slots[index].load(Ordering::Relaxed) == slot + 1)
+            .find(|&index| self.slots[index].load(Ordering::Relaxed) == slot.word())
             .map_or(0, |index| self.seqs[index].load(Ordering::Relaxed));
         self.note(slot, seq.max(known));
         self.max_seq.store(max_seq, Ordering::Release);
@@ -126,7 +128,7 @@ impl SegmentRow {
 
     /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot
     /// whose records are void) and the lowest one of all slots with live records.
-    pub fn is_dead(&self, expired_seq: impl Fn(u32) -> u64, expired_seq_min: u64) -> bool {
+    pub fn is_dead(&self, expired_seq: impl Fn(Slot) -> u64, expired_seq_min: u64) -> bool {
         let max_seq = self.max_seq.load(Ordering::Acquire);
         if max_seq <= expired_seq_min {
             return true;
@@ -134,7 +136,7 @@ impl SegmentRow {
         self.flags.load(Ordering::Acquire) & OVERFLOW == 0
             && (0..SUMMARY_SLOTS).all(|index| match self.slots[index].load(Ordering::Acquire) {
                 0 => true,
-                slot => self.seqs[index].load(Ordering::Relaxed) <= expired_seq(slot - 1),
+                word => self.seqs[index].load(Ordering::Relaxed) <= expired_seq(Slot::new(word - 1)),
             })
     }
 }
@@ -146,10 +148,10 @@ mod tests {
     #[test]
     fn a_segment_dies_when_each_of_its_files_has_expired() {
         let row = SegmentRow::default();
-        row.note(3, 10);
-        row.note(4, 11);
-        row.note(3, 12);
-        let expired = |three, four| move |slot| if slot == 3 { three } else { four };
+        row.note(Slot::new(3), 10);
+        row.note(Slot::new(4), 11);
+        row.note(Slot::new(3), 12);
+        let expired = |three, four| move |slot| if slot == Slot::new(3) { three } else { four };
         assert!(!row.is_dead(expired(12, 10), 0));
         assert!(!row.is_dead(expired(11, 11), 0));
         assert!(row.is_dead(expired(12, 11), 0));
@@ -160,18 +162,18 @@ mod tests {
     fn copies_of_older_records_never_lower_what_a_summary_says() {
         let row = SegmentRow::default();
         for (slot, seq) in [(3, 20), (4, 9), (3, 12)] {
-            row.note_copy(slot, seq);
+            row.note_copy(Slot::new(slot), seq);
         }
         assert_eq!(row.max_seq(), 20);
-        assert!(!row.is_dead(|slot| if slot == 3 { 19 } else { 9 }, 0));
-        assert!(row.is_dead(|slot| if slot == 3 { 20 } else { 9 }, 0));
+        assert!(!row.is_dead(|slot| if slot == Slot::new(3) { 19 } else { 9 }, 0));
+        assert!(row.is_dead(|slot| if slot == Slot::new(3) { 20 } else { 9 }, 0));
     }
 
     #[test]
     fn with_too_many_files_only_the_lowest_expiry_counts() {
         let row = SegmentRow::default();
         for slot in 0..5 {
-            row.note(slot, 20 + u64::from(slot));
+            row.note(Slot::new(slot), 20 + u64::from(slot));
         }
         assert!(!row.is_dead(|_| 1000, 23));
         assert!(row.is_dead(|_| 0, 24));

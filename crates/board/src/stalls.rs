@@ -1,7 +1,6 @@
 //! Waits that take too long: whoever waits for another client says so, and the keeper sees who
 //! stands still (`keeper/src/stalls.rs`).
 
-use crate::files::FileRow;
 use crate::header::Header;
 use crate::sync::{Ordering, now_ns, wake};
 
@@ -9,6 +8,14 @@ use crate::sync::{Ordering, now_ns, wake};
 const PATIENCE_NS: u64 = 150_000_000;
 /// How often it is said again.
 const AGAIN_NS: u64 = 50_000_000;
+
+/// What others wait for, and somebody has.
+pub trait Held {
+    /// Somebody waits too long for who has it.
+    fn note_stalled(&self);
+    /// Whether it is being taken from who has it, so that nobody waits for them any more.
+    fn is_being_taken(&self) -> bool;
+}
 
 /// One wait.
 #[derive(Default)]
@@ -21,7 +28,7 @@ impl Stall {
     /// It goes on. Rings the keeper for the file of `row` once it has taken too long. Returns how
     /// long it has taken; 0 where threads are simulated, of which none ever stands still.
     #[cold]
-    pub fn goes_on(&mut self, header: &Header, row: Option<&FileRow>) -> u64 {
+    pub fn goes_on(&mut self, header: &Header, row: Option<&impl Held>) -> u64 {
         let Some(now_ns) = now_ns() else { return 0 };
         if self.begun_ns == 0 {
             (self.begun_ns, self.said_ns) = (now_ns, now_ns.saturating_add(PATIENCE_NS - AGAIN_NS));
@@ -38,7 +45,7 @@ impl Stall {
 
 impl Header {
     /// Somebody waits for who has the file of `row`, for longer than it should take.
-    pub fn ring_stalled(&self, row: &FileRow) {
+    pub fn ring_stalled(&self, row: &impl Held) {
         row.note_stalled();
         self.stalled.word.fetch_add(1, Ordering::SeqCst);
         wake(&self.stalled.word, u32::MAX);

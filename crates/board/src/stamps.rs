@@ -6,9 +6,9 @@
 //! asks whether all stand: then there was a moment, the one between, at which all that was copied
 //! was true at once. A holder that dies leaves the lock locked, hence no stamp.
 
-use crate::locks::home;
-use crate::page::Page;
+use crate::page::{Page, home};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use holdfast_pool::Slot;
 
 /// A stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub(crate) fn note_change(changes: &AtomicU64) {
 
 impl Stamps<'_> {
     #[inline]
-    fn set(&self, slot: u32, page: Page) -> usize {
+    fn set(&self, slot: Slot, page: Page) -> usize {
         home(slot, page, self.locks.len() as u64) as usize
     }
 
     /// The stamp of a page; `None` while somebody holds its lock.
     #[inline]
-    pub fn get(&self, slot: u32, page: Page) -> Option<Stamp> {
+    pub fn get(&self, slot: Slot, page: Page) -> Option<Stamp> {
         let set = self.set(slot, page);
         // First the count: what is counted under the lock that is then found open was seen.
         let stamp = Stamp(self.changes[set].load(Ordering::Acquire));
@@ -50,7 +50,7 @@ impl Stamps<'_> {
     /// Whether nobody changed the page since its stamp was taken, as far as was read before this
     /// call.
     #[inline]
-    pub fn stands(&self, slot: u32, page: Page, stamp: Stamp) -> bool {
+    pub fn stands(&self, slot: Slot, page: Page, stamp: Stamp) -> bool {
         fence(Ordering::Acquire);
         let set = self.set(slot, page);
         // First the lock: who is found to have opened it has counted before.
@@ -59,31 +59,32 @@ impl Stamps<'_> {
 
     /// Counts a change of a page whose lock the caller holds.
     #[inline]
-    pub fn note(&self, slot: u32, page: Page) {
+    pub fn note(&self, slot: Slot, page: Page) {
         note_change(&self.changes[self.set(slot, page)]);
     }
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Board, Census, Page, Plan};
+    use crate::{Board, Census, LaneIndex, Page, Plan};
+    use holdfast_pool::Slot;
 
     #[test]
     fn a_stamp_stands_until_somebody_changes_the_page() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
         let page = Page::new(7);
         let (stamps, locks) = (board.stamps(), board.page_locks());
-        let stamp = stamps.get(3, page).unwrap();
-        assert!(locks.lock(1, 3, 7 * 4096, 1));
-        assert!(stamps.get(3, page).is_none() && !stamps.stands(3, page, stamp));
-        locks.unlock(1, 3, 7 * 4096, 1);
-        assert!(stamps.stands(3, page, stamp), "nothing was changed");
-        assert!(locks.lock(1, 3, 7 * 4096, 1));
+        let stamp = stamps.get(Slot::new(3), page).unwrap();
+        assert!(locks.lock(LaneIndex::new(1), Slot::new(3), 7 * 4096, 1));
+        assert!(stamps.get(Slot::new(3), page).is_none() && !stamps.stands(Slot::new(3), page, stamp));
+        locks.unlock(LaneIndex::new(1), Slot::new(3), 7 * 4096, 1);
+        assert!(stamps.stands(Slot::new(3), page, stamp), "nothing was changed");
+        assert!(locks.lock(LaneIndex::new(1), Slot::new(3), 7 * 4096, 1));
         let count = Census::default();
         let content = crate::Content { lo: 0, hi: 1, source: crate::Source::Log(0) };
-        assert!(board.pages().insert(3, page, content, 1, &count));
-        locks.unlock(1, 3, 7 * 4096, 1);
-        assert!(!stamps.stands(3, page, stamp));
-        assert_ne!(stamps.get(3, page).unwrap(), stamp);
+        assert!(board.pages().insert(Slot::new(3), page, content, 1, &count));
+        locks.unlock(LaneIndex::new(1), Slot::new(3), 7 * 4096, 1);
+        assert!(!stamps.stands(Slot::new(3), page, stamp));
+        assert_ne!(stamps.get(Slot::new(3), page).unwrap(), stamp);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::board::Board;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use holdfast_pool::Slot;
 
 impl Board {
     fn bucket_of(&self, dev: u64, ino: u64) -> usize {
@@ -11,7 +12,7 @@ impl Board {
     }
 
     /// The slot of a file, by device and inode.
-    pub fn find(&self, dev: u64, ino: u64) -> Option<u32> {
+    pub fn find(&self, dev: u64, ino: u64) -> Option<Slot> {
         let version = &self.header().table_version;
         loop {
             let before = version.load(Ordering::Acquire);
@@ -29,12 +30,12 @@ impl Board {
         }
     }
 
-    fn probe(&self, dev: u64, ino: u64) -> Option<u32> {
+    fn probe(&self, dev: u64, ino: u64) -> Option<Slot> {
         let buckets = self.tables.buckets();
         let mut at = self.bucket_of(dev, ino);
         for _ in 0..buckets.len() {
-            let slot = buckets[at].load(Ordering::Acquire).checked_sub(1)?;
-            let row = self.files().get(slot as usize)?;
+            let slot = Slot::from_word(buckets[at].load(Ordering::Acquire))?;
+            let row = self.files().get(slot.index())?;
             if row.ino.load(Ordering::Relaxed) == ino && row.dev.load(Ordering::Relaxed) == dev {
                 return Some(slot);
             }
@@ -45,8 +46,8 @@ impl Board {
 
     /// Enters a file row, whose device and inode are set, into the table. Only the keeper's one
     /// writer calls it.
-    pub fn insert(&self, slot: u32) {
-        let row = &self.files()[slot as usize];
+    pub fn insert(&self, slot: Slot) {
+        let row = &self.files()[slot.index()];
         let buckets = self.tables.buckets();
         let mut at = self.bucket_of(row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
         for _ in 0..buckets.len() {
@@ -56,18 +57,18 @@ impl Board {
             at = (at + 1) & (buckets.len() - 1);
         }
         // Only a client's stray stores leave no bucket free.
-        buckets[at].store(slot + 1, Ordering::Release);
+        buckets[at].store(slot.word(), Ordering::Release);
     }
 
     /// Takes a file row out of the table, closing the gap it leaves. Only the keeper's one writer
     /// calls it.
-    pub fn remove(&self, slot: u32) {
-        let row = &self.files()[slot as usize];
+    pub fn remove(&self, slot: Slot) {
+        let row = &self.files()[slot.index()];
         let buckets = self.tables.buckets();
         let mask = buckets.len() - 1;
         let mut gap = self.bucket_of(row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
         let mut looks = 0;
-        while buckets[gap].load(Ordering::Relaxed) != slot + 1 {
+        while buckets[gap].load(Ordering::Relaxed) != slot.word() {
             looks += 1;
             if buckets[gap].load(Ordering::Relaxed) == 0 || looks > mask {
                 return;

@@ -8,6 +8,7 @@
 //! never be waited for.
 
 use crate::sync::{AtomicU64, Ordering};
+use holdfast_pool::Slot;
 
 /// Holds that can be taken at a time; further ones are waited for.
 pub(crate) const TAKEN_ROWS: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -25,13 +26,13 @@ impl Default for Taken {
     }
 }
 
-fn row_of(slot: u32, client: u32) -> u64 {
-    u64::from(client) << 32 | u64::from(slot + 1)
+fn row_of(slot: Slot, client: u32) -> u64 {
+    u64::from(client) << 32 | u64::from(slot.word())
 }
 
 impl Taken {
     /// Notes that the hold of `client` on a slot is taken; false when there is no room.
-    pub fn note(&self, slot: u32, client: u32) -> bool {
+    pub fn note(&self, slot: Slot, client: u32) -> bool {
         let taken = row_of(slot, client);
         self.rows.iter().any(|row| row.load(Ordering::SeqCst) == taken)
             || self
@@ -41,12 +42,12 @@ impl Taken {
     }
 
     /// Whether it was.
-    pub fn is_from(&self, slot: u32, client: u32) -> bool {
+    pub fn is_from(&self, slot: Slot, client: u32) -> bool {
         self.rows.iter().any(|row| row.load(Ordering::SeqCst) == row_of(slot, client))
     }
 
     /// The client has gone on, and noted what it did.
-    pub fn end(&self, slot: u32, client: u32) {
+    pub fn end(&self, slot: Slot, client: u32) {
         let taken = row_of(slot, client);
         for row in &self.rows {
             let _ = row.compare_exchange(taken, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -64,8 +65,8 @@ impl Taken {
     }
 
     /// Whether anybody may still act on a slot that was taken from them.
-    pub(crate) fn has(&self, slot: u32) -> bool {
-        self.rows.iter().any(|row| row.load(Ordering::SeqCst) as u32 == slot + 1)
+    pub(crate) fn has(&self, slot: Slot) -> bool {
+        self.rows.iter().any(|row| row.load(Ordering::SeqCst) as u32 == slot.word())
     }
 
     /// Whether nobody may.
@@ -81,12 +82,23 @@ mod tests {
     #[test]
     fn a_hold_is_gone_until_its_client_goes_on_or_dies() {
         let taken = Taken::default();
-        assert!(taken.is_empty() && taken.note(3, 7) && taken.note(3, 7) && taken.note(0, 8));
-        assert!(taken.has(3) && taken.has(0) && !taken.has(1) && taken.is_from(3, 7) && !taken.is_from(3, 8));
-        taken.end(3, 8);
-        assert!(taken.has(3));
-        taken.end(3, 7);
-        assert!(!taken.has(3) && !taken.is_empty());
+        assert!(
+            taken.is_empty()
+                && taken.note(Slot::new(3), 7)
+                && taken.note(Slot::new(3), 7)
+                && taken.note(Slot::new(0), 8)
+        );
+        assert!(
+            taken.has(Slot::new(3))
+                && taken.has(Slot::new(0))
+                && !taken.has(Slot::new(1))
+                && taken.is_from(Slot::new(3), 7)
+                && !taken.is_from(Slot::new(3), 8)
+        );
+        taken.end(Slot::new(3), 8);
+        assert!(taken.has(Slot::new(3)));
+        taken.end(Slot::new(3), 7);
+        assert!(!taken.has(Slot::new(3)) && !taken.is_empty());
         taken.clear(8);
         assert!(taken.is_empty());
     }
@@ -94,9 +106,9 @@ mod tests {
     #[test]
     fn more_than_there_is_room_for_are_not_taken() {
         let taken = Taken::default();
-        assert!((0..TAKEN_ROWS as u32).all(|slot| taken.note(slot, 1)));
-        assert!(!taken.note(1000, 1));
-        taken.end(5, 1);
-        assert!(taken.note(1000, 1));
+        assert!((0..TAKEN_ROWS as u32).all(|slot| taken.note(Slot::new(slot), 1)));
+        assert!(!taken.note(Slot::new(1000), 1));
+        taken.end(Slot::new(5), 1);
+        assert!(taken.note(Slot::new(1000), 1));
     }
 }

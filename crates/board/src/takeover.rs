@@ -2,36 +2,38 @@
 //! business: it rolls the operation forward, or makes the file durable, between the two halves.
 
 use crate::board::Board;
+use crate::numbers::LaneIndex;
 use crate::requests::RequestState;
 use crate::segments::SegmentState;
 use crate::sync::{Ordering, wake};
+use holdfast_pool::{Segment, Slot};
 
 /// A lane whose owner is dead, as the owner left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLane {
     /// Which lane.
-    pub index: u32,
+    pub index: LaneIndex,
     /// Slot of the file it was used for last.
-    pub slot: u32,
+    pub slot: Slot,
     /// The seq of the operation that was under way, if one had been drawn.
     pub seq: Option<u64>,
     /// The segments it holds: all members of the operation's record are in them.
-    pub segments: Vec<u32>,
+    pub segments: Vec<Segment>,
 }
 
 impl Board {
     /// The lanes of a dead client. Nobody else touches them until [`Board::open_lane`].
     pub fn dead_lanes(&self, client: u32) -> Vec<DeadLane> {
-        let lanes = (0..).zip(self.lanes());
+        let lanes = (0..).map(LaneIndex::new).zip(self.lanes());
         lanes
             .filter(|(_, lane)| lane.owner.load(Ordering::SeqCst) == client)
             .map(|(index, lane)| {
                 let seq = lane.seq.load(Ordering::SeqCst);
                 let under_way = seq != 0 && lane.announce.load(Ordering::SeqCst) != 0;
-                let held = (0..).zip(self.segments());
+                let held = (0..).map(Segment::new).zip(self.segments());
                 DeadLane {
                     index,
-                    slot: lane.slot.load(Ordering::SeqCst),
+                    slot: Slot::new(lane.slot.load(Ordering::SeqCst)),
                     seq: under_way.then_some(seq),
                     segments: held
                         .filter(|(_, row)| row.state() == SegmentState::Lane(index))
@@ -44,12 +46,12 @@ impl Board {
 
     /// Opens everything that a dead lane held, once its operation is finished.
     pub fn open_lane(&self, dead: &DeadLane) {
-        let lane = &self.lanes()[dead.index as usize];
+        let lane = &self.lanes()[dead.index.index()];
         // After a torn record nothing may be appended behind it: all of the lane's segments are
         // sealed.
         lane.segment.store(0, Ordering::SeqCst);
         for &segment in &dead.segments {
-            self.segments()[segment as usize].set_state(SegmentState::Sealed);
+            self.segments()[segment.index()].set_state(SegmentState::Sealed);
         }
         let bytes = lane.lock_bytes.load(Ordering::SeqCst);
         if bytes > 0 {
@@ -57,7 +59,7 @@ impl Board {
             self.page_locks().unlock(dead.index, dead.slot, offset, bytes);
             lane.lock_bytes.store(0, Ordering::SeqCst);
         }
-        if let Some(row) = self.files().get(dead.slot as usize) {
+        if let Some(row) = self.files().get(dead.slot.index()) {
             row.unlock_cursor(dead.index);
         }
         lane.seq.store(0, Ordering::SeqCst);
@@ -71,8 +73,8 @@ impl Board {
 
     /// The slots of the files that a dead client keeps to itself. Each is let go with
     /// `FileRow::unlock_exclusive`.
-    pub fn files_held_by(&self, client: u32) -> Vec<u32> {
-        let rows = (0..).zip(self.files());
+    pub fn files_held_by(&self, client: u32) -> Vec<Slot> {
+        let rows = (0..).map(Slot::new).zip(self.files());
         rows.filter(|(_, row)| row.is_held_by(client)).map(|(slot, _)| slot).collect()
     }
 

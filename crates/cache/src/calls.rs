@@ -1,7 +1,7 @@
 //! What a front end does for one call of a program: the kernel's own calls on the file, which the
 //! cache makes where it needs them and never by itself.
 
-use crate::client::Errno;
+use crate::errno::Errno;
 
 /// A call that writes.
 pub trait WriteCall {
@@ -52,6 +52,18 @@ pub trait ReadCall {
     /// # Errors
     /// What the kernel says.
     fn set_cursor(&self, to: u64) -> Result<(), Errno>;
+}
+
+/// Where a read puts its bytes: one buffer after the other.
+pub trait Buffers {
+    /// The buffer with this number, if there are so many.
+    fn part(&mut self, index: usize) -> Option<&mut [u8]>;
+}
+
+impl Buffers for [u8] {
+    fn part(&mut self, index: usize) -> Option<&mut [u8]> {
+        (index == 0).then_some(self)
+    }
 }
 
 /// A call that writes, put together from functions; without the last one it cannot set the cursor.

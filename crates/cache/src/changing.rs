@@ -8,7 +8,7 @@ use holdfast_media::Nvm;
 use rustix::time::ClockId;
 
 use crate::client::Client;
-use crate::lane::clock_ns;
+use crate::clock::clock_ns;
 
 /// An open that made a file returns so soon, nearly always.
 const MADE_NS_MAX: u64 = 1_000_000_000;

@@ -1,150 +1,28 @@
 //! A process attached to a keeper: what the preloaded library calls.
 //!
-//! A sync is absorbed here, unless something changed that the log does not hold: of the file
-//! (`FileRow::unlogged`), which its own sync brings to the disk, or of its file system (the
-//! ledger), which a commit of the keeper's does (invariant 9).
+//! Here is what it knows and whom it asks. How it writes, reads and syncs is in modules of their
+//! own; this one must never know a design.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
-use holdfast_board::{Board, Commits, Epoch, FileRow, FileState, LEASES_FILES, LedgerRow, TAKER_ID};
+use holdfast_board::{Board, Epoch, FileRow, LEASES_FILES, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
-use holdfast_pool::Layout;
+use holdfast_pool::{Layout, Slot};
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
-use crate::ask::{Reason, Unseen, ask};
-use crate::design::{Designs, Stock, ToSync};
-use crate::lane::now_ns;
+use crate::ask::ask;
+use crate::errno::Errno;
+use crate::file::{FileRef, Look, Origin, Outcome, Seen};
+use crate::reason::{Reason, Unseen};
 use crate::request::{Answer, FileRequest, Program, Refusal, Request};
+use crate::stop::Stop;
 #[cfg(not(shuttle))]
 use crate::wire::{WIRE_VERSION, Welcome};
-
-/// An error number, as the program will see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// Input/output error: nothing is acknowledged any more.
-    pub const EIO: Self = Self(5);
-    /// No space left: not for want of disk space, but of log space that expiry could give.
-    pub const ENOSPC: Self = Self(28);
-    /// The file must leave state Behind first.
-    pub const EBUSY: Self = Self(16);
-    /// A file stands at the name.
-    pub const EEXIST: Self = Self(17);
-    /// Not a pool or board this library knows, or nothing that this kernel can be asked for.
-    pub const EINVAL: Self = Self(22);
-    /// Path longer than a request can carry.
-    pub const ENAMETOOLONG: Self = Self(36);
-    /// Left to the kernel.
-    pub const EOPNOTSUPP: Self = Self(95);
-    /// Within the cache alone, and none of the kernel's: the keeper takes the file from who has it
-    /// and stands still. Nothing was done.
-    pub(crate) const TAKEN: Self = Self(-1);
-}
-
-/// A cached place of a file in the board. Every use verifies it, so an old one does no harm
-/// (history 20).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileRef {
-    /// Row and slot.
-    pub slot: u32,
-    /// Generation of their use.
-    pub generation: u64,
-}
-
-/// How a descriptor came to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Origin {
-    /// This open created the file.
-    Created = 1,
-    /// An open we saw; the file was there.
-    Opened = 2,
-    /// A descriptor whose opening was not seen.
-    Unknown = 3,
-    /// The C library writes through it where we do not see it: never managed.
-    Libc = 4,
-    /// Its process writes by io_uring or libaio, where we do not see it: never managed.
-    AsyncIo = 5,
-    /// The file is about to be mapped shared and writable: never managed.
-    Mapped = 6,
-}
-
-impl Origin {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Created, Self::Opened, Self::Unknown, Self::Libc, Self::AsyncIo, Self::Mapped];
-
-    /// Whether a keeper never manages a file for such a descriptor.
-    pub fn is_never_managed(self) -> bool {
-        !matches!(self, Self::Created | Self::Opened)
-    }
-
-    /// Decodes an argument.
-    pub(crate) fn from_word(word: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|origin| *origin as u64 == word)
-    }
-}
-
-/// Where a write goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A given byte offset.
-    At(u64),
-    /// The description's cursor; `known` only if nobody else can move it.
-    Cursor {
-        /// The cursor, if the caller tracked it.
-        known: Option<u64>,
-    },
-    /// The end of the file.
-    Append,
-}
-
-/// What became of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Done and durable.
-    Absorbed {
-        /// Bytes written.
-        bytes: usize,
-        /// Where they went.
-        offset: u64,
-    },
-    /// Done by the kernel, in state Unsynced or while the file was taken from us, who stood still:
-    /// as durable as it is natively.
-    Passed {
-        /// Bytes written.
-        bytes: usize,
-    },
-    /// The file is left to the kernel: make the call, honour `O_SYNC`.
-    Kernel,
-    /// The slot was given back meanwhile: register the descriptor again and retry.
-    Stale,
-}
-
-/// A file found in the board.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// Its place.
-    pub file: FileRef,
-    /// Its state.
-    pub state: FileState,
-}
-
-/// What the kernel tells of a file without being asked for its times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// Its size.
-    pub size: u64,
-    /// Its names.
-    pub links: u64,
-    /// The print of its mode and owner ([`holdfast_board::ownership_print`]).
-    pub ownership: u32,
-}
 
 /// What ends beyond it is the kernel's to take or to refuse: below it lies what every supported
 /// file system takes, with blocks as small as they come.
@@ -274,8 +152,8 @@ impl<N: Nvm> Client<N> {
 
     /// Why a lock was not to be had: the keeper is dead, or takes the file from who has the lock
     /// and stands still.
-    pub(crate) fn unlocked(&self) -> Errno {
-        if self.keeper_alive() { Errno::TAKEN } else { Errno::EIO }
+    pub(crate) fn unlocked(&self) -> Stop {
+        if self.keeper_alive() { Stop::Taken } else { Stop::Error(Errno::EIO) }
     }
 
     /// What a call is that was made while the file was taken.
@@ -419,20 +297,6 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// The kernel alone is about to answer a sync of the file with this device and inode; for
-    /// [`Client::note_kernels_sync_took`].
-    pub fn note_kernels_sync(&self, file: (u64, u64)) -> u64 {
-        let header = self.board.header();
-        header.syncs_real.add(1);
-        header.synced_by_kernel.note(file);
-        now_ns()
-    }
-
-    /// It has answered one that began then.
-    pub fn note_kernels_sync_took(&self, begun_ns: u64) {
-        self.board.header().syncs_took.note(now_ns().saturating_sub(begun_ns));
-    }
-
     /// Has the keeper let go of removed files, which it keeps open for a moment: `own` if this
     /// process has just removed a large one, else because a disk is full. Whether space may be free
     /// by now that was not. Not with a lock held.
@@ -453,7 +317,7 @@ impl<N: Nvm> Client<N> {
                 let generation = row.generation();
                 // Fails only when the keeper is dead or the disk refuses the data; then every write
                 // to the file fails too.
-                let _ = self.settle(FileRef { slot: slot as u32, generation }, false);
+                let _ = self.settle(FileRef { slot: Slot::at(slot), generation }, false);
             }
         }
     }
@@ -537,57 +401,6 @@ impl<N: Nvm> Client<N> {
         self.board.header().ledger(row.dev.load(Ordering::Relaxed))
     }
 
-    /// Has the file system commit what is pending. False where that is not the way of the file
-    /// system.
-    ///
-    /// # Errors
-    /// `EIO` when the keeper is dead or the file system cannot commit.
-    fn commit_pending(&self, file: FileRef) -> Result<bool, Errno> {
-        let ledger = self.ledger(self.row(file));
-        let is_clean = ledger.is_some_and(LedgerRow::is_clean) || on(Canary::PendingIgnored);
-        if is_clean { Ok(true) } else { self.commit(file, ledger) }
-    }
-
-    /// Before a record of `file` becomes durable: nothing earlier on its file system is pending any
-    /// more but its own creation, which the slot holds with that record (invariant 10). Not with a
-    /// lock held.
-    ///
-    /// # Errors
-    /// `EIO` when the keeper is dead or the file system cannot commit.
-    #[inline]
-    pub(crate) fn follow_pending(&self, file: FileRef) -> Result<(), Errno> {
-        let row = self.row(file);
-        let ledger = self.ledger(row);
-        let is_clean = ledger.is_some_and(|ledger| ledger.is_clean() || ledger.is_clean_but(row.noted()));
-        if is_clean || !row.state().is_absorbed() || on(Canary::PendingIgnored) {
-            return Ok(());
-        }
-        self.follow_by_commit(file, ledger)
-    }
-
-    #[cold]
-    fn follow_by_commit(&self, file: FileRef, ledger: Option<&LedgerRow>) -> Result<(), Errno> {
-        let is_committed = self.commit(file, ledger)?;
-        // File by file: what is pending of this very file comes first.
-        if !is_committed && self.row(file).needs_real_sync() && !on(Canary::OwnPendingIgnored) {
-            self.settle(file, false)?;
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn commit(&self, file: FileRef, ledger: Option<&LedgerRow>) -> Result<bool, Errno> {
-        if let Some(ledger) = ledger.filter(|ledger| ledger.commits() == Commits::ByFile) {
-            self.board.header().want_commit(ledger);
-            return Ok(false);
-        }
-        match self.ask_about(file, FileRequest::Commit { behind_sync: false }) {
-            Ok(_) => Ok(true),
-            Err(Refusal::Kernels) => Ok(false),
-            Err(refusal) => Err(refusal.into()),
-        }
-    }
-
     /// Tells the keeper that a child is about to be forked, so that it waits for the child's hello.
     pub fn announce_fork(&self) {
         self.board.header().forks_pending.word.fetch_add(1, Ordering::SeqCst);
@@ -596,118 +409,6 @@ impl<N: Nvm> Client<N> {
     /// Takes an announcement back: the fork failed.
     pub fn withdraw_fork(&self) {
         self.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// For [`Client::sync`] by a description that reports what fails from now on.
-    pub fn errors_until_now(&self, file: FileRef) -> AtomicU32 {
-        AtomicU32::new(self.row(file).error_epoch.load(Ordering::SeqCst))
-    }
-
-    /// Answers a program's `fsync` or `fdatasync`, or ends a write that it asked to be synchronous.
-    ///
-    /// Every managed byte is durable already, so only changes that the log does not hold need the
-    /// disk (invariant 9): those of the file by `raw`, which must be a whole `fsync` whatever the
-    /// program asked for, as it counts for attributes, too; and those that are pending on its file
-    /// system by a commit, since a sync by the program need not commit anything (invariant 11). A
-    /// failure met in the background is reported once per description.
-    ///
-    /// # Errors
-    /// What the sync reported, or `EIO` when the keeper is dead.
-    pub fn sync(
-        &self,
-        file: FileRef,
-        seen_error: &AtomicU32,
-        raw: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        self.sync_by::<Stock>(file, seen_error, raw)
-    }
-
-    /// [`Client::sync`], with a set of designs.
-    ///
-    /// # Errors
-    /// What the sync reported, or `EIO` when the keeper is dead.
-    pub fn sync_by<D: Designs>(
-        &self,
-        file: FileRef,
-        seen_error: &AtomicU32,
-        raw: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        if !self.keeper_alive() {
-            return Err(Errno::EIO);
-        }
-        let row = self.row(file);
-        let state = row.state();
-        let inode = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
-        let is_current = self.is_current(file);
-        if !is_current || !(state.is_absorbed() || state.is_failed()) {
-            let begun_ns = self.note_kernels_sync(if is_current { inode } else { (0, 0) });
-            let synced = raw();
-            self.note_kernels_sync_took(begun_ns);
-            return synced;
-        }
-        let epoch = row.error_epoch.load(Ordering::SeqCst);
-        let has_news =
-            seen_error.load(Ordering::SeqCst) != epoch && seen_error.swap(epoch, Ordering::SeqCst) != epoch;
-        if has_news || state.is_failed() {
-            return Err(Errno::EIO);
-        }
-        // A file without a single record cannot be built anew by recovery: its existence is the
-        // kernel's to sync.
-        let is_blank = row.is_blank();
-        let is_committed = on(Canary::NamesUncounted) || self.commit_pending(file)?;
-        // Who keeps the writers out may be in the middle of a change around the log that is seen
-        // already.
-        let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
-        if is_logged && !is_blank && is_committed {
-            D::dispatch(state, ToSync(self, file)).unwrap_or(Ok(()))?;
-            self.board.header().syncs_absorbed.count(file.slot);
-            return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
-        }
-        // The disk is about to have what others did: nothing may be replayed over that.
-        self.hear_all(file)?;
-        let covered = row.unlogged();
-        let begun_ns = self.note_kernels_sync(inode);
-        row.begin_sync();
-        let synced = raw();
-        row.end_sync(synced.is_err());
-        self.note_kernels_sync_took(begun_ns);
-        synced?;
-        let covered = if on(Canary::SyncCoversLater) { row.unlogged() } else { covered };
-        row.note_synced(covered);
-        self.commit_behind_sync(file);
-        Ok(())
-    }
-
-    /// A sync of a file by the kernel is over: where changes are made durable file by file, the
-    /// file system is had commit what else is pending, once a second. Not with a lock held.
-    #[inline]
-    pub fn commit_behind_sync(&self, file: FileRef) {
-        if self.ledger(self.row(file)).is_some_and(LedgerRow::is_due) {
-            // The sync is over; a commit that fails leaves pending what is.
-            let _ = self.ask_about(file, FileRequest::Commit { behind_sync: true });
-        }
-    }
-
-    /// A sync by the kernel is over: where the keeper's own last one may have left it nothing to
-    /// commit, what is pending is committed (invariant 9).
-    ///
-    /// # Errors
-    /// `EIO` when the keeper is dead or the file system cannot commit.
-    #[inline]
-    pub fn follow_sync(&self, device: u64) -> Result<(), Errno> {
-        let may_leave_out = self.board.header().ledger(device).is_some_and(LedgerRow::may_leave_out);
-        if !may_leave_out || on(Canary::OwnSyncUnmatched) {
-            return Ok(());
-        }
-        self.ask(Request::Follow { device })?;
-        Ok(())
-    }
-
-    /// Whether a sync of a file without a row, which is over, had better be followed so: the file
-    /// gets a row then.
-    pub fn is_commit_due(&self, device: u64) -> bool {
-        let is_wanted = |ledger: &LedgerRow| ledger.is_due() || ledger.is_to_begin();
-        self.board.header().ledger(device).is_some_and(is_wanted)
     }
 }
 

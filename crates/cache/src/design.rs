@@ -6,15 +6,16 @@
 //! what it was looked at as until the operation ends. Whoever has another set (a test with a design
 //! of its own) gives it as a type; nothing is called by a pointer.
 
+use crate::stop::Stop;
 use holdfast_board::FileState;
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
-use crate::behind::{Behind, Buffers};
-use crate::calls::{ReadCall, WriteCall};
-use crate::client::{Client, Errno, FileRef, Place};
+use crate::calls::{Buffers, ReadCall, WriteCall};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::{FileRef, Place};
 use crate::lane::Lane;
-use crate::through::Through;
 
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -84,12 +85,13 @@ pub trait Design {
     /// and other writers may be in.
     ///
     /// # Errors
-    /// What the kernel reported, or `EIO` when the keeper is dead.
+    /// What the kernel reported, or `EIO` when the keeper is dead; [`Stop::Taken`] of a lock that was
+    /// not to be had.
     fn write<N: Nvm>(
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno>;
+    ) -> Result<Written, Stop>;
 
     /// Reads what the file holds now, where the page cache may lack bytes; how many there were.
     ///
@@ -167,11 +169,6 @@ macro_rules! designs {
     };
 }
 
-designs! {
-    /// The designs of the product.
-    pub Stock { Through => Through, Behind => Behind }
-}
-
 pub(crate) struct ToWrite<'a, 'b, 'c, N: Nvm, C> {
     pub(crate) lane: &'a mut Lane<'b, N>,
     pub(crate) write: &'a Write<'c>,
@@ -179,7 +176,7 @@ pub(crate) struct ToWrite<'a, 'b, 'c, N: Nvm, C> {
 }
 
 impl<N: Nvm, C: WriteCall> Task for ToWrite<'_, '_, '_, N, C> {
-    type Output = Result<Written, Errno>;
+    type Output = Result<Written, Stop>;
 
     #[inline(always)]
     fn by<D: Design>(self) -> Self::Output {

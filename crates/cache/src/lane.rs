@@ -1,27 +1,28 @@
 //! Owning a lane for one operation: log space is reserved before any lock, records are appended,
 //! and the note the keeper needs for repair is kept true at every step.
 
+mod fit;
 mod room;
 
-pub(crate) use room::now_ns;
-
+use crate::stop::NoRoom;
+use crate::stop::Stop;
 use core::sync::atomic::Ordering;
-use core::time::Duration;
+use holdfast_pool::Segment;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, LaneRow, Stall, wait, wake};
+use holdfast_board::{FileState, LaneIndex, LaneRow, Stall, wait, wake};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
 use rustix::time::ClockId;
 
-use crate::client::{Client, Errno, FileRef};
-use room::CANCEL_BYTES;
-pub(crate) use room::{atomic_write_bytes_max, is_split};
-
-/// How long to sleep before looking whether the keeper still lives.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+use crate::client::Client;
+use crate::clock::clock_ns;
+use crate::errno::Errno;
+use crate::file::FileRef;
+use fit::{CANCEL_BYTES, LOOK_AGAIN};
+pub(crate) use fit::{atomic_write_bytes_max, is_split};
 
 /// The kernel's coarse clock ticks every 10 ms at the latest; no more than this does it lag.
 const COARSE_NS_MAX: u64 = 20_000_000;
@@ -42,9 +43,9 @@ pub(crate) enum Entry {
 pub struct Lane<'a, N: Nvm> {
     client: &'a Client<N>,
     row: &'a LaneRow,
-    index: u32,
-    /// Segment + 1 the lane had when the operation began.
-    first: u32,
+    index: LaneIndex,
+    /// The segment that the lane had when the operation began.
+    first: Option<Segment>,
     /// Segments reserved for this operation (`LaneRow::reserved`), and how many of them are in use.
     more_count: usize,
     more_used: usize,
@@ -61,21 +62,21 @@ pub struct Lane<'a, N: Nvm> {
 
 impl<N: Nvm> Client<N> {
     /// Takes a lane and reserves room for a record of `bytes` and its cancel record. Sleeps while
-    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `ENOSPC` when
+    /// the log is full; holds nothing meanwhile that anybody waits for (history 13). `NoRoom::Full` when
     /// expiry cannot make room, because recovery set most of the log aside or a disk refuses what
     /// is in it: the call must go around the log.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, Errno> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<Lane<'_, N>, NoRoom> {
         let mut lane = self.take_lane()?;
         lane.make_room(bytes)?;
         Ok(lane)
     }
 
     /// Takes a lane, without room.
-    pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, Errno> {
+    pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, NoRoom> {
         let wanted = &self.board.header().lanes_wanted.word;
         loop {
             if !self.keeper_alive() {
-                return Err(Errno::EIO);
+                return Err(NoRoom::Stopped);
             }
             if let Some(lane) = self.try_lanes() {
                 return Ok(lane);
@@ -99,8 +100,8 @@ impl<N: Nvm> Client<N> {
             .map(|index| Lane {
                 client: self,
                 row: &lanes[index],
-                index: index as u32,
-                first: lanes[index].segment.load(Ordering::Relaxed),
+                index: LaneIndex::at(index),
+                first: Segment::from_word(lanes[index].segment.load(Ordering::Relaxed)),
                 more_count: 0,
                 more_used: 0,
                 #[cfg(shuttle)]
@@ -132,17 +133,17 @@ impl<'a, N: Nvm> Lane<'a, N> {
 
 impl<N: Nvm> Lane<'_, N> {
     /// Its number: who holds what it locks.
-    pub fn index(&self) -> u32 {
+    pub fn index(&self) -> LaneIndex {
         self.index
     }
 
     /// Locks the cursor of a file, and with it the file's end.
     ///
     /// # Errors
-    /// `EIO` when the keeper is dead; none of the kernel's when it takes the file from whoever has
-    /// the lock and stands still.
+    /// `EIO` when the keeper is dead; [`Stop::Taken`] when it takes the file from whoever has the lock
+    /// and stands still.
     #[inline]
-    pub fn lock_cursor(&self, file: FileRef) -> Result<(), Errno> {
+    pub fn lock_cursor(&self, file: FileRef) -> Result<(), Stop> {
         let header = self.client.board.header();
         if on(Canary::CursorOpen) || self.client.row(file).lock_cursor(self.index, header) {
             Ok(())
@@ -198,7 +199,7 @@ impl<N: Nvm> Lane<'_, N> {
             #[cfg(shuttle)]
             let looked = row.is_exclusive();
             // Only the announcement is a full barrier: whoever sees it sees the slot.
-            self.row.slot.store(file.slot, Ordering::Release);
+            self.row.slot.store(file.slot.number(), Ordering::Release);
             let above = if on(Canary::AnnouncedTooHigh) { 1 << 20 } else { 1 };
             self.row.announce.store(self.client.board.header().counter.get() + above, Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive() && !on(Canary::WritersStayIn);
@@ -232,8 +233,8 @@ impl<N: Nvm> Lane<'_, N> {
     /// Locks the pages of a range, noting first what may be held.
     ///
     /// # Errors
-    /// `EIO` when the keeper is dead.
-    pub fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Errno> {
+    /// As of [`Lane::lock_cursor`].
+    pub fn lock_pages(&self, file: FileRef, offset: u64, bytes: u64) -> Result<(), Stop> {
         if on(Canary::PageLocksOpen) {
             return Ok(());
         }
@@ -389,7 +390,7 @@ impl<N: Nvm> Lane<'_, N> {
     }
 
     fn write_record(&mut self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {
-        let segment = self.row.segment.load(Ordering::Relaxed) - 1;
+        let segment = Segment::new(self.row.segment.load(Ordering::Relaxed) - 1);
         let at = self.row.at.load(Ordering::Relaxed);
         let tail = Tail {
             segment_offset: self.client.layout.segment_offset(segment),
@@ -398,7 +399,7 @@ impl<N: Nvm> Lane<'_, N> {
             seed: self.row.seed.load(Ordering::Relaxed),
         };
         if draft.group_index == 0 || !on(Canary::GroupMemberUnnoted) {
-            self.client.board.segments()[segment as usize].note(draft.slot, draft.seq);
+            self.client.board.segments()[segment.index()].note(draft.slot, draft.seq);
         }
         let taken = append(&self.client.nvm, &tail, draft, parts, from as usize, bytes as usize);
         self.row.at.store(at + taken as u32, Ordering::Release);
@@ -432,11 +433,11 @@ impl<N: Nvm> Drop for Lane<'_, N> {
         let board = &self.client.board;
         self.give_back();
         if self.more_used > 0 {
-            if self.first > 0 {
-                self.seal(self.first - 1);
+            if let Some(first) = self.first {
+                self.seal(first);
             }
             for segment in &self.row.reserved[..self.more_used - 1] {
-                self.seal(segment.load(Ordering::Relaxed));
+                self.seal(Segment::new(segment.load(Ordering::Relaxed)));
             }
         }
         // Not a plain store: the look at the word must not overtake it, or a waiter would sleep on.
@@ -481,11 +482,4 @@ impl<N: Nvm> Client<N> {
             known.set(now_ns);
         }
     }
-}
-
-/// The clocks that stamp files, in nanoseconds since 1970: the kernel uses the coarse one, and the
-/// other where somebody looked at the file since its last change. No system call.
-pub(crate) fn clock_ns(id: ClockId) -> u64 {
-    let now = rustix::time::clock_gettime(id);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

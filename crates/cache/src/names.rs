@@ -15,8 +15,10 @@ use holdfast_board::{Commits, Epoch, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::ask::Reason;
-use crate::client::{Client, Errno, FileRef, let_go_is_done};
+use crate::client::{Client, let_go_is_done};
+use crate::errno::Errno;
+use crate::file::FileRef;
+use crate::reason::Reason;
 use crate::request::{FileRequest, Onto, Refusal, Request};
 
 /// What was announced about a removal.

@@ -6,10 +6,12 @@
 //! library's.
 
 use holdfast_board::{AnswerWords, Epoch, RequestWords};
+use holdfast_pool::Slot;
 
-use crate::ask::{Reason, Unseen};
-use crate::client::{Errno, FileRef, Origin};
-use crate::treelog::Inode;
+use crate::errno::Errno;
+use crate::file::Inode;
+use crate::file::{FileRef, Origin};
+use crate::reason::{Reason, Unseen};
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +295,7 @@ impl Request {
             }
             kind::FOLLOW => Self::Follow { device: first },
             _ => {
-                let file = FileRef { slot: u32::try_from(first).ok()?, generation: second };
+                let file = FileRef { slot: Slot::from_u64(first)?, generation: second };
                 Self::File(file, FileRequest::read(kind, third, fourth)?)
             }
         })
@@ -385,7 +387,7 @@ impl Answer {
     fn read(AnswerWords { kind, reply: [first, second] }: AnswerWords) -> Option<Result<Self, Refusal>> {
         Some(match kind {
             0 => Ok(Self::Done),
-            1 => Ok(Self::Place(FileRef { slot: u32::try_from(first).ok()?, generation: second })),
+            1 => Ok(Self::Place(FileRef { slot: Slot::from_u64(first)?, generation: second })),
             2 => Ok(Self::Logged { is_held: to_bool(first)?, was_created: to_bool(second)? }),
             3 => Ok(Self::News(to_bool(first)?)),
             4 => Ok(Self::Room(to_bool(first)?)),

@@ -1,5 +1,6 @@
 //! Truncate, punch, and calls that no record can express.
 
+use crate::stop::NoRoom;
 use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
@@ -7,9 +8,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use crate::client::{Client, Errno, FileRef, Outcome};
-use crate::design::{Designs, Resize, Stock, ToResize, ToSeeIdle};
+use crate::client::Client;
+use crate::design::{Designs, Resize, ToResize, ToSeeIdle};
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane};
+use crate::stock::Stock;
 
 impl<N: Nvm> Client<N> {
     /// Absorbs a truncation to `size`: durable intent, the kernel's call, cancel on failure
@@ -53,7 +57,7 @@ impl<N: Nvm> Client<N> {
         // Before any lock: as a write's (invariant 10).
         self.follow_pending(file)?;
         let mut lane = match self.reserve(0) {
-            Err(Errno::ENOSPC) => return self.change_around(file, offset, raw),
+            Err(NoRoom::Full) => return self.change_around(file, offset, raw),
             lane => lane?,
         };
         if !self.board.lock_file(file.slot, self.id) {

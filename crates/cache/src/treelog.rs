@@ -16,20 +16,12 @@ use holdfast_media::Nvm;
 
 use crate::ask::ask;
 use crate::client::Client;
+use crate::file::Inode;
 use crate::request::Request;
 
 /// How long a sync waits for names that others are having logged, and how often it looks.
 const WAITS: u32 = 2000;
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// A file or a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inode {
-    /// Its file system.
-    pub device: u64,
-    /// Its number there.
-    pub ino: u64,
-}
 
 impl<N: Nvm> Client<N> {
     fn tree_log(&self) -> &TreeLog {

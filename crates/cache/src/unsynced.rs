@@ -21,9 +21,12 @@ use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::WriteCall;
-use crate::client::{Client, Errno, FileRef, Outcome};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
 use crate::request::{Answer, FileRequest, Refusal};
+use crate::stop::NoRoom;
 
 /// New files of up to this many bytes are logged as a whole at their first sync.
 const CONTENT_BYTES_MAX: u64 = 1 << 20;
@@ -214,7 +217,8 @@ impl<N: Nvm> Client<N> {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
             }
-            if stall.goes_on(self.board.header(), None) > PASSING_NS_MAX && !on(Canary::StoppedNamesWaitedFor)
+            if stall.goes_on(self.board.header(), None::<&FileRow>) > PASSING_NS_MAX
+                && !on(Canary::StoppedNamesWaitedFor)
             {
                 // It may stand still. The sync is the program's own.
                 return Ok(false);
@@ -226,7 +230,7 @@ impl<N: Nvm> Client<N> {
         let bytes = content.size().ok().filter(|bytes| (1..=bytes_max).contains(bytes));
         // Space before any lock.
         let lane = match bytes.map(|bytes| self.reserve(bytes)) {
-            Some(Err(Errno::ENOSPC)) | None => None,
+            Some(Err(NoRoom::Full)) | None => None,
             Some(lane) => Some(lane?),
         };
         if !self.board.lock_file(file.slot, self.id) {

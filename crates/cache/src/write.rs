@@ -4,6 +4,8 @@
 //! Room in the log (may sleep, and holds no lock) -> announcement on the lane -> state of the file
 //! and generation of its slot -> the design of the state writes -> everything opened.
 
+use crate::stop::NoRoom;
+use crate::stop::Stop;
 use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
@@ -13,9 +15,12 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::{WriteCall, Writing};
-use crate::client::{Client, Errno, FileRef, Outcome, Place};
-use crate::design::{Design, Designs, Stock, ToWrite, Write, Written};
+use crate::client::Client;
+use crate::design::{Design, Designs, ToWrite, Write, Written};
+use crate::errno::Errno;
+use crate::file::{FileRef, Outcome, Place};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max};
+use crate::stock::Stock;
 use crate::through::Through;
 
 type NoSeek = fn(u64) -> Result<(), Errno>;
@@ -90,7 +95,7 @@ impl<N: Nvm> Client<N> {
         // Step 0: space before any lock.
         let reserved = if on(Canary::ReserveLate) { self.take_lane() } else { self.reserve(write.total) };
         let mut lane = match reserved {
-            Err(Errno::ENOSPC) => return self.write_around(&write, call),
+            Err(NoRoom::Full) => return self.write_around(&write, call),
             lane => lane?,
         };
         let state = match lane.enter(file, false)? {
@@ -114,7 +119,7 @@ impl<N: Nvm> Client<N> {
         drop(lane);
         match written {
             // Nothing was done: whoever has the file now is asked anew.
-            Err(Errno::TAKEN) => return Ok(Outcome::Stale),
+            Err(Stop::Taken) => return Ok(Outcome::Stale),
             Ok(Written::Done { bytes, .. } | Written::Misplaced { bytes }) if is_taken => {
                 return Ok(Outcome::Passed { bytes });
             }
@@ -149,13 +154,13 @@ impl<N: Nvm> Client<N> {
         write: &Write<'_>,
         offset: u64,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         let Write { file, place, parts, total } = *write;
         let row = self.row(file);
         let total =
             if on(Canary::RoomUnchecked) { parts.iter().map(|part| part.len() as u64).sum() } else { total };
         if on(Canary::ReserveLate) {
-            lane.make_room(total)?;
+            lane.make_room(total).map_err(Errno::from)?;
         }
         self.forget_loaded(file, offset, total);
         let seq = lane.append_write(file, offset, total, parts)?;
@@ -174,7 +179,7 @@ impl<N: Nvm> Client<N> {
             lane.cancel(file, seq, kept);
         }
         if bytes == 0 {
-            return result.map(|bytes| Written::Done { bytes, offset });
+            return Ok(Written::Done { bytes: result?, offset });
         }
         if landed != end {
             self.forget_loaded(file, landed.saturating_sub(bytes as u64), bytes as u64);
@@ -218,7 +223,7 @@ impl<N: Nvm> Client<N> {
     fn write_alone(&self, write: &Write<'_>, call: &mut impl WriteCall) -> Result<Outcome, Errno> {
         let file = write.file;
         let mut lane = match self.reserve(write.total) {
-            Err(Errno::ENOSPC) => return self.write_around(write, call),
+            Err(NoRoom::Full) => return self.write_around(write, call),
             lane => lane?,
         };
         if !self.board.lock_file(file.slot, self.id) {
@@ -227,7 +232,7 @@ impl<N: Nvm> Client<N> {
         let drained = self.drain_rows_for_call(file);
         let is_told = matches!(drained, Ok(true));
         lane.tell_calls(is_told);
-        let result = drained.and_then(|_| match lane.enter(file, true)? {
+        let result = drained.map_err(Stop::Error).and_then(|_| match lane.enter(file, true)? {
             Entry::Absorbed(_) => {
                 let written = Through::write(&mut lane, write, call);
                 lane.finish(file);
@@ -247,7 +252,7 @@ impl<N: Nvm> Client<N> {
         self.unlock_file(file);
         drop(lane);
         match result {
-            Err(Errno::TAKEN) => return Ok(Outcome::Stale),
+            Err(Stop::Taken) => return Ok(Outcome::Stale),
             Ok(Ok(Written::Done { bytes, .. } | Written::Misplaced { bytes })) if is_taken => {
                 return Ok(Outcome::Passed { bytes });
             }

@@ -1,6 +1,7 @@
 //! The `doctor` subcommand: what this machine has, and what to do about what is missing. Every
 //! finding that is not good carries its remedy. It changes nothing on the machine.
 
+mod finding;
 mod inspect;
 mod kernel;
 mod mounts;
@@ -12,48 +13,11 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::report;
+use finding::{Finding, Level};
 
-/// How good a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    /// As it should be.
-    Good,
-    /// Works, but slower or with less.
-    Limited,
-    /// Does not work.
-    Missing,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    /// What was looked at.
-    subject: String,
-    level: Level,
-    /// What is there.
-    found: String,
-    /// What to do; empty if nothing needs doing.
-    advice: String,
-}
-
-impl Finding {
-    fn good(subject: &str, found: impl Into<String>) -> Self {
-        Self { subject: subject.to_string(), level: Level::Good, found: found.into(), advice: String::new() }
-    }
-
-    fn limited(subject: &str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        let (found, advice) = (found.into(), advice.into());
-        Self { subject: subject.to_string(), level: Level::Limited, found, advice }
-    }
-
-    fn is_missing_nvm(&self) -> bool {
-        self.level == Level::Missing && self.subject == nvm::SUBJECT
-    }
-
-    fn missing(subject: &str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { level: Level::Missing, ..Self::limited(subject, found, advice) }
-    }
+/// Whether it says that there is no NVM.
+fn is_missing_nvm(finding: &Finding) -> bool {
+    finding.level == Level::Missing && finding.subject == nvm::SUBJECT
 }
 
 /// What comes of all findings.
@@ -72,7 +36,7 @@ impl Verdict {
     fn of(machine: &[Finding]) -> Self {
         match stopping(machine).next() {
             Some(_) => Self::Unusable,
-            None if machine.iter().any(Finding::is_missing_nvm) => Self::Trials,
+            None if machine.iter().any(is_missing_nvm) => Self::Trials,
             None => Self::Ready,
         }
     }
@@ -80,7 +44,7 @@ impl Verdict {
 
 /// What is missing that nothing can do without.
 fn stopping(machine: &[Finding]) -> impl Iterator<Item = &Finding> {
-    machine.iter().filter(|finding| finding.level == Level::Missing && !finding.is_missing_nvm())
+    machine.iter().filter(|finding| finding.level == Level::Missing && !is_missing_nvm(finding))
 }
 
 /// What `doctor --json` prints.
@@ -139,11 +103,6 @@ fn in_words(answer: &Answer) -> String {
     };
     let _ = writeln!(text, "\nVerdict: {verdict}");
     text
-}
-
-/// A file of /proc or /sys as trimmed text; empty if it is not there.
-fn read(path: impl AsRef<std::path::Path>) -> String {
-    std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
 }
 
 #[cfg(test)]

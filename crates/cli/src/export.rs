@@ -2,6 +2,7 @@
 
 mod man;
 mod pool;
+mod roff;
 
 use clap::CommandFactory;
 

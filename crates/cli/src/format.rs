@@ -38,7 +38,7 @@ pub fn create(pool: &Path, size_bytes: u64, volatile: bool, force: bool) -> anyh
     let made = match Unnamed::beside(pool) {
         Some(file) => holdfast_recovery::format(&file.path, size_bytes, volatile, force, &mut advance)
             .map_err(|error| {
-                anyhow!(error.message.replace(&*file.path.to_string_lossy(), &pool.to_string_lossy()))
+                anyhow!(error.to_string().replace(&*file.path.to_string_lossy(), &pool.to_string_lossy()))
             })
             .and_then(|()| file.give_name(pool)),
         // It exists, or its file system cannot hold a pool: the one who makes it knows what to say.

@@ -193,7 +193,7 @@ fn close(pool: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     let report = loop {
         match recover(pool, &RecoverOptions::default(), &mut |_, _, _| {}) {
-            Err(error) if error.busy && begun.elapsed() < BUSY_MAX => std::thread::sleep(LOOK_AGAIN),
+            Err(error) if error.is_busy() && begun.elapsed() < BUSY_MAX => std::thread::sleep(LOOK_AGAIN),
             outcome => break outcome?,
         }
     };

@@ -54,7 +54,7 @@ pub fn serve() -> anyhow::Result<u8> {
         Ok(()) => Ok(0),
         Err(error) if starter.told.load(Ordering::SeqCst) => Err(error).context("the keeper stopped"),
         Err(error) => {
-            let busy = matches!(&error, KeeperError::Pool(pool) if pool.busy);
+            let busy = matches!(&error, KeeperError::Pool(pool) if pool.is_busy());
             announce(&Readiness::Failed { message: error.to_string(), busy });
             Ok(1)
         }

@@ -6,6 +6,7 @@ mod attach;
 mod config;
 mod doctor;
 mod elf;
+mod exit;
 mod export;
 mod format;
 mod gain;
@@ -32,17 +33,11 @@ mod verdict;
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
+use exit::{EXIT_NOT_MOUNTED, EXIT_REFUSED};
 use holdfast_look::{report, sizes, words};
 
 // Deliberate bugs are for the tests' own build alone.
 const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));
-
-/// Holdfast refused or failed before the program started.
-const EXIT_REFUSED: u8 = 120;
-/// Nothing was mounted, and nothing changed.
-const EXIT_NOT_MOUNTED: u8 = 2;
-/// The keeper failed or died while the program ran.
-const EXIT_KEEPER: u8 = 121;
 
 fn main() -> ExitCode {
     #[cfg(feature = "canaries")]

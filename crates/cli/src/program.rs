@@ -44,7 +44,7 @@ impl Refused {
         match self {
             Self::Missing(_) => 127,
             Self::Unusable { .. } => 126,
-            Self::Unhookable { .. } => crate::EXIT_REFUSED,
+            Self::Unhookable { .. } => crate::exit::EXIT_REFUSED,
         }
     }
 }

@@ -36,7 +36,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     });
     progress.finish();
     let outcome = match recovered {
-        Err(error) if error.busy && args.if_needed => {
+        Err(error) if error.is_busy() && args.if_needed => {
             report::print(format!("nothing is to be done: {error}\n"))?;
             return Ok(0);
         }

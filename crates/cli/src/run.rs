@@ -20,11 +20,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::RunArgs;
 use crate::attach::{self, Keeper, recovered_in_words, remove_temporary};
+use crate::exit::EXIT_KEEPER;
 use crate::program::{self, Refused};
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{EXIT_KEEPER, config, elf, golang, options, preload, report, user, verdict};
+use crate::{config, elf, golang, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
@@ -255,7 +256,7 @@ pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig
             summary.recovered = Some(outcome);
             remove_temporary(config);
         }
-        Err(error) if error.busy => report::say(&format!("{error}. It recovers what was acknowledged")),
+        Err(error) if error.is_busy() => report::say(&format!("{error}. It recovers what was acknowledged")),
         Err(error) => report::say(&format!(
             "{error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",
             quoted(&config.pool)

@@ -71,8 +71,8 @@ fn serve(config: &KeeperConfig, size_bytes: Option<u64>, service: &Arc<Service>)
         match served {
             Ok(()) => return Ok(()),
             // A recovery, or a keeper that is just ending: both soon let go of it.
-            Err(KeeperError::Pool(pool)) if pool.busy && begun.elapsed() < BUSY_MAX => {
-                service.tell(|notify| notify.status(&pool.message));
+            Err(KeeperError::Pool(pool)) if pool.is_busy() && begun.elapsed() < BUSY_MAX => {
+                service.tell(|notify| notify.status(&pool.to_string()));
                 std::thread::sleep(LOOK_AGAIN);
             }
             Err(error) => return Err(error.into()),

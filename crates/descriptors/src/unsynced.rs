@@ -43,9 +43,12 @@ pub fn as_born(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
 
 /// The journal has something of the file behind `fd` that no record holds.
 pub fn note_pending(fd: c_int) {
-    if let Some(client) = process::client()
-        && let Ok(stat) = raw::fstat(fd)
-    {
-        client.note_change(stat.dev);
+    let Some(client) = process::client() else { return };
+    let known = match fds::look(fd) {
+        Row::Described(description) => description.file().map(|(device, _)| device),
+        _ => None,
+    };
+    if let Some(device) = known.or_else(|| raw::fstat(fd).ok().map(|stat| stat.dev)) {
+        client.note_change(device);
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use holdfast_cache::{Errno, Refusal};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CREATED;
+use holdfast_pool::{MARK_CREATED, Slot};
 
 use super::{Durable, ManagedFile, Upkeeps, locked};
 use holdfast_disk::{Change, Disk, DiskFile};
@@ -184,7 +184,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return None;
         }
         watched.names.clear();
-        self.board.header().syncs_absorbed.count(0);
+        self.board.header().syncs_absorbed.count(Slot::new(0));
         Some(())
     }
 

@@ -6,12 +6,15 @@
 //! here waits for a client. Rows with bytes of records up to S go together, neighbours in one
 //! write; `sync_file` computes S, drains, and syncs.
 
+use holdfast_pool::Slot;
 use std::io;
 use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{Content, FilePage, NO_SIZE, PAGE_BYTES, Page, ROW_MEDIA_BYTES_MAX, Source, Way};
+use holdfast_board::{
+    Content, FilePage, LaneIndex, NO_SIZE, PAGE_BYTES, Page, ROW_MEDIA_BYTES_MAX, Source, Way,
+};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -23,7 +26,7 @@ use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers};
 use holdfast_disk::{Disk, DiskFile};
 
 /// Owner of page locks in the keeper's name; no lane has this number.
-pub(super) const KEEPER_LANE: u32 = KEEPER_ID - 1;
+pub(super) const KEEPER_LANE: LaneIndex = LaneIndex::new(KEEPER_ID - 1);
 /// Pages locked and written at once: a writer waits at most for so many.
 const PIECE_PAGES: u64 = if cfg!(shuttle) { 1 } else { 32 };
 /// Value of the board's `write_behind` with which new files do not wait.
@@ -78,7 +81,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let table = self.board.pages();
         let is_behind =
-            |slot: u32| self.board.files().get(slot as usize).is_some_and(|row| row.state().lags());
+            |slot: Slot| self.board.files().get(slot.index()).is_some_and(|row| row.state().lags());
         let pages = frames.rows().filter_map(|row| table.page_of(row)).filter(|page| is_behind(page.slot));
         self.drain_of_files(pages.collect(), Pace::Full, |file| {
             if on(Canary::FramesTakenForSync) {
@@ -159,7 +162,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
-    fn is_due(&self, slot: u32, page: Page, seq: u64) -> bool {
+    fn is_due(&self, slot: Slot, page: Page, seq: u64) -> bool {
         self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
@@ -226,7 +229,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let bytes = u64::from(content.hi - content.lo);
         match content.source {
             Source::Log(offset) => offset.checked_add(bytes).is_some_and(|end| end <= self.nvm.len()),
-            Source::Frame(frame) => (frame as usize) < self.board.frames().len(),
+            Source::Frame(frame) => frame.index() < self.board.frames().len(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A file with a slot of its own, as the keeper knows it.
 
+use holdfast_pool::Slot;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
@@ -18,7 +19,7 @@ use holdfast_disk::{Access, DiskFile};
 /// A file with a slot of its own.
 pub struct ManagedFile<F> {
     /// Its slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// Generation of the slot's use.
     pub generation: u64,
     /// Its device.

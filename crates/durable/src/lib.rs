@@ -16,7 +16,7 @@ use std::time::Instant;
 use holdfast_board::Board;
 use holdfast_cache::{FileRef, Reason};
 use holdfast_media::Nvm;
-use holdfast_pool::{Slots, Superblock, Words};
+use holdfast_pool::{Slot, Slots, Superblock, Words};
 
 use directories::Directories;
 use holdfast_disk::{Disk, DiskFile, locked};
@@ -111,17 +111,17 @@ pub struct Durable<N, D: Disk, U = Stock> {
     /// Directories whose changes are followed, so that their syncs can be absorbed.
     watched: Mutex<Directories>,
     /// Slots that are being taken.
-    taking: Mutex<HashSet<u32>>,
+    taking: Mutex<HashSet<Slot>>,
     /// Files without a name that are not let go of yet.
     orphans: Mutex<Vec<FileRef>>,
     /// Slots of removed files of which nothing else is left here.
-    graves: Mutex<HashMap<u32, removed::Grave<D::File>>>,
+    graves: Mutex<HashMap<Slot, removed::Grave<D::File>>>,
     /// The expirer looks for removed files in a moment.
     looks_for_removed: AtomicBool,
     /// When a removed file was let go of last.
     freed: Mutex<Option<Instant>>,
     /// Slots of files that were taken from clients that stand still, by device and inode.
-    stood: Mutex<HashMap<(u64, u64), u32>>,
+    stood: Mutex<HashMap<(u64, u64), Slot>>,
     /// Held while removed files are let go of.
     letting_go: Mutex<()>,
     /// Files removed since slots of such were given back last.
@@ -138,7 +138,7 @@ pub struct Durable<N, D: Disk, U = Stock> {
     /// device.
     witnesses: Mutex<HashMap<u64, slots::Witness>>,
     /// Slots that recovery set aside: never used, never expired.
-    set_aside: Vec<u32>,
+    set_aside: Vec<Slot>,
     /// Real syncs made here.
     syncs: AtomicU64,
     /// Segments copied to the spill file.
@@ -184,7 +184,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         (nvm, superblock): (N, Superblock),
         board: Arc<Board>,
         disk: D,
-        set_aside: Vec<u32>,
+        set_aside: Vec<Slot>,
         events: Arc<dyn Events<D::File>>,
     ) -> Self {
         let durable = Self {
@@ -193,7 +193,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             board,
             disk,
             events,
-            files: Mutex::new((0..superblock.layout.slot_count).map(|_| None).collect()),
+            files: Mutex::new(superblock.layout.slots().map(|_| None).collect()),
             directories: Mutex::default(),
             committing: Mutex::default(),
             removing: Mutex::default(),

@@ -386,7 +386,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let cut_ns = times.changed.parts();
         let cut_ns = cut_ns.map_or(0, |(seconds, ns)| seconds as u64 * 1_000_000_000 + ns as u64);
         // What the keeper itself changed since has another time than the cut.
-        let account = self.board.times()[file.slot as usize].look(file.generation);
+        let account = self.board.times()[file.slot.index()].look(file.generation);
         let is_last = account.is_none_or(|account| !account.is_in_hand() && !account.is_as_left(times));
         let is_older = is_last && row.written_ns.load(Ordering::SeqCst) + CALL_NS_MAX < cut_ns;
         self.mark_conflict(file);

@@ -15,7 +15,7 @@ use holdfast_log::{
 };
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    SEGMENT_HEADER_BYTES, SegmentUse, Superblock, seal_segment, segment_seed, set_segment_generation,
+    SEGMENT_HEADER_BYTES, Segment, SegmentUse, Superblock, seal_segment, segment_seed, set_segment_generation,
 };
 
 use super::drain::KEEPER_LANE;
@@ -57,7 +57,7 @@ pub struct Reclaimed {
 #[derive(Default)]
 pub(super) struct Reclaimer {
     /// The segment that copies go to.
-    tail: Option<(u32, Tail)>,
+    tail: Option<(Segment, Tail)>,
     /// By segment.
     vain: Vec<VainLook>,
     buffer: Vec<u8>,
@@ -128,7 +128,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 vain_looks += 1;
                 continue;
             };
-            self.board.segments()[segment as usize].set_state(SegmentState::Free);
+            self.board.segments()[segment.index()].set_state(SegmentState::Free);
             result.copied_bytes += copied;
             result.freed += 1;
             result.free = if copied == 0 { result.free + 1 } else { self.count_free() };
@@ -151,9 +151,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// The sealed segments, by their highest seq.
-    pub(super) fn sealed_by_age(&self) -> Vec<u32> {
-        let rows = (0..).zip(self.board.segments());
-        let mut sealed: Vec<(u64, u32)> = rows
+    pub(super) fn sealed_by_age(&self) -> Vec<Segment> {
+        let rows = (0..).map(Segment::new).zip(self.board.segments());
+        let mut sealed: Vec<(u64, Segment)> = rows
             .filter(|(_, row)| row.state() == SegmentState::Sealed)
             .map(|(segment, row)| (row.max_seq(), segment))
             .collect();
@@ -165,12 +165,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub fn seq_of_oldest(&self, segments: usize) -> Option<u64> {
         let sealed = self.sealed_by_age();
         let last = sealed.get(segments.min(sealed.len()).checked_sub(1)?)?;
-        Some(self.board.segments()[*last as usize].max_seq())
+        Some(self.board.segments()[last.index()].max_seq())
     }
 
     /// Looks up every record of a sealed segment: nobody appends to it, and whatever is in it is in
     /// the page rows, if it belongs there.
-    fn census(&self, segment: u32) -> Census {
+    fn census(&self, segment: Segment) -> Census {
         let mut census = Census::default();
         let layout = &self.superblock.layout;
         let mut headers = Vec::with_capacity((layout.segment_bytes / holdfast_board::PAGE_BYTES) as usize);
@@ -194,7 +194,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether a record may still be needed: it has not expired, and newer durable records, which
     /// live longer, are not known to cover all of it.
     fn is_needed(&self, header: &Header) -> bool {
-        let Some(row) = self.board.files().get(header.slot as usize) else { return false };
+        let Some(row) = self.board.files().get(header.slot.index()) else { return false };
         if header.seq <= self.board.expired_seq(header.slot) {
             return false;
         }
@@ -216,7 +216,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Copies the live records of a segment, with their seqs, and points the rows to the copies
     /// once they are durable. False when there was no room; then nothing points to a copy.
-    fn empty(&self, reclaimer: &mut Reclaimer, segment: u32, census: &Census) -> bool {
+    fn empty(&self, reclaimer: &mut Reclaimer, segment: Segment, census: &Census) -> bool {
         let layout = &self.superblock.layout;
         let mut moved = Vec::with_capacity(census.places.len());
         for &at in &census.places {
@@ -228,7 +228,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             };
             let bytes = record_bytes(u64::from(header.payload_bytes));
             let Some((to, tail)) = self.tail_with_room(reclaimer, bytes) else { return false };
-            self.board.segments()[to as usize].note_copy(header.slot, header.seq);
+            self.board.segments()[to.index()].note_copy(header.slot, header.seq);
             let payload = &reclaimer.buffer[RECORD_HEADER_BYTES as usize..];
             append(&self.nvm, &tail, &draft(&header), &[Bytes::from_slice(payload)], 0, payload.len());
             // Before the next one: a torn record is the last of its segment, or it is damage.
@@ -266,15 +266,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Where a copy of `bytes` goes; takes a free segment when the present one is full.
-    fn tail_with_room(&self, reclaimer: &mut Reclaimer, bytes: u64) -> Option<(u32, Tail)> {
+    fn tail_with_room(&self, reclaimer: &mut Reclaimer, bytes: u64) -> Option<(Segment, Tail)> {
         let layout = &self.superblock.layout;
         let fits = |tail: &Tail| u64::from(tail.at) + bytes <= layout.segment_bytes;
         if !reclaimer.tail.as_ref().is_some_and(|(_, tail)| fits(tail)) {
             let rows = self.board.segments();
-            let segment = (0..).zip(rows).find(|(_, row)| row.try_take(KEEPER_LANE))?.0;
+            let segment = (0..).map(Segment::new).zip(rows).find(|(_, row)| row.try_take(KEEPER_LANE))?.0;
             self.seal_tail(reclaimer);
             let generation = self.board.header().counter.add(1);
-            rows[segment as usize].clear_summary();
+            rows[segment.index()].clear_summary();
             set_segment_generation(&self.nvm, layout, segment, generation);
             let seed = segment_seed(&self.superblock.uuid, segment, generation);
             let segment_offset = layout.segment_offset(segment);
@@ -290,7 +290,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let below = self.board.header().counter.get() + 1;
             let place = SegmentUse { segment, generation: tail.generation };
             seal_segment(&self.nvm, layout, uuid, place, tail.at, below);
-            self.board.segments()[segment as usize].set_state(SegmentState::Sealed);
+            self.board.segments()[segment.index()].set_state(SegmentState::Sealed);
         }
     }
 }
@@ -298,12 +298,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 impl Reclaimer {
     fn is_worth_a_look<N: Nvm, D: Disk, U: Upkeeps>(
         &self,
-        segment: u32,
+        segment: Segment,
         copy_bytes_max: u64,
         durable: &Durable<N, D, U>,
     ) -> bool {
-        let max_seq = durable.board.segments()[segment as usize].max_seq();
-        self.vain.get(segment as usize).is_none_or(|look| {
+        let max_seq = durable.board.segments()[segment.index()].max_seq();
+        self.vain.get(segment.index()).is_none_or(|look| {
             look.max_seq != max_seq
                 || look.live_bytes <= copy_bytes_max
                 || look.again_seq <= durable.board.header().counter.get()
@@ -312,15 +312,15 @@ impl Reclaimer {
 
     fn note_vain_look<N: Nvm, D: Disk, U: Upkeeps>(
         &mut self,
-        segment: u32,
+        segment: Segment,
         live_bytes: u64,
         durable: &Durable<N, D, U>,
     ) {
         let layout = &durable.superblock.layout;
         self.vain.resize(layout.segment_count as usize, VainLook::default());
         let pages = u64::from(layout.segment_count) * layout.segment_bytes / holdfast_board::PAGE_BYTES;
-        self.vain[segment as usize] = VainLook {
-            max_seq: durable.board.segments()[segment as usize].max_seq(),
+        self.vain[segment.index()] = VainLook {
+            max_seq: durable.board.segments()[segment.index()].max_seq(),
             live_bytes,
             again_seq: durable.board.header().counter.get() + pages / LOOK_AGAIN_FRACTION,
         };

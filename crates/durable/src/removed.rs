@@ -186,7 +186,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
         let row = self.board.row(file.slot);
         let mut files = locked(&self.files);
-        if files[file.slot as usize].is_none() {
+        if files[file.slot.index()].is_none() {
             return;
         }
         self.board.remove(file.slot);
@@ -195,7 +195,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.drop_loaded(file);
         file.give_back();
         self.events.released(file);
-        files[file.slot as usize] = None;
+        files[file.slot.index()] = None;
         let directories = file.meta().directories.clone();
         let (known, open) = (Arc::downgrade(file), file.whole());
         let grave = Grave { generation: file.generation, dev: file.dev, directories, known, open };

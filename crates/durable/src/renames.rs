@@ -191,7 +191,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     fn managed_at(&self, dev: u64, ino: u64) -> Option<Arc<ManagedFile<D::File>>> {
         let slot = self.board.find(dev, ino)?;
-        locked(&self.files)[slot as usize].clone().filter(|file| (file.dev, file.ino) == (dev, ino))
+        locked(&self.files)[slot.index()].clone().filter(|file| (file.dev, file.ino) == (dev, ino))
     }
 
     /// The file that a rename took the name from has none any more: its records are void, durably,

@@ -10,7 +10,7 @@ use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{SegmentUse, Superblock, seal_segment};
+use holdfast_pool::{Segment, SegmentUse, Superblock, seal_segment};
 
 use super::rewrite::{persist, roll_forward};
 use super::{Durable, ManagedFile, Upkeeps, Writers};
@@ -51,7 +51,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Seals a segment that a dead client appended to: behind its last whole record. What the
     /// client wrote last it may not have fenced, so that is made durable first: else a power cut
     /// would leave less than the seal says.
-    fn seal_dead(&self, segment: u32) {
+    fn seal_dead(&self, segment: Segment) {
         let Superblock { layout, uuid, .. } = &self.superblock;
         let scan = sum_segment(&self.nvm, layout, uuid, segment, |_| ());
         let (Some(generation), Stop::Full | Stop::Tail) = (scan.generation, scan.stop) else { return };
@@ -100,7 +100,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// rows of its range had.
     fn finish_operation(&self, dead: &DeadLane, seq: u64) {
         let slot = dead.slot;
-        let Some(row) = self.board.files().get(slot as usize) else { return };
+        let Some(row) = self.board.files().get(slot.index()) else { return };
         // It may have died in a truncation.
         self.board.header().resizes.add(1);
         if !on(Canary::FinishedByDisk) && self.finish(dead, seq, row) {
@@ -137,7 +137,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let offset = header.file_offset;
         let payload = Payload { offset, bytes: bytes.len() as u64, media_offset, copy: Some(bytes), seq };
-        if !finish(&self.board, &self.nvm, (dead.slot, row), dead.index, &payload) {
+        if !finish(&self.board, &self.nvm, dead.slot, row, dead.index, &payload) {
             return false;
         }
         for (page, ..) in pieces(offset, payload.bytes) {
@@ -153,7 +153,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn roll_forward_dead(&self, dead: &DeadLane, seq: u64, row: &FileRow) {
         let slot = dead.slot;
         let Some(file) = self.file_now(slot) else { return };
-        let lane = &self.board.lanes()[dead.index as usize];
+        let lane = &self.board.lanes()[dead.index.index()];
         let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
         let place = file.place();
         self.forget_left(&file);

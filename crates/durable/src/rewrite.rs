@@ -12,7 +12,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_log::{Header, Kind, Record, headers_in_gap, record_bytes, survey, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{SegmentUse, Slots, Superblock, segment_generation};
+use holdfast_pool::{Segment, SegmentUse, Slots, Superblock, segment_generation};
 
 /// How often a segment is read again in which something seems to be missing: a client may just be
 /// writing there.
@@ -41,7 +41,7 @@ impl LiveRecords {
         let expired_seq = Slots { nvm, layout }.expired_seq(place.slot).unwrap_or(0);
         let mut live = Self { place, expired_seq, found: Vec::new(), cancels: Vec::new() };
         let mut buffer = Vec::new();
-        for segment in 0..layout.segment_count {
+        for segment in layout.segments() {
             let whole = (0..LOOKS_MAX).any(|_| live.look(nvm, superblock, segment, &mut buffer));
             if !whole && !on(Canary::SumsUnread) {
                 let message = format!("a record of it in segment {segment} of the log is damaged, or may be");
@@ -52,7 +52,13 @@ impl LiveRecords {
     }
 
     /// Takes what a segment holds; false, and nothing is taken, when some of it may be missing.
-    fn look(&mut self, nvm: &impl Nvm, superblock: &Superblock, segment: u32, buffer: &mut Vec<u8>) -> bool {
+    fn look(
+        &mut self,
+        nvm: &impl Nvm,
+        superblock: &Superblock,
+        segment: Segment,
+        buffer: &mut Vec<u8>,
+    ) -> bool {
         let layout = &superblock.layout;
         let Some(generation) = segment_generation(nvm, layout, segment) else { return true };
         buffer.resize(layout.segment_bytes as usize, 0);
@@ -157,7 +163,7 @@ fn apply(
 pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
-    segments: &[u32],
+    segments: &[Segment],
     seq: u64,
     place: FileRef,
     open: &mut dyn FnMut() -> io::Result<F>,

@@ -10,7 +10,7 @@ use holdfast_cache::{FileRef, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Parent, Stamp, Taken,
+    Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Parent, Slot, Stamp, Taken,
 };
 
 use super::file::Meta;
@@ -38,7 +38,7 @@ pub struct Newcomer<'a> {
 
 /// A slot without a file, kept for its stamp.
 pub(super) struct Witness {
-    slot: u32,
+    slot: Slot,
     ino: u64,
 }
 
@@ -47,19 +47,19 @@ pub struct Refusal(pub std::io::Error);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A free slot and a generation for it; `reserved` says which ones are spoken for.
-    pub fn free_slot(&self, reserved: impl Fn(u32) -> bool) -> Option<FileRef> {
+    pub fn free_slot(&self, reserved: impl Fn(Slot) -> bool) -> Option<FileRef> {
         let files = locked(&self.files);
-        let taken = |slot: u32| self.is_taken(&files, slot) || reserved(slot);
+        let taken = |slot: Slot| self.is_taken(&files, slot) || reserved(slot);
         let start = self.slot_hint.load(Ordering::Relaxed);
         let count = self.superblock.layout.slot_count;
-        let slot = (0..count).map(|step| (start + step) % count).find(|&slot| !taken(slot))?;
-        self.slot_hint.store((slot + 1) % count, Ordering::Relaxed);
+        let slot = (0..count).map(|step| Slot::new((start + step) % count)).find(|&slot| !taken(slot))?;
+        self.slot_hint.store((slot.number() + 1) % count, Ordering::Relaxed);
         Some(FileRef { slot, generation: self.board.header().counter.add(1) })
     }
 
     /// Whether a slot is a file's, or is kept for what it says.
-    fn is_taken(&self, files: &[Option<Arc<ManagedFile<D::File>>>], slot: u32) -> bool {
-        files[slot as usize].is_some()
+    fn is_taken(&self, files: &[Option<Arc<ManagedFile<D::File>>>], slot: Slot) -> bool {
+        files[slot.index()].is_some()
             || locked(&self.taking).contains(&slot)
             || locked(&self.graves).contains_key(&slot)
             || self.set_aside.contains(&slot)
@@ -162,7 +162,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         {
             let mut files = locked(&self.files);
             self.board.insert(slot);
-            files[slot as usize] = Some(Arc::clone(&managed));
+            files[slot.index()] = Some(Arc::clone(&managed));
         }
         if created {
             self.note_created(path);
@@ -217,13 +217,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// The managed file of a slot, if its use has this generation.
     pub fn file(&self, place: FileRef) -> Option<Arc<ManagedFile<D::File>>> {
         let files = locked(&self.files);
-        let file = files.get(place.slot as usize)?.as_ref()?;
+        let file = files.get(place.slot.index())?.as_ref()?;
         (file.generation == place.generation).then(|| Arc::clone(file))
     }
 
     /// The file that has a slot now.
-    pub fn file_now(&self, slot: u32) -> Option<Arc<ManagedFile<D::File>>> {
-        let generation = self.board.files().get(slot as usize)?.generation();
+    pub fn file_now(&self, slot: Slot) -> Option<Arc<ManagedFile<D::File>>> {
+        let generation = self.board.files().get(slot.index())?.generation();
         self.file(FileRef { slot, generation })
     }
 
@@ -274,7 +274,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn end_use(&self, file: &ManagedFile<D::File>, persist: impl FnOnce()) {
         let has_ended = {
             let files = locked(&self.files);
-            !files[file.slot as usize].as_deref().is_some_and(|known| std::ptr::eq(known, file))
+            !files[file.slot.index()].as_deref().is_some_and(|known| std::ptr::eq(known, file))
         };
         if has_ended && !on(Canary::GivenBackTwice) {
             return;
@@ -298,7 +298,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.board.go(file.slot, Way::Release);
         persist();
         self.events.released(file);
-        files[file.slot as usize] = None;
+        files[file.slot.index()] = None;
         self.board.header().leave_ledger(file.dev);
         drop(files);
         // Whoever asked for this may need our descriptions gone.

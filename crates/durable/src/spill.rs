@@ -17,7 +17,9 @@ use holdfast_board::{FilePage, SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, Record, Stop, scan_bytes, sum_segment};
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{Frame, Frames, Home, SEGMENT_HEADER_BYTES, Superblock, segment_generation};
+use holdfast_pool::{
+    Frame, Frames, Home, SEGMENT_HEADER_BYTES, Segment, Slot, Superblock, segment_generation,
+};
 
 use super::turn::Turn;
 use super::{Durable, Pace, Upkeeps, locked};
@@ -54,9 +56,9 @@ pub(super) struct Spill<F> {
     home: Home,
     frames: Mutex<Vec<FrameRow>>,
     /// Segments that cannot be spilled, with the generation in which that was found.
-    unfit: Mutex<HashMap<u32, u64>>,
+    unfit: Mutex<HashMap<Segment, u64>>,
     /// Segments that passes have in hand.
-    in_hand: Mutex<HashSet<u32>>,
+    in_hand: Mutex<HashSet<Segment>>,
     /// One sync at a time: whoever takes the kernel's only notice of a failure has said so before
     /// another one succeeds.
     syncing: Turn,
@@ -70,18 +72,18 @@ enum FrameRow {
     /// A pass writes to it.
     Taken,
     /// The highest seq of each slot with records in it, cancels included.
-    Held(Vec<(u32, u64)>),
+    Held(Vec<(Slot, u64)>),
     /// Recovery left records of set-aside files in it.
     Pinned,
 }
 
 /// A segment on its way into a frame.
 struct Passage {
-    segment: u32,
+    segment: Segment,
     frame: u32,
     generation: u64,
     end: u32,
-    seqs: Vec<(u32, u64)>,
+    seqs: Vec<(Slot, u64)>,
     /// Pages that its writes have bytes of.
     pages: Vec<FilePage>,
 }
@@ -271,7 +273,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let scan = sum_segment(&self.nvm, layout, uuid, passage.segment, |header| {
             let seq = seqs.entry(header.slot).or_insert(0);
             *seq = header.seq.max(*seq);
-            is_strange |= header.slot as usize >= self.board.files().len();
+            is_strange |= header.slot.index() >= self.board.files().len();
             if header.kind == Kind::Write {
                 let bytes = u64::from(header.payload_bytes);
                 match header.file_offset.checked_add(bytes) {
@@ -306,7 +308,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         })
     }
 
-    fn lend(&self, segment: u32) -> Option<Bytes<'_>> {
+    fn lend(&self, segment: Segment) -> Option<Bytes<'_>> {
         let layout = &self.superblock.layout;
         self.nvm.lend(layout.segment_offset(segment), layout.segment_bytes)
     }
@@ -319,7 +321,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether readers find bytes of a page in this segment.
-    fn points_into(&self, segment: u32, page: FilePage) -> bool {
+    fn points_into(&self, segment: Segment, page: FilePage) -> bool {
         let layout = &self.superblock.layout;
         let start = layout.segment_offset(segment);
         self.board.pages().find(page.slot, page.page).is_some_and(|row| match row.content.source {
@@ -344,7 +346,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let rows = self.board.segments();
         let unchanged = |passage: &&Passage| {
             let generation = segment_generation(&self.nvm, &self.superblock.layout, passage.segment);
-            rows[passage.segment as usize].state() == SegmentState::Sealed
+            rows[passage.segment.index()].state() == SegmentState::Sealed
                 && generation == Some(passage.generation)
         };
         let is_drained = |passage: &&Passage| {
@@ -372,7 +374,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let mut frames = locked(&spill.frames);
         for passage in &held {
             frames[passage.frame as usize] = FrameRow::Held(passage.seqs.clone());
-            rows[passage.segment as usize].set_state(SegmentState::Free);
+            rows[passage.segment.index()].set_state(SegmentState::Free);
         }
         self.segments_spilled.fetch_add(held.len() as u64, Ordering::Relaxed);
         self.board.header().announce_free_segments();
@@ -405,7 +407,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Visits the records of the frames that may hold some of a slot.
-    pub(super) fn scan_frames(&self, slot: u32, visit: &mut dyn FnMut(&Record<'_>)) -> io::Result<()> {
+    pub(super) fn scan_frames(&self, slot: Slot, visit: &mut dyn FnMut(&Record<'_>)) -> io::Result<()> {
         let Some(spill) = self.spill.get() else { return Ok(()) };
         if on(Canary::RewriteNoFrames) {
             return Ok(());

@@ -106,7 +106,7 @@ impl<N: Nvm, D: Disk> Durable<N, D> {
         // who goes on now sees that the file was taken. What their announcements bound is void.
         self.expire(file, Synced::of(self.board.header().counter.get().saturating_sub(1)));
         locked(&self.stood).insert((file.dev, file.ino), file.slot);
-        let lanes: Vec<u32> = self.board.lanes_on(file.slot).map(|(lane, _)| lane).collect();
+        let lanes: Vec<_> = self.board.lanes_on(file.slot).map(|(lane, _)| lane).collect();
         file.meta().written_natively = true;
         self.release(file);
         lanes.into_iter().for_each(|lane| self.board.open_pages_of(lane, file.slot));

@@ -20,7 +20,7 @@ use holdfast_disk::{Disk, DiskFile};
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// What programs see of a file's times now, if the kernel tells its own.
     fn times_shown(&self, file: &ManagedFile<D::File>, kernel: Times, now: Changes) -> Times {
-        let account = self.board.times()[file.slot as usize].look(file.generation);
+        let account = self.board.times()[file.slot.index()].look(file.generation);
         account.map_or(kernel, |account| account.times(kernel, now))
     }
 
@@ -32,7 +32,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let _alone = locked(&file.times);
         let now = self.board.row(file.slot).changes();
         if let Ok(kernel) = file.held().times() {
-            let row = &self.board.times()[file.slot as usize];
+            let row = &self.board.times()[file.slot.index()];
             row.begin(file.generation, self.times_shown(file, kernel, now), now);
             row.end(kernel);
             if self.is_current(file) {
@@ -56,7 +56,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let now = self.board.row(file.slot).changes();
         let Ok(kernel) = target.times() else { return change(Times::default()) };
         let shown = self.times_shown(file, kernel, now);
-        let row = &self.board.times()[file.slot as usize];
+        let row = &self.board.times()[file.slot.index()];
         row.begin(file.generation, shown, now);
         // Recovery tells by it whether anybody else changed the file since: should the keeper die,
         // this is the last it said.
@@ -89,7 +89,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// The program's own call is over for which that was forgotten, and nobody else may write to
     /// the file yet: how the kernel has it now is how it was left.
     pub(super) fn note_left(&self, file: &ManagedFile<D::File>) {
-        let lags = self.board.files()[file.slot as usize].state().lags();
+        let lags = self.board.files()[file.slot.index()].state().lags();
         if !D::File::HAS_TIMES || !lags {
             return;
         }
@@ -112,7 +112,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !D::File::HAS_TIMES {
             return Ok(());
         }
-        let account = self.board.times()[file.slot as usize].look(file.generation);
+        let account = self.board.times()[file.slot.index()].look(file.generation);
         if account.is_none_or(|account| account.owes().is_none()) || on(Canary::TimesKept) {
             return Ok(());
         }

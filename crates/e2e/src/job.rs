@@ -12,9 +12,9 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::cmd::Cmd;
-use crate::crash::{Acks, Site, Workload};
 use crate::disk::{self, Disk};
 use crate::pool::Pool;
+use crate::site::{Acks, Site, Workload};
 use crate::{proc, report};
 use holdfast_testkit::Random;
 

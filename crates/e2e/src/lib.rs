@@ -15,6 +15,7 @@ pub mod proc;
 pub mod report;
 pub mod running;
 pub mod service;
+pub mod site;
 pub mod storm;
 pub mod tally;
 pub mod transcript;

@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use crate::cmd::Cmd;
-use crate::crash::{Workload, promised};
+use crate::crash::promised;
 use crate::disk::Disk;
 use crate::job::{Cut, Guard, Job};
 use crate::pool::Pool;
 use crate::proc;
 use crate::report;
+use crate::site::Workload;
 use crate::tally::Tally;
 use holdfast_testkit::Random;
 

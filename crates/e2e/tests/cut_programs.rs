@@ -6,8 +6,9 @@
 //! `HOLDFAST_E2E_ROUNDS=167` is 1,000 cuts of each program (334 of PostgreSQL, which takes
 //! longest); `HOLDFAST_E2E_SEED` repeats the choices of a run.
 
-use holdfast_e2e::crash::{self, Workload};
+use holdfast_e2e::crash;
 use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::site::Workload;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::dpkg::Dpkg;
 use holdfast_e2e::workload::editor::{Editor, Saves};

@@ -1,8 +1,9 @@
 //! Power cuts at any instant, while everything runs, of a disk with a volatile write cache: what
 //! was not flushed is gone, or a random part of it is there, in any order; or a flush fails before.
 
-use holdfast_e2e::crash::{self, Workload};
+use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;
+use holdfast_e2e::site::Workload;
 use holdfast_e2e::workload::many::Crew;
 use holdfast_e2e::workload::operations::operations;
 use holdfast_e2e::workload::redis::Redis;

@@ -2,8 +2,8 @@
 //! supervisor, all of them, and recoveries. Everything acknowledged is there afterwards.
 //! `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
-use holdfast_e2e::crash::Workload;
 use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::site::Workload;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::fio::Fio;
 use holdfast_e2e::workload::many::Crew;

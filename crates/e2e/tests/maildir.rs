@@ -2,10 +2,11 @@
 //! and whatever is killed or cut off at any moment, every delivered message is there once and
 //! whole. `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
-use holdfast_e2e::crash::{self, Workload};
+use holdfast_e2e::crash;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::report;
+use holdfast_e2e::site::Workload;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::maildir::{Maildir, maildir};
 use holdfast_testkit::rounds;

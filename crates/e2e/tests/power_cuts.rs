@@ -2,8 +2,8 @@
 //! once: by the shutdown ioctl, with all processes stopped, and by forgetful disks, with all of
 //! them running. `HOLDFAST_E2E_ROUNDS` multiplies the rounds, `HOLDFAST_E2E_SEED` repeats them.
 
-use holdfast_e2e::crash::Workload;
 use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::site::Workload;
 use holdfast_e2e::storm::Storm;
 use holdfast_e2e::workload::many::Crew;
 use holdfast_e2e::workload::operations::Operations;

@@ -9,8 +9,8 @@ use holdfast_disk::{Disk, OsDisk};
 use holdfast_media::Nvm;
 use holdfast_pool::{
     CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
-    SEGMENT_HEADER_BYTES, SPILL_HEADER_BYTES, SUPERBLOCK_COPY_OFFSET, SpillHeader, VERSION, encode,
-    segment_seed,
+    SEGMENT_HEADER_BYTES, SPILL_HEADER_BYTES, SUPERBLOCK_COPY_OFFSET, Segment, Slot, SpillHeader, VERSION,
+    encode, segment_seed,
 };
 
 use crate::choices::Choices;
@@ -46,10 +46,10 @@ pub fn pool(choices: &mut Choices<'_>, yard: &Yard) -> (Ram, Layout) {
     ram.put(words + 64, &clean.to_le_bytes());
     let mut generations = Vec::new();
     for slot in 0..choices.upto(SLOTS_MAX) + 1 {
-        generations.push(put_slot(choices, yard, &ram, layout.slot_offset(slot as u32)));
+        generations.push(put_slot(choices, yard, &ram, layout.slot_offset(Slot::new(slot as u32))));
     }
     for segment in 0..choices.upto(SEGMENTS_MAX) + 1 {
-        put_segment(choices, &ram, &layout, segment as u32, &generations);
+        put_segment(choices, &ram, &layout, Segment::new(segment as u32), &generations);
     }
     damage(choices, &ram, layout.offset(holdfast_pool::Zone::Words), 8192 + SLOTS_MAX * 4096);
     (ram, layout)
@@ -71,13 +71,13 @@ pub fn spill(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, path: &Path)
     let mut bytes = vec![0; header.file_bytes() as usize];
     bytes[..SPILL_HEADER_BYTES as usize].copy_from_slice(&header.encode());
     let slots: Vec<u64> = (0..SLOTS_MAX as u32)
-        .map(|slot| holdfast_pool::Slots { nvm: ram, layout }.generation(slot).unwrap_or(10))
+        .map(|slot| holdfast_pool::Slots { nvm: ram, layout }.generation(Slot::new(slot)).unwrap_or(10))
         .collect();
     let (other, _) = empty();
     for frame in 0..frame_count + 1 {
         let segment = choices.upto(SEGMENTS_MAX) as u32;
-        put_segment(choices, &other, layout, segment, &slots);
-        let from = layout.segment_offset(segment);
+        put_segment(choices, &other, layout, Segment::new(segment), &slots);
+        let from = layout.segment_offset(Segment::new(segment));
         let image = other.get(from, SEGMENT_BYTES as usize);
         if let Some(place) =
             bytes.get_mut(frames.file_offset(frame) as usize..).filter(|_| frame < frame_count)
@@ -116,8 +116,8 @@ fn ram_word(bytes: &[u8]) -> u64 {
 pub fn segment(choices: &mut Choices<'_>) -> (Ram, Layout) {
     let (ram, layout) = empty();
     let generations = [10, choices.number()];
-    put_segment(choices, &ram, &layout, 0, &generations);
-    damage(choices, &ram, layout.segment_offset(0), 16 << 10);
+    put_segment(choices, &ram, &layout, Segment::new(0), &generations);
+    damage(choices, &ram, layout.segment_offset(Segment::new(0)), 16 << 10);
     ram.take_stores();
     (ram, layout)
 }
@@ -284,7 +284,7 @@ fn raw_hint(choices: &mut Choices<'_>, yard: &Yard, generation: u64, place: u64)
     raw
 }
 
-fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: u32, slots: &[u64]) {
+fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: Segment, slots: &[u64]) {
     let base = layout.segment_offset(segment);
     let generation =
         if choices.once_in(6) { choices.number().min(CHECKED_MAX) } else { 20 + u64::from(segment) };

@@ -39,7 +39,7 @@ impl Named {
                 |_| (),
             );
         };
-        for segment in 0..layout.segment_count {
+        for segment in layout.segments() {
             let bytes = ram.get(layout.segment_offset(segment), layout.segment_bytes as usize);
             let generation = segment_generation(ram, layout, segment);
             let generation = generation.or_else(|| generation_of_records(&bytes, &UUID, segment));
@@ -57,7 +57,7 @@ impl Named {
         }
         let slots = Slots { nvm: ram, layout };
         let mut named = Self::default();
-        for slot in 0..layout.slot_count {
+        for slot in layout.slots() {
             let (Some(generation), Some(expired)) = (slots.generation(slot), slots.expired_seq(slot)) else {
                 continue;
             };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use holdfast_log::{Stop, record_bytes, scan_segment, sum_segment};
 use holdfast_media::Nvm;
-use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SLOT_BYTES, Zone};
+use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SLOT_BYTES, Segment, Slot, Zone};
 use holdfast_recovery::{PoolError, RecoverOptions, Report, recover};
 
 use crate::choices::Choices;
@@ -92,8 +92,8 @@ fn open(choices: &mut Choices<'_>) -> anyhow::Result<Outcomes> {
     Ok(vec![match opened {
         Ok(superblock) => {
             let layout = superblock.layout;
-            let slots_end = layout.slot_offset(layout.slot_count - 1) + SLOT_BYTES;
-            let segments_end = layout.segment_offset(layout.segment_count - 1) + SEGMENT_BYTES;
+            let slots_end = layout.slot_offset(Slot::new(layout.slot_count - 1)) + SLOT_BYTES;
+            let segments_end = layout.segment_offset(Segment::new(layout.segment_count - 1)) + SEGMENT_BYTES;
             anyhow::ensure!(
                 slots_end <= layout.offset(Zone::Segments) && segments_end <= ram.len(),
                 "an accepted geometry does not fit: {layout:?} in {} bytes",
@@ -109,14 +109,14 @@ fn scan(choices: &mut Choices<'_>) -> anyhow::Result<Outcomes> {
     let (ram, layout) = image::segment(choices);
     let (mut next, mut count, mut wrong) = (SEGMENT_HEADER_BYTES, 0, false);
     let mut buffer = Vec::new();
-    let found = scan_segment(&ram, &layout, &UUID, 0, &mut buffer, |record| {
+    let found = scan_segment(&ram, &layout, &UUID, Segment::new(0), &mut buffer, |record| {
         let payload_bytes = u64::from(record.header.payload_bytes);
         wrong |= u64::from(record.at) != next || record.payload.len() as u64 != payload_bytes;
         next += record_bytes(payload_bytes);
         count += 1;
     });
     let mut headers = 0;
-    let summed = sum_segment(&ram, &layout, &UUID, 0, |_| headers += 1);
+    let summed = sum_segment(&ram, &layout, &UUID, Segment::new(0), |_| headers += 1);
     anyhow::ensure!(
         (summed.generation, summed.end, summed.stop, headers)
             == (found.generation, found.end, found.stop, count),

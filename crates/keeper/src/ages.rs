@@ -7,6 +7,7 @@
 //! that: such a file is due once it has come to rest, or, as a bound, after [`BUSY_FACTOR`] times
 //! that age; then only what is as old as that.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ pub(crate) const BUSY_FACTOR: u32 = 30;
 
 /// What there is to know of a dirty file.
 pub(crate) struct Dirty {
-    pub slot: u32,
+    pub slot: Slot,
     pub generation: u64,
     pub newest_seq: u64,
     pub is_behind: bool,
@@ -43,7 +44,7 @@ struct Age {
 /// The ages of all dirty files.
 pub(crate) struct Ages {
     limit: Duration,
-    files: HashMap<u32, Age>,
+    files: HashMap<Slot, Age>,
 }
 
 impl Ages {
@@ -84,17 +85,17 @@ impl Ages {
     }
 
     /// Since when a dirty file has had what is not on disk.
-    pub(crate) fn since(&self, slot: u32, generation: u64) -> Option<Instant> {
+    pub(crate) fn since(&self, slot: Slot, generation: u64) -> Option<Instant> {
         self.files.get(&slot).filter(|age| age.generation == generation).map(|age| age.since)
     }
 
     /// The file was brought to disk; what it is written from now on has a new age.
-    pub(crate) fn done(&mut self, slot: u32) {
+    pub(crate) fn done(&mut self, slot: Slot) {
         self.files.remove(&slot);
     }
 
     /// Forgets the files that are not dirty any more.
-    pub(crate) fn keep(&mut self, is_dirty: impl Fn(u32) -> bool) {
+    pub(crate) fn keep(&mut self, is_dirty: impl Fn(Slot) -> bool) {
         self.files.retain(|&slot, _| is_dirty(slot));
     }
 }
@@ -106,7 +107,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(1);
 
     fn dirty(newest_seq: u64, is_behind: bool) -> Dirty {
-        Dirty { slot: 3, generation: 1, newest_seq, is_behind }
+        Dirty { slot: Slot::new(3), generation: 1, newest_seq, is_behind }
     }
 
     #[test]
@@ -136,7 +137,7 @@ mod tests {
         }
         let late = start + LIMIT * BUSY_FACTOR;
         assert_eq!(ages.look(&dirty(999, true), || 777, late), Due::Now(100));
-        ages.done(3);
+        ages.done(Slot::new(3));
         assert_eq!(ages.look(&dirty(1000, true), || 888, late), Due::At(late + LIMIT));
         // It comes to rest.
         assert_eq!(ages.look(&dirty(1000, true), || 888, late + LIMIT), Due::Now(u64::MAX));

@@ -130,36 +130,40 @@ pub(crate) fn is_settled<N: Nvm, D: Disk>(durable: &Durable<N, D>, place: FileRe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_pool::Slot;
 
-    fn place(slot: u32) -> FileRef {
+    fn place(slot: Slot) -> FileRef {
         FileRef { slot, generation: 1 }
     }
 
     #[test]
     fn no_more_are_under_way_than_may_be() {
         let mut ahead = Ahead::default();
-        ahead.put(vec![place(1), place(2), place(3)]);
-        assert_eq!([ahead.begin(), ahead.begin(), ahead.begin()], [Some(place(1)), Some(place(2)), None]);
-        ahead.end(place(1), true);
-        assert_eq!([ahead.begin(), ahead.begin()], [Some(place(3)), None]);
+        ahead.put(vec![place(Slot::new(1)), place(Slot::new(2)), place(Slot::new(3))]);
+        assert_eq!(
+            [ahead.begin(), ahead.begin(), ahead.begin()],
+            [Some(place(Slot::new(1))), Some(place(Slot::new(2))), None]
+        );
+        ahead.end(place(Slot::new(1)), true);
+        assert_eq!([ahead.begin(), ahead.begin()], [Some(place(Slot::new(3))), None]);
     }
 
     #[test]
     fn who_asks_waits_for_what_is_under_way_and_for_nothing_else() {
         let mut ahead = Ahead::default();
-        ahead.put(vec![place(1), place(2), place(3)]);
+        ahead.put(vec![place(Slot::new(1)), place(Slot::new(2)), place(Slot::new(3))]);
         let begun = ahead.begin().unwrap();
-        assert!(ahead.overtaken(begun) && !ahead.overtaken(place(2)));
+        assert!(ahead.overtaken(begun) && !ahead.overtaken(place(Slot::new(2))));
         ahead.end(begun, true);
         assert!(!ahead.overtaken(begun));
         // The second is its asker's now.
-        assert_eq!([ahead.begin(), ahead.begin()], [Some(place(3)), None]);
+        assert_eq!([ahead.begin(), ahead.begin()], [Some(place(Slot::new(3))), None]);
     }
 
     #[test]
     fn a_disk_that_refuses_ends_it() {
         let mut ahead = Ahead::default();
-        ahead.put(vec![place(1), place(2)]);
+        ahead.put(vec![place(Slot::new(1)), place(Slot::new(2))]);
         let begun = ahead.begin().unwrap();
         ahead.end(begun, false);
         assert_eq!(ahead.begin(), None);
@@ -170,7 +174,7 @@ mod tests {
         let (mut ahead, now) = (Ahead::default(), Instant::now());
         assert!(ahead.may_look(now) && !ahead.may_look(now));
         assert!(ahead.may_look(now + LOOK_AGAIN));
-        ahead.put(vec![place(1)]);
+        ahead.put(vec![place(Slot::new(1))]);
         assert!(!ahead.may_look(now + LOOK_AGAIN * 2));
         ahead.begin().unwrap();
         assert!(ahead.may_look(now + LOOK_AGAIN * 2));

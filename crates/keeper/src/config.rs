@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use holdfast_media::Delay;
 use serde::{Deserialize, Serialize};
 
 /// Which fence against outsiders to use (design: who else may be looking).
@@ -109,6 +110,11 @@ impl Default for KeeperConfig {
 }
 
 impl KeeperConfig {
+    /// What is made of stores where slower media are played.
+    pub(crate) fn delay(&self) -> Delay {
+        Delay { write_latency_ns: self.nvm_latency_ns, bandwidth_bytes_per_s: self.nvm_bandwidth_bytes_per_s }
+    }
+
     /// The defaults for a pool.
     pub fn new(pool: PathBuf) -> Self {
         Self {

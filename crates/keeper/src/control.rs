@@ -258,17 +258,13 @@ fn other_version(text: &[u8]) -> String {
 impl Control {
     /// Connects to the keeper of `pool`, if one runs.
     pub fn connect(pool: &Path) -> Result<Self, ControlError> {
-        let unusable = |error: String| {
-            let message = format!("pool {} cannot be used: {error}", pool.display());
-            ControlError::Pool(PoolError { message, busy: false })
-        };
         let file = open_file(pool, OpenMode::ReadOnly)?;
         let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
-            .map_err(|error| unusable(error.to_string()))?;
+            .map_err(|error| PoolError::Unmapped { pool: pool.to_owned(), error })?;
         let of_other_format = match holdfast_pool::open(&mapping) {
             Ok(_) => None,
             Err(FormatError::Version { found }) => Some(found),
-            Err(error) => return Err(unusable(error.to_string())),
+            Err(error) => return Err(PoolError::Unread { pool: pool.to_owned(), error }.into()),
         };
         let (keeper, told) = holdfast_pool::owner(&mapping);
         let keeper = keeper.and_then(|pid| u32::try_from(pid).ok());
@@ -278,10 +274,11 @@ impl Control {
         match (of_other_format, served) {
             (None, served) => served,
             (Some(found), Ok(mut served)) => Err(served.of_other_format(found)),
-            (Some(found), Err(ControlError::NoKeeper(_))) => Err(unusable(format!(
-                "{}; look at it with the version of Holdfast that made it",
-                FormatError::Version { found }
-            ))),
+            (Some(found), Err(ControlError::NoKeeper(_))) => Err(ControlError::Pool(PoolError::Unusable {
+                pool: pool.to_owned(),
+                error: FormatError::Version { found },
+                todo: "look at it with the version of Holdfast that made it",
+            })),
             (Some(_), Err(error)) => Err(error),
         }
     }

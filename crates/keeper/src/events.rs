@@ -21,7 +21,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::audience::Stage;
 use crate::control::version;
 use crate::keeper::{Attached, Keeper, parent_of, program_of};
-use crate::serve::delay;
 use crate::signals;
 use holdfast_disk::locked;
 use holdfast_recovery::mapped_by;
@@ -445,7 +444,7 @@ impl EventLoop {
             &keeper.durable.superblock.layout,
             keeper.durable.superblock.uuid,
             &keeper.media,
-            delay(&keeper.config),
+            keeper.config.delay(),
         );
         let _ = send_with_descriptors(
             connection,

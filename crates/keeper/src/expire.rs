@@ -2,6 +2,7 @@
 //! short. What a round does is `durable::expire`; log space that needs no disk is the reclaimer's
 //! (`crate::reclaim`). It sleeps without a time limit while nothing is dirty.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,7 +82,7 @@ enum Round {
     /// Everything, now: somebody waits for it.
     All,
     /// By slot, the seqs up to which files are due.
-    Some(HashMap<u32, u64>),
+    Some(HashMap<Slot, u64>),
 }
 
 impl Expirer<'_> {
@@ -163,7 +164,7 @@ impl Expirer<'_> {
     }
 
     /// The files that are due, and when to look again.
-    fn look_at_ages(&mut self, now: Instant) -> (HashMap<u32, u64>, Instant) {
+    fn look_at_ages(&mut self, now: Instant) -> (HashMap<Slot, u64>, Instant) {
         let durable = &self.keeper.durable;
         let room = self.keeper.spill_room();
         let frames_short = room == SpillRoom::Short;

@@ -29,6 +29,7 @@ mod register;
 mod requests;
 mod robust;
 mod serve;
+mod server;
 mod settlers;
 mod signals;
 mod spill_file;
@@ -39,6 +40,7 @@ mod summary;
 mod teller;
 mod unmounts;
 mod via;
+mod watches;
 
 pub use serve::serve;
 
@@ -48,6 +50,12 @@ pub enum KeeperError {
     /// The pool cannot be used.
     #[error(transparent)]
     Pool(#[from] holdfast_recovery::PoolError),
+    /// Its media cannot be mapped for clients.
+    #[error("{0}")]
+    Media(holdfast_media::MediaError),
+    /// Outsiders cannot be noticed as was asked for.
+    #[error("{0}")]
+    Fence(holdfast_watch::FenceError),
     /// The kernel refused something the keeper cannot do without.
     #[error("the keeper could not {what}: {source}")]
     Os {

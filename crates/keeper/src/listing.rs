@@ -1,6 +1,7 @@
 //! The files that have slots, for `files` and `top`: told in parts, since one answer is one
 //! message. Asks neither files nor the disk: the event loop waits for it.
 
+use holdfast_pool::Slot;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -36,7 +37,7 @@ impl Keeper {
     /// The files from a slot on, as many as fit into an answer.
     pub(crate) fn files(&self, from: u32) -> FilePart {
         let mut managed = self.durable.managed();
-        managed.retain(|file| file.slot >= from);
+        managed.retain(|file| file.slot >= Slot::new(from));
         managed.sort_by_key(|file| file.slot);
         let mut part = FilePart::default();
         let mut room_bytes = PART_BYTES_MAX;
@@ -44,7 +45,7 @@ impl Keeper {
             let Some(line) = self.line_of(&file) else { continue };
             let bytes = LINE_BYTES + ESCAPED_BYTES * line.path.len();
             if bytes > room_bytes && !part.files.is_empty() {
-                part.next = Some(file.slot);
+                part.next = Some(file.slot.number());
                 break;
             }
             room_bytes = room_bytes.saturating_sub(bytes);
@@ -58,7 +59,7 @@ impl Keeper {
         let dirty = self.durable.is_dirty(file);
         let meta = file.meta();
         Some(FileLine {
-            slot: file.slot,
+            slot: file.slot.number(),
             path: meta.path.to_string_lossy().into_owned(),
             state: name_of(row.state())?.to_owned(),
             dirty,

@@ -1,6 +1,7 @@
 //! What happens when somebody outside opens a managed file: it is settled and left to the kernel
 //! until they have gone (docs/crash/others.md).
 
+use holdfast_pool::Slot;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,7 +51,7 @@ impl Outsiders for Gate {
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
-        let (keeper, place) = (&self.keeper, FileRef { slot, generation });
+        let (keeper, place) = (&self.keeper, FileRef { slot: Slot::new(slot), generation });
         for pending in locked(&keeper.pending).values_mut() {
             if pending.place == place {
                 pending.tainted = Some(Instant::now());
@@ -76,7 +77,7 @@ impl Outsiders for Gate {
     }
 
     fn reads(&self, slot: u32, generation: u64) {
-        let place = FileRef { slot, generation };
+        let place = FileRef { slot: Slot::new(slot), generation };
         let Some(file) = self.keeper.durable.file(place) else { return };
         if self.keeper.durable.is_shown(&file) {
             return;
@@ -100,7 +101,7 @@ impl Outsiders for Gate {
 
     fn lease_breaks(&self, slot: u32, generation: u64) {
         let keeper = &self.keeper;
-        let Some(file) = keeper.durable.file(FileRef { slot, generation }) else { return };
+        let Some(file) = keeper.durable.file(FileRef { slot: Slot::new(slot), generation }) else { return };
         let lease = || file.lent().map(|lent| lent.lease());
         // Several waited: the first call served all of them.
         if lease().is_none_or(|lease| lease == Lease::Whole) {
@@ -119,7 +120,7 @@ impl Outsiders for Gate {
             // It is let in by now, and soon where a look finds it, unless it was over with the
             // call.
             std::thread::sleep(LET_IN);
-            fence.present(slot, generation, &file.held().magic_path());
+            fence.present(Slot::new(slot), generation, &file.held().magic_path());
         }
     }
 
@@ -131,23 +132,25 @@ impl Outsiders for Gate {
                 .to_owned(),
         );
         // All of them first: to settle one takes as long as the disk does.
-        let known = files.iter().filter_map(|&(slot, generation)| durable.file(FileRef { slot, generation }));
+        let known = files
+            .iter()
+            .filter_map(|&(slot, generation)| durable.file(FileRef { slot: Slot::new(slot), generation }));
         known.for_each(|file| durable.mark_unwatched(&file));
         files.iter().for_each(|&(slot, generation)| self.arrived(slot, generation));
     }
 
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
-        let place = FileRef { slot, generation };
+        let place = FileRef { slot: Slot::new(slot), generation };
         let Some(file) = self.keeper.durable.file(place) else { return };
         self.late.change(place, Change::Left, self.changes_of(&file));
     }
 
     fn client_opens(&self, slot: u32, ino: u64) -> u64 {
-        self.opens_of_row(slot) + self.keeper.durable.board.header().opens(ino).begun()
+        self.opens_of_row(Slot::new(slot)) + self.keeper.durable.board.header().opens(ino).begun()
     }
 
     fn client_opens_over(&self, slot: u32, ino: u64) -> u64 {
-        self.opens_of_row(slot) + self.keeper.durable.board.header().opens(ino).ended()
+        self.opens_of_row(Slot::new(slot)) + self.keeper.durable.board.header().opens(ino).ended()
     }
 }
 
@@ -215,8 +218,8 @@ impl Gate {
         }
     }
 
-    fn opens_of_row(&self, slot: u32) -> u64 {
+    fn opens_of_row(&self, slot: Slot) -> u64 {
         let rows = self.keeper.durable.board.files();
-        rows.get(slot as usize).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
+        rows.get(slot.index()).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
     }
 }

@@ -20,13 +20,12 @@ use std::time::{Duration, Instant};
 use holdfast_board::Epoch;
 use holdfast_cache::{FileRef, Origin, Reason, Refusal};
 use holdfast_canary::{Canary, on};
-use holdfast_pool::{Identity, PATH_BYTES_MAX};
+use holdfast_pool::{Identity, PATH_BYTES_MAX, Slot};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::config::{Durability, WriteBehind};
 use crate::fence::FenceKind;
 use crate::keeper::{Keeper, Pending};
-use crate::requests::Haste;
 use crate::via::{Candidate, file_behind, identity_of, may_write};
 use holdfast_disk::lease;
 use holdfast_disk::locked;
@@ -44,6 +43,15 @@ const PENDING_MAX: Duration = Duration::from_secs(5);
 const INSTALL_MAX: Duration = Duration::from_millis(20);
 /// A file that is left to the kernel is judged anew at most this often.
 const JUDGE_AGAIN: Duration = Duration::from_millis(200);
+
+/// How long the thread may take that answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// All clients wait for it: no disk, no look at other processes.
+    Quick,
+    /// Only this request does.
+    Patient,
+}
 
 /// A request to manage a file.
 pub(crate) struct Asked {
@@ -379,7 +387,7 @@ impl Keeper {
                     // turn comes.
                     return Err(Unanswered::Later);
                 }
-                let reserved = |slot: u32| pending.values().any(|pending| pending.place.slot == slot);
+                let reserved = |slot: Slot| pending.values().any(|pending| pending.place.slot == slot);
                 if let Some(place) = self.durable.free_slot(reserved) {
                     let since = Instant::now();
                     pending.insert(key, Pending { place, client, fd, tainted: None, since });
@@ -485,7 +493,7 @@ impl Keeper {
         self.durable.take_slot(place, held, &newcomer).map_err(|_| Reason::Permission)
     }
 
-    fn open(&self, candidate: &Candidate, slot: u32) -> Result<(Held<OsFile>, Identity), Reason> {
+    fn open(&self, candidate: &Candidate, slot: Slot) -> Result<(Held<OsFile>, Identity), Reason> {
         let row = self.durable.board.row(slot);
         // The fence stands already and will see this open of ours.
         row.client_opens.fetch_add(1, Ordering::SeqCst);

@@ -1,42 +1,23 @@
-//! The request server: answers what clients ask through the board's cells.
+//! Requests that were taken from the board's cells, and how each is answered.
 //!
-//! Quick requests are answered here, one after the other, so that a client's intents keep their
-//! order. What waits for the disk, or for somebody else's request, goes to the settlers
-//! ([`crate::settlers`]). Nothing here may wait for a file that a client has: they may be waiting
-//! for this very thread.
+//! Nothing here may wait for a file that a client has: they may be waiting for the thread that
+//! answers. Whoever may wait says so ([`Haste`]).
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use holdfast_board::{RequestCell, RequestState, wait, wake};
-use holdfast_cache::{Answer, FileRef, FileRequest, Origin, Program, Refusal, Request};
-use holdfast_media::Mapping;
+use holdfast_board::{RequestCell, RequestState, wake};
+use holdfast_cache::{Answer, FileRef, FileRequest, Program, Refusal, Request};
 use holdfast_pool::PATH_BYTES_MAX;
 
 use crate::keeper::Keeper;
-use crate::lookout::Scope;
-use crate::register::Asked;
-use crate::settlers::Queue;
-use holdfast_disk::{Disk, DiskFile, OsDisk};
-use holdfast_durable::{Durable, Unanswered};
+use crate::register::{Asked, Haste};
+use crate::watches::Scope;
+use holdfast_disk::{Disk, DiskFile};
+use holdfast_durable::Unanswered;
 
 /// `AT_FDCWD`, as the low half of an argument.
 const AT_FDCWD: i32 = -100;
-/// An idle server only wakes when it is rung; the limit is there for the stop.
-const IDLE: Duration = Duration::from_secs(3600);
-
-/// How long the server watches the doorbell before it sleeps, at most: what two wake-ups cost.
-/// Watching pays while requests follow one another closely, as in a database that makes and removes
-/// a journal for each transaction.
-const WATCH_MAX: Duration = Duration::from_micros(120);
-/// Below this it does not watch at all, until requests come closely again.
-const WATCH_MIN: Duration = Duration::from_micros(8);
-/// Looks at the doorbell between two looks at the clock.
-const LOOKS: u32 = 64;
-
 /// A request that was taken from its cell, as it was read then: its client may write over it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
@@ -57,148 +38,8 @@ impl Taken {
     }
 }
 
-/// Serves until the keeper stops. `settlers` takes what cannot be answered at once.
-pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
-    let doorbell = &keeper.durable.board.header().request_wake.word;
-    let mut watch = WATCH_MAX;
-    loop {
-        // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-        let seen = doorbell.load(Ordering::SeqCst);
-        if keeper.is_stopping() {
-            break;
-        }
-        // Who asks for that has the kernel sync meanwhile: it need not be watched for.
-        let heard = keeper.durable.board.header().hearings.answer(|| keeper.hear(Scope::All));
-        let mut served = false;
-        for (index, cell) in keeper.durable.board.requests().iter().enumerate() {
-            if cell.take() {
-                served = true;
-                let client = cell.client();
-                match Request::decode(cell.asked()) {
-                    Some(request) => begin(keeper, settlers, Taken { cell: index, client, request }),
-                    None => put_answer(keeper, cell, client, Err(Refusal::Malformed)),
-                }
-            }
-        }
-        if !served {
-            if !heard {
-                wait(doorbell, seen, IDLE);
-            }
-            continue;
-        }
-        // A client that has its answer often has the next request soon. Where it does not, or has
-        // no processor because of us, we watch for half as long the next time.
-        let begun = Instant::now();
-        let rung = watch >= WATCH_MIN && rings(doorbell, seen, begun, watch);
-        if rung {
-            watch = (watch * 2).min(WATCH_MAX);
-            continue;
-        }
-        watch /= 2;
-        wait(doorbell, seen, IDLE);
-        if begun.elapsed() < WATCH_MAX {
-            watch = WATCH_MAX;
-        }
-    }
-}
-
-/// Answers at once what can be, and leaves the rest to the settlers.
-fn begin(keeper: &Keeper, settlers: &Queue, taken: Taken) {
-    if let Some(scope) = follows_others(&taken.request) {
-        keeper.hear(scope);
-    }
-    if absorbs(keeper, &taken) {
-        finish(keeper, &taken, Ok(Answer::Done));
-    } else if waits_for_disk(&keeper.durable, &taken.request) || !answer(keeper, &taken, Haste::Quick) {
-        settlers.put(taken);
-    }
-}
-
-/// Whether the doorbell is rung within `watch`.
-fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bool {
-    loop {
-        for _ in 0..LOOKS {
-            if doorbell.load(Ordering::Relaxed) != seen {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        if begun.elapsed() > watch {
-            return false;
-        }
-    }
-}
-
-/// What of what outsiders did comes before what is asked, because that is to become durable at
-/// once, or to count as that.
-fn follows_others(request: &Request) -> Option<Scope> {
-    match request {
-        Request::File(_, FileRequest::Unlinking { .. } | FileRequest::Naming { .. } | FileRequest::Log) => {
-            Some(Scope::Told)
-        }
-        Request::SyncDirectory { .. } => Some(Scope::New),
-        Request::File(_, FileRequest::Commit { .. } | FileRequest::Hear) => Some(Scope::All),
-        _ => None,
-    }
-}
-
-/// A directory sync that the slots answer: nothing is pending, what was just heard of others
-/// included.
-fn absorbs(keeper: &Keeper, taken: &Taken) -> bool {
-    let Request::SyncDirectory { fd, really: false } = taken.request else { return false };
-    keeper
-        .directory_of(taken.client, fd)
-        .filter(|(_, device)| keeper.durable.is_clean(*device))
-        .and_then(|(directory, _)| keeper.durable.absorb_directory_sync(&directory))
-        .is_some()
-}
-
-fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, request: &Request) -> bool {
-    match *request {
-        Request::SyncDirectory { .. }
-        | Request::Moved
-        | Request::Room { .. }
-        | Request::LogAgain { .. }
-        | Request::Follow { .. } => true,
-        // Not the only description: all processes are looked through.
-        Request::Register { sole: Some(false), .. } => true,
-        // A slot is to hold something, for which pending changes must be committed first.
-        Request::Register { origin, noted, .. } => origin == Origin::Created && durable.has_pending(noted),
-        Request::Unseen { .. } => false,
-        Request::File(place, request) => file_waits_for_disk(durable, place, &request),
-    }
-}
-
-fn file_waits_for_disk(durable: &Durable<Mapping, OsDisk>, place: FileRef, request: &FileRequest) -> bool {
-    let file = || durable.file(place);
-    match request {
-        FileRequest::Settle { .. }
-        | FileRequest::Bypass { .. }
-        | FileRequest::Drain { .. }
-        | FileRequest::Left
-        | FileRequest::Through { .. }
-        | FileRequest::Commit { .. } => true,
-        FileRequest::Hear => file().is_some_and(|file| durable.seems_changed(&file)),
-        FileRequest::Log => {
-            let noted = file().and_then(|file| durable.board.row(file.slot).noted());
-            durable.has_pending(noted)
-        }
-        FileRequest::Unlinking { .. } | FileRequest::Naming { .. } => durable.has_pending(None),
-        FileRequest::Withdraw | FileRequest::Replaced => false,
-    }
-}
-
 /// No file system that is managed has longer names.
 const NAME_BYTES_MAX: usize = 255;
-
-/// How long the thread may take that answers a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Haste {
-    /// All clients wait for it: no disk, no look at other processes.
-    Quick,
-    /// Only this request does.
-    Patient,
-}
 
 /// Answers a request; false when somebody else has to act first, so that it must be tried again
 /// later, by who is patient.
@@ -216,7 +57,7 @@ pub(crate) fn finish(keeper: &Keeper, taken: &Taken, answer: Result<Answer, Refu
     put_answer(keeper, taken.cell(keeper), taken.client, answer);
 }
 
-fn put_answer(keeper: &Keeper, cell: &RequestCell, asker: u32, answer: Result<Answer, Refusal>) {
+pub(crate) fn put_answer(keeper: &Keeper, cell: &RequestCell, asker: u32, answer: Result<Answer, Refusal>) {
     cell.set_answer(Answer::encode(answer));
     let asker_lives = keeper.pid_of(asker).is_some();
     cell.set_state(if asker_lives { RequestState::Done } else { RequestState::Free });
@@ -343,7 +184,7 @@ fn absolute(keeper: &Keeper, client: u32, dirfd: i32, path: &[u8]) -> Option<Pat
 impl Keeper {
     /// The path of a client's open directory, if it is reachable under it from here, and its device
     /// number.
-    fn directory_of(&self, client: u32, fd: i32) -> Option<(PathBuf, u64)> {
+    pub(crate) fn directory_of(&self, client: u32, fd: i32) -> Option<(PathBuf, u64)> {
         use std::os::unix::fs::MetadataExt;
         let known = self.borrow(client, fd).and_then(|directory| directory.metadata()).ok();
         let known = known.filter(|meta| meta.is_dir());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Board, KEEPER_DIED, LEASES_FILES, PAGE_BYTES, Plan, SegmentState, wake};
-use holdfast_media::{Delay, Mapping, MediaInfo, OpenMode};
+use holdfast_media::{Mapping, MediaInfo, OpenMode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
@@ -18,12 +18,13 @@ use crate::config::{Durability, FenceChoice, KeeperConfig, WriteBehind};
 use crate::events::EventLoop;
 use crate::fence::{Fence, FenceKind};
 use crate::keeper::{Keeper, Notes};
-use crate::lookout::{self, Lookout};
+use crate::lookout;
 use crate::outsiders::Gate;
 use crate::patterns::Patterns;
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
-use crate::{ahead, expire, nameless, reclaim, requests, signals, spiller, stalls, teller, unmounts};
+use crate::watches::Lookout;
+use crate::{ahead, expire, nameless, reclaim, server, signals, spiller, stalls, teller, unmounts};
 use holdfast_disk::locked;
 use holdfast_disk::{OsDisk, OsFile};
 use holdfast_durable::{Durable, Events};
@@ -49,14 +50,7 @@ pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), Ke
     })?;
     let strangers = mapped_by(&config.pool);
     if !strangers.is_empty() {
-        return Err(KeeperError::Pool(PoolError {
-            message: format!(
-                "pool {} is still mapped by clients of an earlier keeper (processes {strangers:?}); everything they \
-                 were acknowledged is in their files, but the pool can be used only when they have ended",
-                config.pool.display()
-            ),
-            busy: true,
-        }));
+        return Err(PoolError::StillMapped { pool: config.pool, processes: strangers }.into());
     }
     pool.refuse_others()?;
     let report = (!was_clean || report.is_superblock_mended).then_some(report);
@@ -112,9 +106,8 @@ fn open_for_clients(lock: &OwnedFd, config: &KeeperConfig) -> Result<(OwnedFd, M
         .open(format!("/proc/self/fd/{}", lock.as_raw_fd()))
         .map_err(os("open the pool for clients"))?
         .into();
-    let media = Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly)
-        .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?
-        .1;
+    let media =
+        Mapping::open_fd(pool_fd.as_fd(), &config.pool, OpenMode::ReadOnly).map_err(KeeperError::Media)?.1;
     Ok((pool_fd, media))
 }
 
@@ -140,7 +133,7 @@ fn build(
         prepare(&mapping, &superblock, &wanted)?;
     }
     let (pool_fd, media) = open_for_clients(&lock, &config)?;
-    mapping.set_delay(delay(&config));
+    mapping.set_delay(config.delay());
     let frames = match config.write_behind {
         WriteBehind::Off => 0,
         _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
@@ -156,7 +149,7 @@ fn build(
     let logs_on_sync = config.durability == Durability::Sync;
     board.header().logs_on_sync.word.store(u32::from(logs_on_sync), Ordering::SeqCst);
     for &segment in &pinned_segments {
-        board.segments()[segment as usize].set_state(SegmentState::Pinned);
+        board.segments()[segment.index()].set_state(SegmentState::Pinned);
     }
     let patterns = patterns(&config)?;
     let notes = Arc::new(Notes::told_to(audience));
@@ -198,10 +191,6 @@ fn build(
     Ok((keeper, lock))
 }
 
-pub(crate) fn delay(config: &KeeperConfig) -> Delay {
-    Delay { write_latency_ns: config.nvm_latency_ns, bandwidth_bytes_per_s: config.nvm_bandwidth_bytes_per_s }
-}
-
 struct Threads {
     server: std::thread::JoinHandle<()>,
     expirer: std::thread::JoinHandle<()>,
@@ -219,7 +208,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
     if keeper.config.fence != FenceChoice::None {
         let gate = Arc::new(Gate::new(Arc::clone(keeper)));
         let fence = Fence::start(keeper.config.fence, keeper.config.watch.as_deref(), gate)
-            .map_err(|error| KeeperError::Pool(PoolError { message: error.to_string(), busy: false }))?;
+            .map_err(KeeperError::Fence)?;
         if keeper.config.watch.is_some() && fence.kind() == FenceKind::Inotify {
             keeper.notes.trouble("root's watch cannot be used here: outsiders are only noticed".to_owned());
         }
@@ -243,7 +232,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         settlers.push(spawn("settler", Box::new(move || settlers::run(&keeper, &queue)))?);
     }
     let (served, to_settlers) = (Arc::clone(keeper), Arc::clone(&queue));
-    let server = spawn("requests", Box::new(move || requests::serve(&served, &to_settlers)))?;
+    let server = spawn("requests", Box::new(move || server::serve(&served, &to_settlers)))?;
     let expired = Arc::clone(keeper);
     let expirer = spawn("expirer", Box::new(move || expire::run(&expired)))?;
     let reclaimed = Arc::clone(keeper);

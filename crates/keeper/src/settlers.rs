@@ -17,7 +17,8 @@ use holdfast_cache::{Answer, FileRef, Refusal, Request};
 
 use crate::ahead::{self, Ahead};
 use crate::keeper::Keeper;
-use crate::requests::{self, Haste, Taken};
+use crate::register::Haste;
+use crate::requests::{self, Taken};
 use holdfast_disk::locked;
 
 /// First pause before a request is tried again; it doubles up to the longest.

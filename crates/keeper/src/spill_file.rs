@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use holdfast_disk::spill::{self, Aligned};
 use holdfast_disk::{Access, Disk, DiskFile, OsDisk, OsFile};
-use holdfast_recovery::{PoolError, quoted};
+use holdfast_recovery::PoolError;
 
 /// A spill file whose size is not said is so many times as large as the log.
 const SIZE_FACTOR: u64 = 16;
@@ -50,7 +50,7 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
     };
     let frame_count =
         (size_bytes / layout.segment_bytes).clamp(FRAME_COUNT_MIN, layout.frame_count.into()) as u32;
-    let (path, pool) = (wanted.path, wanted.pool.display());
+    let path = wanted.path;
     let had = frames.home();
     if let Some(home) = &had {
         let is_it = home.path == path.as_os_str().as_bytes()
@@ -59,19 +59,13 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
             return Ok(());
         }
         if !wanted.pinned.is_empty() {
-            return Err(PoolError::new(format!(
-                "recovery set records of pool {pool} aside that lie in its spill file {}: give --spill with that file, or decide \
-                 on them first with `holdfast recover --pool {}`",
-                spill::path_of(home).display(),
-                quoted(wanted.pool)
-            )));
+            return Err(PoolError::SpillNeeded { pool: wanted.pool.to_owned(), spill: spill::path_of(home) });
         }
     }
-    let failed = |error: io::Error| {
-        PoolError::new(format!(
-            "the spill file {} of pool {pool} cannot be made: {error}; name another one, or run without --spill",
-            path.display()
-        ))
+    let failed = |error: io::Error| PoolError::SpillUnmade {
+        pool: wanted.pool.to_owned(),
+        spill: path.to_owned(),
+        error,
     };
     remove_own(path, superblock).map_err(failed)?;
     let mut id = [0; 16];

@@ -6,6 +6,7 @@
 //! (a call that hangs in the kernel), is treated as one that is after five seconds, unless it waits
 //! for this keeper. Must never wait for a client here.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ const FORGOTTEN: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// A slot, its generation and a client that has it.
-type Hold = (u32, u64, u32);
+type Hold = (Slot, u64, u32);
 
 /// What somebody waits for, by when that was seen first and last.
 type Holds = HashMap<Hold, (Instant, Instant)>;
@@ -40,7 +41,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     let bell = &keeper.durable.board.header().stalled.word;
     let mut holds = Holds::new();
     // Slots that are being taken.
-    let taking: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let taking: Arc<Mutex<Vec<Slot>>> = Arc::default();
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
@@ -84,14 +85,15 @@ impl Keeper {
         let mut is_any = false;
         let mut found = Vec::new();
         for file in &files {
-            if rows[file.slot as usize].take_stalled() {
+            if rows[file.slot.index()].take_stalled() {
                 is_any = true;
                 found.push(Arc::clone(file));
             }
         }
         let lanes = self.durable.board.lanes().iter().filter(|_| is_any);
         for lane in lanes.filter(|lane| lane.announce.load(Ordering::SeqCst) != 0) {
-            let (slot, client) = (lane.slot.load(Ordering::SeqCst), lane.owner.load(Ordering::SeqCst));
+            let (slot, client) =
+                (Slot::new(lane.slot.load(Ordering::SeqCst)), lane.owner.load(Ordering::SeqCst));
             let known = found.iter().any(|file| file.slot == slot);
             if let Some(file) =
                 files.iter().find(|file| file.slot == slot && !known && self.is_stopped(client))
@@ -107,7 +109,7 @@ impl Keeper {
         self: &Arc<Self>,
         file: &Arc<ManagedFile<OsFile>>,
         still: Vec<u32>,
-        taking: &Arc<Mutex<Vec<u32>>>,
+        taking: &Arc<Mutex<Vec<Slot>>>,
     ) {
         let (keeper, file, done) = (Arc::clone(self), Arc::clone(file), Arc::clone(taking));
         let slot = file.slot;

@@ -6,6 +6,7 @@
 //! are written again and again. Most files that live shorter than its step are journals, which
 //! would leave the state at once by `unlink`, and most that are written once are copies.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,8 +51,8 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
     let bell = &header.expirer_wake.word;
     // By slot.
-    let mut told: HashMap<u32, Told> = HashMap::new();
-    let mut young: HashMap<u32, Young> = HashMap::new();
+    let mut told: HashMap<Slot, Told> = HashMap::new();
+    let mut young: HashMap<Slot, Young> = HashMap::new();
     while header.write_behind.word.load(Ordering::SeqCst) != 0 {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
         let seen = bell.load(Ordering::SeqCst);
@@ -79,7 +80,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
 fn look_at_writes<N: Nvm, D: Disk>(
     durable: &Durable<N, D>,
     file: &ManagedFile<D::File>,
-    young: &mut HashMap<u32, Young>,
+    young: &mut HashMap<Slot, Young>,
 ) {
     if !file.meta().may_be_behind {
         return;
@@ -101,7 +102,7 @@ fn look_at_writes<N: Nvm, D: Disk>(
 fn tell<N: Nvm, D: Disk>(
     durable: &Durable<N, D>,
     file: &ManagedFile<D::File>,
-    told: &mut HashMap<u32, Told>,
+    told: &mut HashMap<Slot, Told>,
 ) {
     let newest_seq = durable.board.row(file.slot).newest_seq.load(Ordering::SeqCst);
     if let Some(before) = told.get_mut(&file.slot).filter(|told| told.generation == file.generation) {

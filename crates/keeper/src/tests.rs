@@ -25,7 +25,6 @@ use crate::KeeperError;
 use crate::audience::{Audience, Level, Stage};
 use crate::config::{FenceChoice, KeeperConfig};
 use holdfast_disk::locked;
-use holdfast_recovery::PoolError;
 use holdfast_testkit::ScratchPool;
 
 mod behind;
@@ -76,9 +75,7 @@ fn house_looked_at(
     let (started, starts) = mpsc::channel();
     std::thread::spawn(move || {
         // Another test's child has everything of ours mapped until it executes its program.
-        let is_busy = |ended: &Result<(), KeeperError>| {
-            matches!(ended, Err(KeeperError::Pool(PoolError { busy: true, .. })))
-        };
+        let is_busy = |ended: &Result<(), KeeperError>| matches!(ended, Err(KeeperError::Pool(error)) if error.is_busy());
         let audience = Arc::new(Starter(Mutex::new(started)));
         let serve = || crate::serve(config.clone(), Arc::clone(&audience) as Arc<dyn Audience>);
         let mut ended = serve();

@@ -3,6 +3,7 @@
 //!
 //! When this fails the format has changed: that needs a new version number, not a new listing.
 
+use holdfast_pool::{Segment, Slot};
 use std::fmt::Write;
 
 use holdfast_log::{Draft, Kind, Tail, append};
@@ -18,14 +19,14 @@ fn the_document_shows_the_records_that_are_written() {
     let (nvm, _) = Mapping::open(&pool, OpenMode::ReadWrite).unwrap();
     let layout = holdfast_pool::open(&nvm).unwrap().layout;
     let mut tail = Tail {
-        segment_offset: layout.segment_offset(0),
+        segment_offset: layout.segment_offset(Segment::new(0)),
         at: 64,
         generation: 1001,
-        seed: segment_seed(b"the pool's uuid!", 0, 1001),
+        seed: segment_seed(b"the pool's uuid!", Segment::new(0), 1001),
     };
     let draft = Draft {
         kind: Kind::Write,
-        slot: 0,
+        slot: Slot::new(0),
         slot_generation: 1000,
         seq: 1235,
         file_offset: 4096,

@@ -1,6 +1,7 @@
 //! Appending one record at the tail of a segment. The caller owns the tail, the room and the fence.
 
 use holdfast_media::{Bytes, Nvm};
+use holdfast_pool::Slot;
 use zerocopy::IntoBytes;
 
 use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
@@ -28,7 +29,7 @@ pub struct Draft {
     /// Kind of record.
     pub kind: Kind,
     /// File slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// The slot's generation.
     pub slot_generation: u64,
     /// Order.

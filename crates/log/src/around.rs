@@ -2,7 +2,7 @@
 //! record begins, and wants to know whether they are still what was written. Pure, it never writes.
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Zone, segment_generation, segment_seed};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Segment, Zone, segment_generation, segment_seed};
 
 use crate::record::{Header, RECORD_HEADER_BYTES};
 use crate::scan::has_sum;
@@ -62,8 +62,8 @@ fn is_within(header: &Header, payload: u64, offset: u64, bytes: u64) -> bool {
     offset >= payload && offset - payload + bytes <= u64::from(header.payload_bytes)
 }
 
-fn segment_of(layout: &Layout, offset: u64) -> Option<u32> {
+fn segment_of(layout: &Layout, offset: u64) -> Option<Segment> {
     let within = offset.checked_sub(layout.offset(Zone::Segments))?;
     let segment = u32::try_from(within / layout.segment_bytes).ok()?;
-    (segment < layout.segment_count).then_some(segment)
+    (segment < layout.segment_count).then_some(Segment::new(segment))
 }

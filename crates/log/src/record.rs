@@ -1,5 +1,6 @@
 //! The record header: 64 bytes, one cache line, little-endian. `docs/format.md` is the reference.
 
+use holdfast_pool::Slot;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -69,7 +70,7 @@ pub struct Header {
     /// Bytes that follow the header, before padding.
     pub payload_bytes: u32,
     /// File slot.
-    pub slot: u32,
+    pub slot: Slot,
     /// Generation under which the slot was in use.
     pub slot_generation: u64,
     /// Place in the order of all writes; members of a group share it.
@@ -103,7 +104,7 @@ impl Header {
             kind: self.kind.code() | if self.is_called { CALLED } else { 0 },
             unix_time_ticks: [ticks[0], ticks[1], ticks[2]],
             payload_bytes: U32::new(self.payload_bytes),
-            slot: U32::new(self.slot),
+            slot: U32::new(self.slot.number()),
             slot_generation: U64::new(self.slot_generation),
             seq: U64::new(self.seq),
             file_offset: U64::new(self.file_offset),
@@ -131,7 +132,7 @@ impl Header {
         let header = Self {
             kind,
             payload_bytes: raw.payload_bytes.get(),
-            slot: raw.slot.get(),
+            slot: Slot::new(raw.slot.get()),
             slot_generation: raw.slot_generation.get(),
             seq: raw.seq.get(),
             file_offset: raw.file_offset.get(),

@@ -5,7 +5,7 @@
 //! torn tail.
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, SegmentUse, segment_generation, segment_seed};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Segment, SegmentUse, segment_generation, segment_seed};
 
 use crate::range::Sums;
 use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
@@ -19,7 +19,7 @@ const SUM_BYTES: u64 = 4096;
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// Segment it stands in.
-    pub segment: u32,
+    pub segment: Segment,
     /// Byte within the segment.
     pub at: u32,
     /// Its header.
@@ -58,7 +58,7 @@ pub fn scan_segment(
     nvm: &impl Nvm,
     layout: &Layout,
     uuid: &[u8; 16],
-    segment: u32,
+    segment: Segment,
     buffer: &mut Vec<u8>,
     visit: impl FnMut(Record<'_>),
 ) -> SegmentScan {
@@ -149,7 +149,7 @@ fn end_of_headers(bytes: &[u8], generation: u64, from: u32) -> u32 {
 
 /// The generation of a segment whose header is lost, told by its records: that of the first one
 /// which is valid under the generation that it names itself.
-pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: u32) -> Option<u64> {
+pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: Segment) -> Option<u64> {
     let mut sums = Sums::new(bytes);
     let mut lines = (SEGMENT_HEADER_BYTES as u32..bytes.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
     lines.find_map(|line| {
@@ -185,7 +185,7 @@ pub fn sum_segment(
     nvm: &impl Nvm,
     layout: &Layout,
     uuid: &[u8; 16],
-    segment: u32,
+    segment: Segment,
     mut visit: impl FnMut(&Header),
 ) -> SegmentScan {
     let Some(generation) = segment_generation(nvm, layout, segment) else {
@@ -253,7 +253,7 @@ fn sum(nvm: &impl Nvm, offset: u64, bytes: u64, crc: u32) -> u32 {
 pub fn scan_headers(
     nvm: &impl Nvm,
     layout: &Layout,
-    segment: u32,
+    segment: Segment,
     mut visit: impl FnMut(u32, &Header),
 ) -> Option<u64> {
     let generation = segment_generation(nvm, layout, segment)?;
@@ -287,7 +287,7 @@ pub fn read_record(
     nvm: &impl Nvm,
     layout: &Layout,
     uuid: &[u8; 16],
-    (segment, at): (u32, u32),
+    (segment, at): (Segment, u32),
     buffer: &mut Vec<u8>,
 ) -> Option<Header> {
     let generation = segment_generation(nvm, layout, segment)?;
@@ -318,7 +318,7 @@ pub fn whole_write(
     nvm: &impl Nvm,
     layout: &Layout,
     uuid: &[u8; 16],
-    segments: &[u32],
+    segments: &[Segment],
     seq: u64,
     mut found: impl FnMut(&Record<'_>),
 ) -> Vec<(Header, Vec<u8>)> {

@@ -8,8 +8,6 @@
 use std::arch::asm;
 use std::marker::PhantomData;
 
-use crate::nvm::out_of_range;
-
 /// A borrowed range of memory that other threads or processes may change while it is read. Never a
 /// `&[u8]`.
 ///
@@ -83,4 +81,16 @@ impl<'a> Bytes<'a> {
         // neither look at the source a second time in place of the copy nor drop the copy.
         unsafe { asm!("/* {0} */", in(reg) to.as_mut_ptr(), options(nostack, preserves_flags)) };
     }
+}
+
+/// Ends the process on an access outside the media. Never returns to the caller: there is no right
+/// way to go on, and no formatting machinery is drawn into the hot path (which also runs inside
+/// foreign programs).
+#[cold]
+#[inline(never)]
+pub(crate) fn out_of_range() -> ! {
+    #[cfg(debug_assertions)]
+    panic!("access outside the media, or misaligned");
+    #[cfg(not(debug_assertions))]
+    std::process::abort();
 }

@@ -4,7 +4,6 @@
 //! if MAP_SYNC is granted.
 #![allow(unsafe_code)] // A trial mapping, removed at once.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,58 +15,13 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::allocate::HUGE_PAGE_BYTES;
 use crate::cpu::FlushPath;
 use crate::error::MediaError;
-use crate::probe::persistence_domain;
+use crate::kind::{HUGE_PAGE_BYTES, MediaInfo, MediaKind};
+use crate::sysfs::{device_len, persistence_domain};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
-
-/// What the bytes live on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MediaKind {
-    /// A DAX character device (`/dev/daxX.Y`).
-    DaxDevice,
-    /// A file on a DAX file system, mapped with MAP_SYNC.
-    DaxFile,
-    /// A file on tmpfs: survives a crash of the program, not a power cut.
-    Volatile,
-}
-
-impl MediaKind {
-    /// True if a power cut does not lose durable bytes.
-    pub const fn is_persistent(self) -> bool {
-        !matches!(self, MediaKind::Volatile)
-    }
-}
-
-impl fmt::Display for MediaKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            MediaKind::DaxDevice => "DAX device",
-            MediaKind::DaxFile => "DAX file",
-            MediaKind::Volatile => "volatile (tmpfs)",
-        })
-    }
-}
-
-/// What a process needs to know to map media that another one opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MediaInfo {
-    /// What the bytes live on.
-    pub kind: MediaKind,
-    /// Number of bytes.
-    pub len: u64,
-    /// How cache lines are written back.
-    pub flush: FlushPath,
-}
-
-impl fmt::Display for MediaInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} MiB, flush: {}", self.kind, self.len >> 20, self.flush)
-    }
-}
 
 /// Examines the media behind `fd`; `path` is for messages only.
 pub(crate) fn detect(fd: BorrowedFd<'_>, path: &Path) -> Result<MediaInfo, MediaError> {
@@ -112,12 +66,6 @@ fn dax_sysfs(rdev: u64) -> Option<PathBuf> {
     let dir = PathBuf::from(format!("/sys/dev/char/{}:{}", major(rdev), minor(rdev)));
     let subsystem = fs::canonicalize(dir.join("subsystem")).ok()?;
     (subsystem.file_name()? == "dax").then_some(dir)
-}
-
-/// Size of a DAX device, from its sysfs directory.
-pub(crate) fn device_len(sysfs: &Path) -> io::Result<u64> {
-    let text = fs::read_to_string(sysfs.join("size"))?;
-    text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "size is not a number"))
 }
 
 /// A device is mapped in units of its alignment only; ours are segments, and the part that clients

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::allocate::HUGE_PAGE_BYTES;
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, out_of_range};
 use crate::cpu::{Choice, CopyPath, FlushPath};
 use crate::delay::{Delay, Throttle};
-use crate::detect::{MediaInfo, MediaKind, detect, open_media};
+use crate::detect::{detect, open_media};
 use crate::error::MediaError;
-use crate::nvm::{LINE_BYTES, Nvm, out_of_range};
+use crate::kind::{HUGE_PAGE_BYTES, MediaInfo, MediaKind};
+use crate::nvm::{LINE_BYTES, Nvm};
 use crate::stream::{sfence, stream};
 
 const PAGE_BYTES: u64 = 4096;

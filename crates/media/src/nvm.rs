@@ -61,15 +61,3 @@ pub trait Nvm {
     /// Waits until everything streamed or flushed before by this thread is durable.
     fn fence(&self);
 }
-
-/// Ends the process on an access outside the media. Never returns to the caller: there is no right
-/// way to go on, and no formatting machinery is drawn into the hot path (which also runs inside
-/// foreign programs).
-#[cold]
-#[inline(never)]
-pub(crate) fn out_of_range() -> ! {
-    #[cfg(debug_assertions)]
-    panic!("access outside the media, or misaligned");
-    #[cfg(not(debug_assertions))]
-    std::process::abort();
-}

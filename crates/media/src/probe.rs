@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use rustix::fs::{fstat, major, minor};
 
 use crate::cpu::{CopyPath, FlushPath};
-use crate::detect::{MediaKind, device_len};
+use crate::kind::MediaKind;
+use crate::sysfs::device_len;
 
 /// A place where a pool could live.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,19 +108,6 @@ pub(crate) fn memory_available() -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
-}
-
-/// What protects stores of this platform against power loss: `memory_controller` or `cpu_cache`
-/// (eADR); nothing without NVM. With several regions the weakest counts.
-pub fn persistence_domain() -> Option<String> {
-    let regions = fs::read_dir("/sys/bus/nd/devices").ok()?;
-    let domains: Vec<String> = regions
-        .flatten()
-        .filter(|region| region.file_name().to_string_lossy().starts_with("region"))
-        .map(|region| fs::read_to_string(region.path().join("persistence_domain")).unwrap_or_default())
-        .map(|domain| domain.trim().to_owned())
-        .collect();
-    domains.iter().find(|domain| *domain != "cpu_cache").or(domains.first()).cloned()
 }
 
 /// What the processor offers, for status lines.

@@ -12,7 +12,7 @@ use holdfast_board::{Board, Commits, Plan, Way};
 use holdfast_cache::{Client, Errno, FileRef, Outcome, Place};
 use holdfast_log::{Header, Kind, scan_segment, whole_write};
 use holdfast_media::Bytes;
-use holdfast_pool::{Identity, Ownership, Taken};
+use holdfast_pool::{Identity, Ownership, Segment, Slot, Taken};
 use shuttle::current::context_switches;
 
 use crate::media::Media;
@@ -56,7 +56,7 @@ impl House {
         let ownership = Ownership { mode: 0o600, owner: 0, group: 0 };
         let taken =
             Taken { identity: &identity, ownership, marks: 0, path: b"/a", parent: None, stamp: None };
-        media.slots().take(SLOT, GENERATION, &taken);
+        media.slots().take(Slot::new(SLOT), GENERATION, &taken);
         let header = board.header();
         header.counter.set(GENERATION + 1);
         // Nothing is pending on the one file system there is.
@@ -67,17 +67,17 @@ impl House {
             ledger.end(true);
         }
         header.keeper.word.store(KEEPER, SeqCst);
-        let row = board.row(SLOT);
+        let row = board.row(Slot::new(SLOT));
         row.newest_seq.store(GENERATION, SeqCst);
         row.expired_seq.store(GENERATION, SeqCst);
         row.begin_use(GENERATION);
-        board.go(SLOT, Way::Register);
+        board.go(Slot::new(SLOT), Way::Register);
         Self { board, media, kernel: Arc::default() }
     }
 
     /// The file.
     pub fn file(&self) -> FileRef {
-        FileRef { slot: SLOT, generation: GENERATION }
+        FileRef { slot: Slot::new(SLOT), generation: GENERATION }
     }
 
     /// A process attached to the keeper.
@@ -130,14 +130,14 @@ impl House {
 
     /// Computes S and notes when.
     pub fn settled_seq(&self) -> u64 {
-        let settled = self.board.settled_seq(SLOT);
+        let settled = self.board.settled_seq(Slot::new(SLOT));
         self.kernel().settled.push((settled, context_switches()));
         settled
     }
 
     /// Whether records of the file may be live.
     pub fn is_dirty(&self) -> bool {
-        let row = self.board.row(SLOT);
+        let row = self.board.row(Slot::new(SLOT));
         row.newest_seq.load(SeqCst) > row.expired_seq.load(SeqCst)
     }
 
@@ -149,10 +149,10 @@ impl House {
             let mut kernel = self.kernel();
             kernel.disk = kernel.cache.clone();
         }
-        let row = self.board.row(SLOT);
+        let row = self.board.row(Slot::new(SLOT));
         let expired = row.expired_seq.load(SeqCst);
         if row.newest_seq.load(SeqCst) > expired && settled > expired {
-            self.media.slots().set_expired_seq(SLOT, settled);
+            self.media.slots().set_expired_seq(Slot::new(SLOT), settled);
             row.expired_seq.store(settled, SeqCst);
         }
         self.board.free_dead_segments();
@@ -182,7 +182,7 @@ impl House {
     pub fn records(&self) -> Vec<(Header, Vec<u8>)> {
         let (media, layout, mut found) = (&self.media, self.media.layout(), Vec::new());
         for segment in 0..self.board.plan().segment_count {
-            scan_segment(media, layout, &media.uuid(), segment, &mut Vec::new(), |record| {
+            scan_segment(media, layout, &media.uuid(), Segment::new(segment), &mut Vec::new(), |record| {
                 found.push((record.header, record.payload.to_vec()));
             });
         }
@@ -194,7 +194,7 @@ impl House {
 
     /// Recovery after a power cut now: the live records over what is on the disk.
     fn recovered(&self) -> Vec<u8> {
-        let expired = self.media.slots().expired_seq(SLOT).expect("the word is whole");
+        let expired = self.media.slots().expired_seq(Slot::new(SLOT)).expect("the word is whole");
         let mut bytes = self.kernel().disk.clone();
         for (header, payload) in self.records() {
             if header.seq > expired {

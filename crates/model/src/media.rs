@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use holdfast_board::model::{choose, step};
 use holdfast_log::scan_segment;
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{Layout, POOL_BYTES_MIN, SEGMENT_BYTES, Slots, Zone, decode};
+use holdfast_pool::{Layout, POOL_BYTES_MIN, SEGMENT_BYTES, Segment, Slots, Zone, decode};
 use shuttle::current::TaskId;
 
 const PAGE_BYTES: u64 = 4096;
@@ -71,14 +71,14 @@ impl Media {
     }
 
     /// The segment whose bytes begin before or at `offset`.
-    fn segment(&self, offset: u64) -> Option<u32> {
+    fn segment(&self, offset: u64) -> Option<Segment> {
         let into = offset.checked_sub(self.layout.offset(Zone::Segments))?;
-        Some((into / SEGMENT_BYTES) as u32)
+        Some(Segment::new((into / SEGMENT_BYTES) as u32))
     }
 
     /// Invariant 3, first half: a segment gets a new generation only when every record in it is
     /// dead.
-    fn check_reuse(&self, segment: u32) {
+    fn check_reuse(&self, segment: Segment) {
         let (slots, mut live) = (self.slots(), None);
         scan_segment(self, &self.layout, &self.uuid, segment, &mut Vec::new(), |record| {
             let header = record.header;
@@ -95,7 +95,7 @@ impl Media {
     }
 
     /// Invariant 3, second half: no record before the segment's generation is durable.
-    fn check_generation(&self, segment: u32) {
+    fn check_generation(&self, segment: Segment) {
         let pending = self.state().pending.contains_key(&self.layout.segment_offset(segment));
         assert!(!pending, "a record is written to segment {segment} whose generation is not durable");
     }
@@ -147,7 +147,7 @@ impl Nvm for Media {
         choose();
         if step() {
             // The other words of a header are bound to the generation.
-            let generation_at = |segment: &u32| self.layout().segment_offset(*segment) == offset;
+            let generation_at = |segment: &Segment| self.layout().segment_offset(*segment) == offset;
             if let Some(segment) = self.segment(offset).filter(generation_at) {
                 let before = decode(self.load_u64(offset), offset);
                 assert!(decode(value, offset) > before, "a generation goes back");

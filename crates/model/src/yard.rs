@@ -15,7 +15,7 @@ use holdfast_cache::{
 use holdfast_disk::DiskFile;
 use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered};
 use holdfast_media::Bytes;
-use holdfast_pool::Superblock;
+use holdfast_pool::{Slot, Superblock};
 
 use crate::SLOT;
 use crate::disk::{Description, OneFile};
@@ -25,7 +25,7 @@ use crate::media::Media;
 const GENERATION: u64 = 10;
 const REQUESTS: u32 = 2;
 /// The file; its slot is [`SLOT`].
-pub const FILE: FileRef = FileRef { slot: SLOT, generation: GENERATION };
+pub const FILE: FileRef = FileRef { slot: Slot::new(SLOT), generation: GENERATION };
 
 struct Listener;
 
@@ -81,7 +81,7 @@ impl Yard {
             bypass: None,
             unsynced: false,
         };
-        let place = FileRef { slot: SLOT, generation: GENERATION };
+        let place = FileRef { slot: Slot::new(SLOT), generation: GENERATION };
         let taken = durable.take_slot(place, Held::Open(description), &newcomer);
         assert!(taken.is_ok(), "the slot is free");
         let file = durable.file(place).expect("it was just made");
@@ -200,7 +200,7 @@ impl Yard {
 
     /// With nobody at work: the kernel has all of the file.
     pub fn check_drained(&self) {
-        let row = self.board.row(SLOT);
+        let row = self.board.row(Slot::new(SLOT));
         assert!(row.page_rows.get() == 0, "rows are left");
         assert!(!row.state().is_failed());
     }

@@ -1,12 +1,13 @@
 //! Page locks, cursor lock and the file's exclusive word.
 #![cfg(shuttle)]
 
+use holdfast_pool::Slot;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
 use holdfast_board::model::{Memory, Mutation, Rules, begin, choose, live, spawn};
-use holdfast_board::{Board, FileState, PAGE_BYTES, Plan};
+use holdfast_board::{Board, FileState, LaneIndex, PAGE_BYTES, Plan};
 use holdfast_cache::Outcome;
 use holdfast_model::{House, SLOT, caught, exhaust, explore, schedules};
 
@@ -24,7 +25,10 @@ fn lanes_over(rules: Rules, rounds: u32, ranges: &'static [(u64, u64)]) {
         threads.push(spawn(move || {
             let locks = board.page_locks();
             for _ in 0..rounds {
-                assert!(locks.lock(lane, 0, page * PAGE_BYTES, pages * PAGE_BYTES), "the keeper lives");
+                assert!(
+                    locks.lock(LaneIndex::new(lane), Slot::new(0), page * PAGE_BYTES, pages * PAGE_BYTES),
+                    "the keeper lives"
+                );
                 for holder in &holders[page as usize..(page + pages) as usize] {
                     assert_eq!(holder.swap(lane + 1, SeqCst), 0, "two lanes hold a page");
                 }
@@ -32,7 +36,7 @@ fn lanes_over(rules: Rules, rounds: u32, ranges: &'static [(u64, u64)]) {
                 for holder in &holders[page as usize..(page + pages) as usize] {
                     holder.store(0, SeqCst);
                 }
-                locks.unlock(lane, 0, page * PAGE_BYTES, pages * PAGE_BYTES);
+                locks.unlock(LaneIndex::new(lane), Slot::new(0), page * PAGE_BYTES, pages * PAGE_BYTES);
             }
         }));
     }
@@ -71,11 +75,11 @@ fn the_cursor_lock_excludes_and_wakes() {
             threads.push(spawn(move || {
                 let (row, header) = (&board.files()[0], board.header());
                 for _ in 0..2 {
-                    assert!(row.lock_cursor(lane, header));
+                    assert!(row.lock_cursor(LaneIndex::new(lane), header));
                     assert_eq!(inside.fetch_add(1, SeqCst), 0, "two lanes hold the cursor");
                     choose();
                     inside.fetch_sub(1, SeqCst);
-                    row.unlock_cursor(lane);
+                    row.unlock_cursor(LaneIndex::new(lane));
                 }
             }));
         }
@@ -107,11 +111,11 @@ fn writers_and_holders(rules: Rules) {
     let (keepers, seen) = (house.clone(), Arc::clone(&inside));
     threads.push(spawn(move || {
         const KEEPER_ID: u32 = 0x7fff_ffff;
-        assert!(keepers.board.lock_file(SLOT, KEEPER_ID), "the keeper lives");
+        assert!(keepers.board.lock_file(Slot::new(SLOT), KEEPER_ID), "the keeper lives");
         assert_eq!(seen.load(SeqCst), 0, "a writer is inside of an exclusive file");
         choose();
         assert_eq!(seen.load(SeqCst), 0, "a writer is inside of an exclusive file");
-        assert!(keepers.board.row(SLOT).unlock_exclusive(KEEPER_ID));
+        assert!(keepers.board.row(Slot::new(SLOT)).unlock_exclusive(KEEPER_ID));
     }));
     let (cutter, seen) = (house.clone(), Arc::clone(&inside));
     threads.push(spawn(move || {
@@ -168,7 +172,7 @@ fn a_dead_holder_of_a_file_is_let_go() {
                 house.repair(1);
             }
             writer.join().unwrap();
-            let row = house.board.row(SLOT);
+            let row = house.board.row(Slot::new(SLOT));
             assert!(!row.is_exclusive() && row.state() == FileState::Through);
             assert!(house.board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0));
         });

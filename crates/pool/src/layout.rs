@@ -1,13 +1,18 @@
 //! Where the zones of a pool lie. One enum lists them in order; every offset derives from it.
 
-use crate::slot::SLOT_BYTES;
-use crate::spill::{FRAME_ENTRY_BYTES, HOME_BYTES};
+use crate::numbers::{Segment, Slot};
 
 /// Size and alignment of a segment, in bytes: one huge page. (The model checker fills many: small
 /// ones.)
 pub const SEGMENT_BYTES: u64 = if cfg!(shuttle) { 4096 } else { 2 << 20 };
 /// The smallest pool, in bytes: enough segments for a few lanes and for draining behind them.
 pub const POOL_BYTES_MIN: u64 = 16 << 20;
+/// Size of a slot, in bytes.
+pub const SLOT_BYTES: u64 = 4096;
+/// Bytes of a frame's entry: two self-checking words.
+pub const FRAME_ENTRY_BYTES: u64 = 16;
+/// Bytes of the page that says where the spill file is.
+pub(crate) const HOME_BYTES: u64 = 4096;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// One slot for this much pool, in bytes.
@@ -100,15 +105,25 @@ impl Layout {
         }
     }
 
+    /// All slots.
+    pub fn slots(&self) -> impl DoubleEndedIterator<Item = Slot> + ExactSizeIterator + Clone + use<> {
+        Slot::first(self.slot_count)
+    }
+
+    /// All segments.
+    pub fn segments(&self) -> impl DoubleEndedIterator<Item = Segment> + ExactSizeIterator + Clone + use<> {
+        Segment::first(self.segment_count)
+    }
+
     /// The first byte of a segment.
-    pub fn segment_offset(&self, segment: u32) -> u64 {
-        assert!(segment < self.segment_count, "segment out of range");
+    pub fn segment_offset(&self, segment: Segment) -> u64 {
+        assert!(segment.number() < self.segment_count, "segment out of range");
         self.offset(Zone::Segments) + u64::from(segment) * self.segment_bytes
     }
 
     /// The first byte of a slot.
-    pub fn slot_offset(&self, slot: u32) -> u64 {
-        assert!(slot < self.slot_count, "slot out of range");
+    pub fn slot_offset(&self, slot: Slot) -> u64 {
+        assert!(slot.number() < self.slot_count, "slot out of range");
         self.offset(Zone::Slots) + u64::from(slot) * SLOT_BYTES
     }
 
@@ -134,11 +149,16 @@ mod tests {
         for pool_bytes in [POOL_BYTES_MIN, 64 << 20, (256 << 20) + 12_345, 1 << 40] {
             let layout = Layout::new(pool_bytes).unwrap();
             assert!(layout.offset(Zone::Words) > layout.offset(Zone::Superblock));
-            assert_eq!(layout.slot_offset(layout.slot_count - 1) + SLOT_BYTES, layout.offset(Zone::Frames));
+            assert_eq!(
+                layout.slot_offset(Slot::new(layout.slot_count - 1)) + SLOT_BYTES,
+                layout.offset(Zone::Frames)
+            );
             let frames_end = layout.frame_offset(layout.frame_count - 1) + FRAME_ENTRY_BYTES;
             assert!(frames_end <= layout.offset(Zone::Segments));
             assert_eq!(layout.offset(Zone::Segments) % SEGMENT_BYTES, 0);
-            assert!(layout.segment_offset(layout.segment_count - 1) + SEGMENT_BYTES <= pool_bytes);
+            assert!(
+                layout.segment_offset(Segment::new(layout.segment_count - 1)) + SEGMENT_BYTES <= pool_bytes
+            );
             assert!(layout.segment_count >= 6);
         }
         assert!(Layout::new(POOL_BYTES_MIN - 1).is_err());

@@ -6,13 +6,15 @@
 #![forbid(unsafe_code)]
 
 mod layout;
+mod numbers;
 mod segment;
 mod slot;
 mod spill;
 mod superblock;
 mod word;
 
-pub use layout::{Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, Zone};
+pub use layout::{FRAME_ENTRY_BYTES, Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, SLOT_BYTES, Zone};
+pub use numbers::{Segment, Slot};
 pub use segment::{
     SEGMENT_HEADER_BYTES, Seal, SegmentUse, bound_segment, seal_of, seal_segment, segment_generation,
     segment_seed, set_segment_generation,
@@ -20,11 +22,9 @@ pub use segment::{
 pub use slot::{
     Base, HANDLE_BYTES_MAX, Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT,
     MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_UNWATCHED, MARK_VOID, Mount,
-    Ownership, PATH_BYTES_MAX, Parent, REPLACING_PATH_BYTES_MAX, Replaced, SLOT_BYTES, Slots, Stamp, Taken,
+    Ownership, PATH_BYTES_MAX, Parent, REPLACING_PATH_BYTES_MAX, Replaced, Slots, Stamp, Taken,
 };
-pub use spill::{
-    DamagedEntry, FRAME_ENTRY_BYTES, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader,
-};
+pub use spill::{DamagedEntry, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader};
 pub use superblock::{
     FormatError, MAGIC, Remains, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open,
     owner, remains,

@@ -7,6 +7,7 @@
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
+use crate::numbers::Segment;
 use crate::{Layout, decode, encode};
 
 /// Bytes before the first record of a segment: the generation word, the bound, the seal; the rest
@@ -20,20 +21,20 @@ const SEAL: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentUse {
     /// The segment.
-    pub segment: u32,
+    pub segment: Segment,
     /// Generation of the use.
     pub generation: u64,
 }
 
 /// The generation of a segment, or `None` when it was never used or its word is damaged.
-pub fn segment_generation(nvm: &impl Nvm, layout: &Layout, segment: u32) -> Option<u64> {
+pub fn segment_generation(nvm: &impl Nvm, layout: &Layout, segment: Segment) -> Option<u64> {
     let offset = layout.segment_offset(segment);
     decode(nvm.load_u64(offset), offset)
 }
 
 /// Gives a segment a new generation, durably, which voids every record in it at once (invariant 3),
 /// and its seal.
-pub fn set_segment_generation(nvm: &impl Nvm, layout: &Layout, segment: u32, generation: u64) {
+pub fn set_segment_generation(nvm: &impl Nvm, layout: &Layout, segment: Segment, generation: u64) {
     let offset = layout.segment_offset(segment);
     nvm.store_u64(offset, encode(generation, offset));
     if !on(Canary::GenerationUnflushed) {
@@ -69,7 +70,7 @@ pub fn seal_segment(
 }
 
 /// Says durably that every number in a segment is below this.
-pub fn bound_segment(nvm: &impl Nvm, layout: &Layout, segment: u32, below: u64) {
+pub fn bound_segment(nvm: &impl Nvm, layout: &Layout, segment: Segment, below: u64) {
     let offset = layout.segment_offset(segment) + BOUND;
     nvm.store_u64(offset, encode(below, offset));
     nvm.flush(offset, 8);
@@ -104,8 +105,8 @@ fn seal_word(seed: u32, end: u32) -> u64 {
 
 /// Where the checksums of a segment's records start: no record is valid in another pool, segment or
 /// generation.
-pub fn segment_seed(uuid: &[u8; 16], segment: u32, generation: u64) -> u32 {
+pub fn segment_seed(uuid: &[u8; 16], segment: Segment, generation: u64) -> u32 {
     let crc = crc32c::crc32c(uuid);
-    let crc = crc32c::crc32c_append(crc, &segment.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &segment.number().to_le_bytes());
     crc32c::crc32c_append(crc, &generation.to_le_bytes())
 }

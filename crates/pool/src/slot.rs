@@ -11,11 +11,11 @@ use holdfast_media::Nvm;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::layout::{Layout, SLOT_BYTES};
+use crate::numbers::Slot;
 use crate::word::sum_at;
-use crate::{CHECKED_MAX, Layout, decode, encode};
+use crate::{CHECKED_MAX, decode, encode};
 
-/// Size of a slot, in bytes.
-pub const SLOT_BYTES: u64 = 4096;
 /// The longest kernel file handle, in bytes (`MAX_HANDLE_SZ`).
 pub const HANDLE_BYTES_MAX: usize = 128;
 /// The longest path a slot can hint at, in bytes; longer ones are bypassed.
@@ -263,7 +263,7 @@ pub enum HintKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     /// Slot and generation of the file that has it, if it has a slot: it is removed by that.
-    pub slot: Option<(u32, u64)>,
+    pub slot: Option<(Slot, u64)>,
     /// What may stand there on the disk, besides files that have slots.
     pub base: Option<Base>,
 }
@@ -290,7 +290,7 @@ impl Replaced {
     fn encode(&self) -> RawReplaced {
         let mut raw = RawReplaced::new_zeroed();
         if let Some((slot, generation)) = self.slot {
-            (raw.slot, raw.generation) = (U32::new(slot), U64::new(generation));
+            (raw.slot, raw.generation) = (U32::new(slot.number()), U64::new(generation));
         }
         if let Some(base) = &self.base {
             raw.handle_type = U32::new(base.handle_type as u32);
@@ -306,7 +306,7 @@ impl Replaced {
         let born_ns = Some(raw.born_ns.get() as i64).filter(|&born_ns| born_ns != 0);
         let base = Base { handle_type: raw.handle_type.get() as i32, handle, born_ns };
         Some(Self {
-            slot: (raw.generation.get() != 0).then_some((raw.slot.get(), raw.generation.get())),
+            slot: (raw.generation.get() != 0).then_some((Slot::new(raw.slot.get()), raw.generation.get())),
             base: (!base.handle.is_empty()).then_some(base),
         })
     }
@@ -353,12 +353,12 @@ pub struct Slots<'a, N> {
 }
 
 impl<N: Nvm> Slots<'_, N> {
-    fn word(&self, slot: u32, field: u64) -> Option<u64> {
+    fn word(&self, slot: Slot, field: u64) -> Option<u64> {
         let offset = self.layout.slot_offset(slot) + field;
         decode(self.nvm.load_u64(offset), offset)
     }
 
-    fn set_word(&self, slot: u32, field: u64, value: u64) {
+    fn set_word(&self, slot: Slot, field: u64, value: u64) {
         let offset = self.layout.slot_offset(slot) + field;
         self.nvm.store_u64(offset, encode(value, offset));
         self.nvm.flush(offset, 8);
@@ -366,23 +366,23 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// The generation under which the slot is in use, or `None` when it is free.
-    pub fn generation(&self, slot: u32) -> Option<u64> {
+    pub fn generation(&self, slot: Slot) -> Option<u64> {
         self.word(slot, IN_USE).filter(|&generation| generation != 0)
     }
 
     /// Whether the in-use mark was never written: the slot was never used.
-    pub fn is_blank(&self, slot: u32) -> bool {
+    pub fn is_blank(&self, slot: Slot) -> bool {
         self.nvm.load_u64(self.layout.slot_offset(slot) + IN_USE) == 0
     }
 
     /// Whether the in-use mark is neither blank nor whole: the slot's records cannot be judged.
-    pub fn is_damaged(&self, slot: u32) -> bool {
+    pub fn is_damaged(&self, slot: Slot) -> bool {
         !self.is_blank(slot) && self.word(slot, IN_USE).is_none()
     }
 
     /// Whether a file ever had the slot, by the checksum of its identity, which format versions
     /// before this one began elsewhere.
-    pub(crate) fn was_used(&self, slot: u32) -> bool {
+    pub(crate) fn was_used(&self, slot: Slot) -> bool {
         let (offset, mut bytes) = (self.layout.slot_offset(slot), [0u8; size_of::<RawIdentity>()]);
         self.nvm.read(offset, &mut bytes);
         let (sum, rest) = bytes.split_at(4);
@@ -394,7 +394,7 @@ impl<N: Nvm> Slots<'_, N> {
     /// fence.
     ///
     /// `expired_seq` starts at `generation`: nothing older than the slot's use can be live in it.
-    pub fn take(&self, slot: u32, generation: u64, taken: &Taken<'_>) {
+    pub fn take(&self, slot: Slot, generation: u64, taken: &Taken<'_>) {
         let &Taken { identity, ownership, marks, path, parent, stamp } = taken;
         let base = self.layout.slot_offset(slot);
         let mut raw = RawIdentity::new_zeroed();
@@ -428,29 +428,29 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// Gives a slot back. Its records are void from here on (rule 3 of liveness).
-    pub fn release(&self, slot: u32) {
+    pub fn release(&self, slot: Slot) {
         self.set_word(slot, IN_USE, 0);
     }
 
     /// The identity of a slot in use, or why it cannot be read.
-    pub fn identity(&self, slot: u32) -> Result<Identity, &'static str> {
+    pub fn identity(&self, slot: Slot) -> Result<Identity, &'static str> {
         self.read_identity(slot).map(|(identity, _)| identity)
     }
 
     /// Mode and owner of a slot in use as they were known last, or why they cannot be read.
-    pub fn ownership(&self, slot: u32) -> Result<Ownership, &'static str> {
+    pub fn ownership(&self, slot: Slot) -> Result<Ownership, &'static str> {
         let first = self.read_identity(slot).map(|(_, ownership)| ownership);
         self.stamp(slot).map_or(first, |stamp| Ok(stamp.ownership))
     }
 
     /// The newest whole stamp of the slot's use.
-    pub fn stamp(&self, slot: u32) -> Option<Stamp> {
+    pub fn stamp(&self, slot: Slot) -> Option<Stamp> {
         let stamps = (0..2).filter_map(|copy| self.read_stamp(slot, copy));
         stamps.max_by_key(|(version, _)| *version).map(|(_, stamp)| stamp)
     }
 
     /// Writes a stamp over the older copy, durably.
-    pub fn push_stamp(&self, slot: u32, stamp: &Stamp) {
+    pub fn push_stamp(&self, slot: Slot, stamp: &Stamp) {
         let Some(generation) = self.generation(slot) else { return };
         let versions = [0, 1].map(|copy| self.read_stamp(slot, copy).map_or(0, |(version, _)| version));
         let copy = usize::from(versions[1] < versions[0]);
@@ -458,13 +458,13 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// Mode and owner changed; what the disk has of the bytes did not.
-    pub fn set_ownership(&self, slot: u32, ownership: Ownership) {
+    pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
         if let Some(stamp) = self.stamp(slot) {
             self.push_stamp(slot, &Stamp { ownership, ..stamp });
         }
     }
 
-    fn read_stamp(&self, slot: u32, copy: usize) -> Option<(u64, Stamp)> {
+    fn read_stamp(&self, slot: Slot, copy: usize) -> Option<(u64, Stamp)> {
         let mut bytes = [0u8; size_of::<RawStamp>()];
         let offset = self.layout.slot_offset(slot) + STAMPS[copy];
         self.nvm.read(offset, &mut bytes);
@@ -487,7 +487,7 @@ impl<N: Nvm> Slots<'_, N> {
         Some((raw.version.get(), stamp))
     }
 
-    fn write_stamp(&self, slot: u32, copy: usize, generation: u64, version: u64, stamp: &Stamp) {
+    fn write_stamp(&self, slot: Slot, copy: usize, generation: u64, version: u64, stamp: &Stamp) {
         let mut raw = RawStamp::new_zeroed();
         raw.is_on_disk = U32::new(u32::from(stamp.is_on_disk));
         raw.version = U64::new(version);
@@ -509,7 +509,7 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// How the keeper left the file when it changed it by itself last; a damaged word says nothing.
-    pub fn left(&self, slot: u32) -> Left {
+    pub fn left(&self, slot: Slot) -> Left {
         let word = |field| self.word(slot, field).filter(|&value| value != 0);
         let left_at = word(LEFT).map(|changed_us| LeftAt {
             changed_us,
@@ -525,7 +525,7 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// Persists that. A process that dies in it leaves the one or the other; a power cut may leave
     /// anything, and then nothing of it counts but [`Left::InHand`], which is one word.
-    pub fn set_left(&self, slot: u32, left: Left) {
+    pub fn set_left(&self, slot: Slot, left: Left) {
         let offset = self.layout.slot_offset(slot);
         let store = |field: u64, value: u64| {
             self.nvm.store_u64(offset + field, encode(value.min(CHECKED_MAX), offset + field));
@@ -547,14 +547,14 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// The last sign of life that counts for this file, if it is not the pool's.
-    pub fn life(&self, slot: u32) -> Option<Life> {
+    pub fn life(&self, slot: Slot) -> Option<Life> {
         let last_us = self.word(slot, LIFE).filter(|&last_us| last_us != 0)?;
         Some(Life { last_us, booted_us: self.word(slot, LIFE_BOOTED).filter(|&booted_us| booted_us != 0) })
     }
 
     /// Persists that. Torn, a later sign of life stands beside an earlier boot: what was set
     /// between the two then leaves open what is not, and nothing else.
-    pub fn set_life(&self, slot: u32, life: &Life) {
+    pub fn set_life(&self, slot: Slot, life: &Life) {
         let last = (LIFE, life.last_us.clamp(1, CHECKED_MAX));
         let booted = (LIFE_BOOTED, life.booted_us.unwrap_or(0).min(CHECKED_MAX));
         let is_known = self.life(slot).is_some();
@@ -563,7 +563,7 @@ impl<N: Nvm> Slots<'_, N> {
         }
     }
 
-    fn read_identity(&self, slot: u32) -> Result<(Identity, Ownership), &'static str> {
+    fn read_identity(&self, slot: Slot) -> Result<(Identity, Ownership), &'static str> {
         let mut bytes = [0u8; size_of::<RawIdentity>()];
         let offset = self.layout.slot_offset(slot);
         self.nvm.read(offset, &mut bytes);
@@ -586,64 +586,64 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// Records up to and with this seq are void; `None` when the word is damaged.
-    pub fn expired_seq(&self, slot: u32) -> Option<u64> {
+    pub fn expired_seq(&self, slot: Slot) -> Option<u64> {
         self.word(slot, EXPIRED)
     }
 
     /// Persists `expired_seq`. The caller upholds invariant 2.
-    pub fn set_expired_seq(&self, slot: u32, seq: u64) {
+    pub fn set_expired_seq(&self, slot: Slot, seq: u64) {
         self.set_word(slot, EXPIRED, seq);
     }
 
     /// Whether what the marks of a slot are can be read.
-    pub fn has_marks(&self, slot: u32) -> bool {
+    pub fn has_marks(&self, slot: Slot) -> bool {
         self.word(slot, MARKS).is_some()
     }
 
     /// The `MARK_*` bits of a slot; a damaged word reads as a conflict, so that nothing is replayed
     /// blindly.
-    pub fn marks(&self, slot: u32) -> u64 {
+    pub fn marks(&self, slot: Slot) -> u64 {
         self.word(slot, MARKS).unwrap_or(MARK_CONFLICT)
     }
 
     /// Persists the marks.
-    pub fn set_marks(&self, slot: u32, marks: u64) {
+    pub fn set_marks(&self, slot: Slot, marks: u64) {
         self.set_word(slot, MARKS, marks);
     }
 
     /// Adds a mark: recovery holds all of the lost file, synced, under a temporary name beside its
     /// newest path hint, and has only to give it that name. Cleared by [`Slots::set_marks`] with
     /// the other marks.
-    pub fn mark_rebuilt(&self, slot: u32) {
+    pub fn mark_rebuilt(&self, slot: Slot) {
         self.set_marks(slot, self.marks(slot) | MARK_REBUILT);
     }
 
     /// Whether [`Slots::mark_rebuilt`] was the last word on the file.
-    pub fn is_rebuilt(&self, slot: u32) -> bool {
+    pub fn is_rebuilt(&self, slot: Slot) -> bool {
         self.marks(slot) & MARK_REBUILT != 0
     }
 
     /// The path hints that are whole, newest first.
-    pub fn hints(&self, slot: u32) -> Vec<Hint> {
+    pub fn hints(&self, slot: Slot) -> Vec<Hint> {
         let mut found: Vec<Hint> = (0..2).filter_map(|copy| self.hint(slot, copy)).collect();
         found.sort_by_key(|hint| std::cmp::Reverse(hint.version));
         found
     }
 
     /// Writes a hint over the older copy, durably; the newer copy stays as it is.
-    pub fn push_hint(&self, slot: u32, kind: HintKind, path: &[u8], parent: Option<&Parent>) {
+    pub fn push_hint(&self, slot: Slot, kind: HintKind, path: &[u8], parent: Option<&Parent>) {
         self.push(slot, kind, path, parent, None);
     }
 
     /// As [`Slots::push_hint`], of a name that the file is about to take from another one. The path
     /// is not longer than [`REPLACING_PATH_BYTES_MAX`].
-    pub fn push_replacing(&self, slot: u32, path: &[u8], parent: Option<&Parent>, replaced: &Replaced) {
+    pub fn push_replacing(&self, slot: Slot, path: &[u8], parent: Option<&Parent>, replaced: &Replaced) {
         self.push(slot, HintKind::Replace, path, parent, Some(replaced.clone()));
     }
 
     fn push(
         &self,
-        slot: u32,
+        slot: Slot,
         kind: HintKind,
         path: &[u8],
         parent: Option<&Parent>,
@@ -660,7 +660,7 @@ impl<N: Nvm> Slots<'_, N> {
 
     /// Makes `path` the newest name, durably. A copy that says so already is not touched: should
     /// the other one be torn by a crash, the name still stands in it.
-    pub fn restore_hint(&self, slot: u32, path: &[u8]) {
+    pub fn restore_hint(&self, slot: Slot, path: &[u8]) {
         let copies = [0, 1].map(|copy| self.hint(slot, copy));
         let says = |hint: &Option<Hint>| {
             hint.as_ref().is_some_and(|hint| hint.kind == HintKind::Name && hint.path == path)
@@ -676,7 +676,7 @@ impl<N: Nvm> Slots<'_, N> {
         self.write_hint(slot, 1 - kept, generation, &hint);
     }
 
-    fn hint(&self, slot: u32, copy: usize) -> Option<Hint> {
+    fn hint(&self, slot: Slot, copy: usize) -> Option<Hint> {
         let mut bytes = [0u8; size_of::<RawHint>()];
         let offset = self.layout.slot_offset(slot) + HINTS[copy];
         self.nvm.read(offset, &mut bytes);
@@ -705,7 +705,7 @@ impl<N: Nvm> Slots<'_, N> {
         Some(Hint { kind, version: raw.version.get(), path, parent, replaced })
     }
 
-    fn write_hint(&self, slot: u32, copy: usize, generation: u64, hint: &Hint) {
+    fn write_hint(&self, slot: Slot, copy: usize, generation: u64, hint: &Hint) {
         assert!(hint.path.len() <= PATH_BYTES_MAX, "the caller bypasses longer paths");
         let mut raw = RawHint::new_zeroed();
         raw.kind = U16::new(match hint.kind {

@@ -10,17 +10,14 @@ use holdfast_media::Nvm;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::layout::{Layout, Zone};
+use crate::layout::{HOME_BYTES, Layout, Zone};
+use crate::numbers::Segment;
 use crate::segment::SegmentUse;
 use crate::{decode, encode};
 
-/// Bytes of a frame's entry: two self-checking words.
-pub const FRAME_ENTRY_BYTES: u64 = 16;
 /// Bytes at the start of the spill file, before its first frame.
 pub const SPILL_HEADER_BYTES: u64 = 4096;
 
-/// Bytes of the page that says where the spill file is.
-pub(crate) const HOME_BYTES: u64 = 4096;
 const HOME_HEADER_BYTES: usize = 32;
 const PATH_BYTES_MAX: usize = HOME_BYTES as usize - HOME_HEADER_BYTES;
 const MAGIC: [u8; 8] = *b"HFSPILL1";
@@ -33,7 +30,7 @@ const END_BITS: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The segment whose bytes these are.
-    pub segment: u32,
+    pub segment: Segment,
     /// Its generation when it was copied.
     pub generation: u64,
     /// First byte behind its last valid record.
@@ -147,8 +144,10 @@ impl<N: Nvm> Frames<'_, N> {
         let generation = decode(word, at).ok_or(DamagedEntry)?;
         let place = decode(self.nvm.load_u64(at + 8), at + 8).ok_or(DamagedEntry)?;
         let segment = u32::try_from(place >> END_BITS).map_err(|_| DamagedEntry)?;
+        let segment = Segment::new(segment);
         let end = (place & ((1 << END_BITS) - 1)) as u32 * LINE_BYTES;
-        let is_possible = segment < self.layout.segment_count && u64::from(end) <= self.layout.segment_bytes;
+        let is_possible =
+            segment.number() < self.layout.segment_count && u64::from(end) <= self.layout.segment_bytes;
         if is_possible { Ok(Some(Frame { segment, generation, end })) } else { Err(DamagedEntry) }
     }
 

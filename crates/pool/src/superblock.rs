@@ -88,7 +88,7 @@ pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u
         nvm.flush(at, 4096);
         at += 4096;
     }
-    for segment in 0..layout.segment_count {
+    for segment in layout.segments() {
         nvm.write(layout.segment_offset(segment), &zeros[..SEGMENT_HEADER_BYTES as usize]);
         nvm.flush(layout.segment_offset(segment), SEGMENT_HEADER_BYTES);
     }
@@ -154,7 +154,7 @@ pub fn remains(nvm: &impl Nvm) -> Remains {
     }
     let Ok(layout) = Layout::new(nvm.len()) else { return Remains::Blank };
     let slots = Slots { nvm, layout: &layout };
-    if (0..layout.slot_count).any(|slot| slots.was_used(slot)) { Remains::Pool } else { Remains::Blank }
+    if layout.slots().any(|slot| slots.was_used(slot)) { Remains::Pool } else { Remains::Blank }
 }
 
 fn put(nvm: &impl Nvm, at: u64, bytes: &[u8]) {

@@ -10,8 +10,8 @@ use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
     Base, FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED,
     Mount, Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal,
-    SegmentUse, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains, seal_of,
-    seal_segment, set_segment_generation,
+    Segment, SegmentUse, Slot, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains,
+    seal_of, seal_segment, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -159,11 +159,11 @@ fn the_document_shows_the_bytes_that_are_written() {
         parent: Some(&parent),
         stamp: Some(stamp),
     };
-    slots.take(0, 1000, &taken);
-    assert_eq!(slots.stamp(0), Some(stamp));
+    slots.take(Slot::new(0), 1000, &taken);
+    assert_eq!(slots.stamp(Slot::new(0)), Some(stamp));
     let later = Stamp { is_on_disk: true, ..stamp };
-    slots.push_stamp(0, &later);
-    assert_eq!(slots.stamp(0), Some(later));
+    slots.push_stamp(Slot::new(0), &later);
+    assert_eq!(slots.stamp(Slot::new(0)), Some(later));
     let left_at = LeftAt { changed_us: 1_700_000_000_987_654, modified_us: 1_700_000_000_123_456 };
     for left in [
         Left::InHand,
@@ -171,30 +171,37 @@ fn the_document_shows_the_bytes_that_are_written() {
         Left::At(left_at),
         Left::InHandSince(1_700_000_000_999_999, Some(left_at)),
     ] {
-        slots.set_left(0, left);
-        assert_eq!(slots.left(0), left);
+        slots.set_left(Slot::new(0), left);
+        assert_eq!(slots.left(Slot::new(0)), left);
     }
     let life = Life { last_us: 1_700_000_000_999_999, booted_us: Some(1_600_000_000_000_000) };
-    slots.set_life(0, &life);
-    assert_eq!(slots.life(0), Some(life));
-    slots.push_hint(0, HintKind::Unlink, b"/srv/a", None);
-    let hints = slots.hints(0);
+    slots.set_life(Slot::new(0), &life);
+    assert_eq!(slots.life(Slot::new(0)), Some(life));
+    slots.push_hint(Slot::new(0), HintKind::Unlink, b"/srv/a", None);
+    let hints = slots.hints(Slot::new(0));
     assert_eq!((hints[0].parent.as_ref(), hints[1].parent.as_ref()), (None, Some(&parent)));
-    slots.set_expired_seq(0, 1234);
-    set_segment_generation(&memory, &layout, 0, 1001);
-    seal_segment(&memory, &layout, &uuid, SegmentUse { segment: 0, generation: 1001 }, 384, 1239);
+    slots.set_expired_seq(Slot::new(0), 1234);
+    set_segment_generation(&memory, &layout, Segment::new(0), 1001);
+    seal_segment(
+        &memory,
+        &layout,
+        &uuid,
+        SegmentUse { segment: Segment::new(0), generation: 1001 },
+        384,
+        1239,
+    );
     let seal = |(segment, generation)| {
         let place = SegmentUse { segment, generation };
-        seal_of(&memory.0.borrow()[layout.segment_offset(0) as usize..], &layout, &uuid, place)
+        seal_of(&memory.0.borrow()[layout.segment_offset(Segment::new(0)) as usize..], &layout, &uuid, place)
     };
-    assert_eq!(seal((0, 1001)), Seal { end: Some(384), below: Some(1239) });
+    assert_eq!(seal((Segment::new(0), 1001)), Seal { end: Some(384), below: Some(1239) });
     // Of another use or place it says nothing.
-    assert_eq!(seal((0, 1240)), Seal::default());
-    assert_eq!(seal((1, 1001)), Seal::default());
+    assert_eq!(seal((Segment::new(0), 1240)), Seal::default());
+    assert_eq!(seal((Segment::new(1), 1001)), Seal::default());
     let frames = Frames { nvm: &memory, layout: &layout };
     let home = Home { path: b"/srv/spill".to_vec(), id: *b"the file's name!", frame_count: 512 };
     frames.set_home(&home).unwrap();
-    let held = Frame { segment: 3, generation: 1002, end: 2_097_088 };
+    let held = Frame { segment: Segment::new(3), generation: 1002, end: 2_097_088 };
     frames.put(&[(1, held)]);
     assert_eq!((frames.home(), frames.get(1), frames.get(0)), (Some(home), Ok(Some(held)), Ok(None)));
 
@@ -202,29 +209,29 @@ fn the_document_shows_the_bytes_that_are_written() {
     let zone = |from: u64, len: u64| listing(&bytes[from as usize..(from + len) as usize], from);
     assert_documented("the superblock", &zone(layout.offset(Zone::Superblock), 128));
     assert_documented("the words", &zone(layout.offset(Zone::Words), 4096));
-    assert_documented("a slot", &zone(layout.slot_offset(0), SLOT_BYTES));
+    assert_documented("a slot", &zone(layout.slot_offset(Slot::new(0)), SLOT_BYTES));
     assert_documented("the frames", &zone(layout.offset(Zone::Frames), 4096 + 4096 * 16));
     let header =
         SpillHeader { pool: uuid, id: *b"the file's name!", segment_bytes: 2_097_152, frame_count: 512 };
     assert_documented("a spill file's header", &listing(&header.encode(), 0));
     assert_eq!(SpillHeader::decode(&header.encode()), Some(header));
-    assert_documented("a segment header", &zone(layout.segment_offset(0), 64));
+    assert_documented("a segment header", &zone(layout.segment_offset(Segment::new(0)), 64));
     // A free slot and an unused segment are blank where it counts.
-    assert_eq!(zone(layout.slot_offset(1), SLOT_BYTES), "");
-    assert_eq!(zone(layout.segment_offset(1), 64), "");
+    assert_eq!(zone(layout.slot_offset(Slot::new(1)), SLOT_BYTES), "");
+    assert_eq!(zone(layout.segment_offset(Segment::new(1)), 64), "");
     drop(bytes);
     // Over the older of the two copies.
-    slots.push_hint(0, HintKind::Rename, b"/srv/b", Some(&parent));
+    slots.push_hint(Slot::new(0), HintKind::Rename, b"/srv/b", Some(&parent));
     let bytes = memory.0.borrow();
-    let hint = layout.slot_offset(0) + 768;
+    let hint = layout.slot_offset(Slot::new(0)) + 768;
     assert_documented("a path hint of a rename", &listing(&bytes[hint as usize..hint as usize + 176], hint));
     drop(bytes);
     // And once more, over a file.
     let base = Base { handle_type: 1, handle: vec![0x31, 0x32, 0x33, 0x34], born_ns: Some(1_700_000_000) };
-    let replaced = Replaced { slot: Some((7, 999)), base: Some(base) };
-    slots.push_hint(0, HintKind::Name, b"/srv/a", Some(&parent));
-    slots.push_replacing(0, b"/srv/b", Some(&parent), &replaced);
-    assert_eq!(slots.hints(0)[0].replaced, Some(replaced));
+    let replaced = Replaced { slot: Some((Slot::new(7), 999)), base: Some(base) };
+    slots.push_hint(Slot::new(0), HintKind::Name, b"/srv/a", Some(&parent));
+    slots.push_replacing(Slot::new(0), b"/srv/b", Some(&parent), &replaced);
+    assert_eq!(slots.hints(Slot::new(0))[0].replaced, Some(replaced));
     let bytes = memory.0.borrow();
     assert_documented(
         "a path hint of a rename over a file",
@@ -276,7 +283,7 @@ fn a_pool_without_superblocks_is_told_from_no_pool() {
     let ownership = Ownership { mode: 0o600, owner: 0, group: 0 };
     let taken =
         Taken { identity: &identity, ownership, marks: 0, path: b"/srv/a", parent: None, stamp: None };
-    Slots { nvm: &memory, layout: &layout }.take(7, 1000, &taken);
+    Slots { nvm: &memory, layout: &layout }.take(Slot::new(7), 1000, &taken);
     assert_eq!(remains(&memory), Remains::Pool);
 }
 

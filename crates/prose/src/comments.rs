@@ -103,7 +103,7 @@ fn pieces(source: &str) -> Vec<Piece> {
     found
 }
 
-fn end_of_block(bytes: &[u8], start: usize) -> usize {
+pub(crate) fn end_of_block(bytes: &[u8], start: usize) -> usize {
     let (mut at, mut depth) = (start + 2, 1);
     while at < bytes.len() && depth > 0 {
         match bytes.get(at..at + 2) {
@@ -116,7 +116,7 @@ fn end_of_block(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Where the string or character that begins here ends.
-fn end_of_literal(bytes: &[u8], start: usize) -> Option<usize> {
+pub(crate) fn end_of_literal(bytes: &[u8], start: usize) -> Option<usize> {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     match bytes[start] {
         b'"' => Some(end_of_string(bytes, start + 1, b'"')),

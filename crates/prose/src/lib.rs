@@ -1,19 +1,22 @@
 //! Holds documents and comments to what their readers need: lines that fit, links that lead
-//! somewhere, and names that the code has; and code to a size that they take in.
+//! somewhere, and names that the code has; and code to a size that they take in, without cycles.
 //!
 //! Development only. It reads the checkout and nothing else, must never write to it, and says of
 //! each fault where it is and what to do about it.
 
 mod canaries;
 mod comments;
+mod cycles;
 mod links;
 mod map;
+mod modules;
 mod names;
 mod paths;
 mod references;
 mod sizes;
 mod tables;
 mod text;
+mod tokens;
 mod tree;
 mod widths;
 mod words;
@@ -22,6 +25,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use canaries::canaries;
+pub use cycles::cycles;
 pub use links::links;
 pub use map::map;
 pub use names::names;

@@ -52,6 +52,11 @@ fn the_code_map_has_every_crate_and_no_arrow_points_up() {
 }
 
 #[test]
+fn no_module_uses_what_uses_it() {
+    no_faults(&holdfast_prose::cycles(&TREE));
+}
+
+#[test]
 fn no_crate_file_or_function_is_too_large() {
     no_faults(&holdfast_prose::sizes(&TREE));
 }

@@ -13,7 +13,7 @@ use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use holdfast_pool::{
     Hint, HintKind, Identity, Left, LeftAt, Life, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST,
-    MARK_REMOVED, MARK_SET_ASIDE, MARK_UNWATCHED, MARK_VOID, Ownership, Slots, Stamp,
+    MARK_REMOVED, MARK_SET_ASIDE, MARK_UNWATCHED, MARK_VOID, Ownership, Slot, Slots, Stamp,
 };
 
 use super::compare::{finish, torn};
@@ -40,7 +40,7 @@ pub(super) struct Applier<'a, N, D> {
     /// Directories synced since recovery began.
     pub(super) synced: HashSet<Vec<u8>>,
     /// How files looked before they were replayed into.
-    pub(super) before: HashMap<u32, Stat>,
+    pub(super) before: HashMap<Slot, Stat>,
     /// Removed files that stand where others are to be.
     pub(super) yielding: Vec<(Identity, Option<Stamp>)>,
 }
@@ -63,7 +63,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     /// Writes the slot's live records to an open file, and syncs it. With the file's `times` before
     /// that it is as old afterwards as its last change: what a program or a record says, not what
     /// we do.
-    fn write_records(&mut self, slot: u32, file: &D::File, times: Option<Stat>) -> io::Result<()> {
+    fn write_records(&mut self, slot: Slot, file: &D::File, times: Option<Stat>) -> io::Result<()> {
         let (source, live) = (self.source, self.live);
         replay(&source.payloads(), live.of(slot), file, &mut |bytes| {
             self.beat();
@@ -115,7 +115,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
     }
 
     /// Voids the slot's records, which are in the synced file, and gives it back.
-    fn expire(&self, slot: u32) {
+    fn expire(&self, slot: Slot) {
         if let Some(log) = self.live.slots.get(&slot) {
             self.slots().set_expired_seq(slot, log.seq_max);
         }
@@ -409,7 +409,7 @@ impl<N: Nvm, D: Disk> Applier<'_, N, D> {
 
     /// Names the pool and the slot, so that what stands there can only be ours, and not the file:
     /// which of its names is the newest may be told differently after a crash.
-    fn temporary_name(&self, slot: u32) -> Vec<u8> {
+    fn temporary_name(&self, slot: Slot) -> Vec<u8> {
         let uuid: String =
             self.source.superblock.uuid[..8].iter().map(|byte| std::format!("{byte:02x}")).collect();
         std::format!(".holdfast-{uuid}-{slot}").into_bytes()

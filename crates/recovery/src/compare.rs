@@ -8,9 +8,9 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use super::frames::Payloads;
+use super::entry::Entry;
 use super::overlay::{Touched, newest_pieces};
-use super::scan::Entry;
+use super::payloads::Payloads;
 use holdfast_disk::DiskFile;
 
 /// The kernel copies a write in such pieces, and stops between two of them if the writer is killed.

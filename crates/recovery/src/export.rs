@@ -10,9 +10,9 @@ use holdfast_log::Kind;
 use holdfast_media::Nvm;
 use serde::Serialize;
 
+use super::entry::Entry;
 use super::file::SlotFile;
 use super::replay::replay;
-use super::scan::Entry;
 use super::source::Source;
 use holdfast_disk::{DiskFile, OsFile};
 
@@ -60,7 +60,7 @@ pub(super) fn export(
     let info = Info {
         path: shown,
         reason,
-        slot: file.slot,
+        slot: file.slot.number(),
         inode: file.identity.as_ref().ok().map(|identity| identity.inode),
         names: file.hints.iter().map(|hint| String::from_utf8_lossy(&hint.path).into_owned()).collect(),
     };
@@ -99,7 +99,7 @@ fn row(entry: &Entry) -> RecordRow {
         offset: entry.file_offset,
         length,
         time_unix_s: entry.unix_time_ns / 1_000_000_000,
-        segment: entry.segment,
+        segment: entry.segment.number(),
         byte: entry.at(),
     }
 }

@@ -6,15 +6,15 @@ use std::path::Path;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Stamp};
+use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Slot, Stamp};
 
-use super::scan::SlotState;
+use super::slots::SlotState;
 use super::source::Source;
 use holdfast_disk::Stat;
 
 /// What a slot says of its file.
 pub(super) struct SlotFile {
-    pub(super) slot: u32,
+    pub(super) slot: Slot,
     /// Order in which slots were taken; 0 when damaged.
     pub(super) generation: u64,
     /// Who the file is, or why that cannot be read.
@@ -31,7 +31,7 @@ pub(super) struct SlotFile {
     /// Nothing of it was ever expired: all that was written is in the log.
     pub(super) never_expired: bool,
     /// Slots of files that were given its only name, as they say.
-    pub(super) takers: Vec<u32>,
+    pub(super) takers: Vec<Slot>,
     /// The file without a slot stands at its newest name from which that is to be taken: whether it
     /// is as it was. `None`: it does not.
     pub(super) takes_name: Option<bool>,
@@ -42,7 +42,7 @@ impl SlotFile {
     /// damaged if the log has records of it.
     pub(super) fn read(
         source: &Source<'_, impl Nvm>,
-        slot: u32,
+        slot: Slot,
         state: SlotState,
         has_records: bool,
     ) -> Option<Self> {

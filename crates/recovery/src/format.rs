@@ -11,8 +11,8 @@ use holdfast_media::{Mapping, MediaError, MediaKind, OpenMode};
 use holdfast_pool::{FormatError, Layout, Remains, Words};
 use rustix::fs::FlockOperation;
 
+use super::PoolError;
 use super::open::open_locked;
-use super::{PoolError, quoted};
 
 /// Makes a new pool at `path`; refuses to overwrite one that is in use or holds unrecovered records
 /// unless `force`. (A pool that a live process owns is refused even then.) Volatile media needs
@@ -24,11 +24,10 @@ pub fn format(
     force: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), PoolError> {
-    let unusable = |error: MediaError| PoolError::new(format!("the pool cannot be made: {error}"));
-    let layout = Layout::new(size_bytes).map_err(|error| PoolError::new(error.to_string()))?;
+    let layout = Layout::new(size_bytes).map_err(PoolError::Size)?;
     let created = !path.exists();
     if created {
-        holdfast_media::allocate(path, size_bytes, &mut *progress).map_err(unusable)?;
+        holdfast_media::allocate(path, size_bytes, &mut *progress).map_err(PoolError::Unmade)?;
     }
     let made = (|| {
         let file = open_locked(path, OpenMode::ReadWrite, FlockOperation::NonBlockingLockExclusive)?;
@@ -39,9 +38,10 @@ pub fn format(
             if !force {
                 refuse_what_is_needed(path, &file)?;
             }
-            holdfast_media::allocate_over(path, size_bytes, progress).map_err(unusable)?;
+            holdfast_media::allocate_over(path, size_bytes, progress).map_err(PoolError::Unmade)?;
         }
-        let (mapping, info) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite).map_err(unusable)?;
+        let (mapping, info) =
+            Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite).map_err(PoolError::Unmade)?;
         refuse_volatile(path, info.kind, volatile)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         holdfast_pool::format(&mapping, &layout, new_uuid(path)?, now);
@@ -58,51 +58,37 @@ fn refuse_volatile(path: &Path, kind: MediaKind, allowed: bool) -> Result<(), Po
     if kind.is_persistent() || allowed {
         return Ok(());
     }
-    Err(PoolError::new(format!(
-        "{} is {kind}: a power cut would lose what it acknowledged. Name persistent media, or say --volatile if \
-         surviving crashes of programs is enough",
-        path.display()
-    )))
+    Err(PoolError::VolatileTarget { path: path.to_owned(), kind })
 }
 
 fn refuse_what_is_needed(path: &Path, file: &File) -> Result<(), PoolError> {
-    let shown = path.display();
     let (mapping, info) = match Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) {
         Ok(opened) => opened,
         Err(MediaError::Empty { .. }) => return Ok(()),
-        Err(error) => return Err(PoolError::new(format!("the pool cannot be made: {error}"))),
+        Err(error) => return Err(PoolError::Unmade(error)),
     };
     match holdfast_pool::open(&mapping) {
         Ok(superblock) => {
             let words = Words { nvm: &mapping, layout: &superblock.layout };
             if words.counter_clean().is_none() {
-                return Err(PoolError::new(format!(
-                    "pool {shown} may hold records that are not in the files yet: run `holdfast recover --pool \
-                     {}` first, or give them up with --force",
-                    quoted(path)
-                )));
+                return Err(PoolError::Unrecovered(path.to_owned()));
             }
             Ok(())
         }
         Err(FormatError::NotAPool) if holdfast_pool::remains(&mapping) == Remains::Pool => {
-            Err(PoolError::new(format!(
-                "both superblocks of {shown} read as zeros, and what stands behind them is a pool's, which may hold what is in \
-                 no file: restore it from a backup, or give it up with --force"
-            )))
+            Err(PoolError::Remains(path.to_owned()))
         }
         // A new DAX device has no file to lose, and an empty start is no pool that could be meant.
         Err(FormatError::NotAPool) if info.kind == MediaKind::DaxDevice => Ok(()),
-        Err(error) => Err(PoolError::new(format!(
-            "{shown} exists and would be overwritten ({error}): name another file, or overwrite it with --force"
-        ))),
+        Err(error) => Err(PoolError::Overwrites { path: path.to_owned(), error }),
     }
 }
 
 fn new_uuid(path: &Path) -> Result<[u8; 16], PoolError> {
     let mut uuid = [0u8; 16];
-    File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut uuid)).map_err(|error| {
-        PoolError::new(format!("no random numbers for the pool {}: /dev/urandom: {error}", path.display()))
-    })?;
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut uuid))
+        .map_err(|error| PoolError::NoRandom { pool: path.to_owned(), error })?;
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)

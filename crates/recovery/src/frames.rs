@@ -5,21 +5,15 @@
 
 use std::io;
 
-use holdfast_log::{Gap, RECORD_HEADER_BYTES, survey};
+use holdfast_log::{Gap, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{Frames, Layout, seal_of};
+use holdfast_pool::seal_of;
 
 use super::PoolError;
-use super::scan::Entry;
+use super::payloads::ReadSpill;
 use super::source::Source;
 use holdfast_disk::spill;
 use holdfast_disk::{Access, Disk, DiskFile};
-
-/// Bytes of the spill file.
-pub(super) trait ReadSpill: Sync {
-    /// Reads all of `bytes`.
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
-}
 
 /// The spill file as a file of a disk.
 pub(super) struct Spill<F>(F);
@@ -44,21 +38,12 @@ pub(super) fn open<D: Disk>(
     if count == 0 {
         return Ok(None);
     }
-    let pool = source.name.display();
-    let home = frames.home().ok_or_else(|| {
-        PoolError::new(format!(
-            "pool {pool} goes on in a spill file, and where that is cannot be read: it is damaged; nothing was changed. Give \
-             up what is in it with `holdfast format --force` if there is no copy of the pool"
-        ))
-    })?;
+    let pool = source.name.to_owned();
+    let Some(home) = frames.home() else { return Err(PoolError::SpillUnknown(pool)) };
     let path = spill::path_of(&home);
     match spill::open(disk, source.superblock, &home, Access::Read) {
         Ok(file) => Ok(Some(Spill(file))),
-        Err(error) => Err(PoolError::new(format!(
-            "pool {pool} goes on in the spill file {}, which cannot be used: {error}; {count} of its frames hold records \
-             that may not be in the files yet. Nothing was changed: put it back (or mount its file system) and recover again",
-            path.display()
-        ))),
+        Err(error) => Err(PoolError::Spill { pool, spill: path, error, frames: count }),
     }
 }
 
@@ -98,28 +83,4 @@ pub(super) enum FrameError {
     Damaged(String),
     /// The disk does not give it back.
     Unread(io::Error),
-}
-
-/// Where the bytes of records are: on the media, or in the spill file.
-pub(super) struct Payloads<'a, N> {
-    pub(super) nvm: &'a N,
-    pub(super) layout: &'a Layout,
-    pub(super) spill: Option<&'a dyn ReadSpill>,
-}
-
-impl<N: Nvm> Payloads<'_, N> {
-    /// Reads bytes of a record's payload.
-    pub(super) fn read(&self, entry: &Entry, skip: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let within = u64::from(entry.at()) + RECORD_HEADER_BYTES + skip;
-        match (entry.segment.checked_sub(self.layout.segment_count), self.spill) {
-            (Some(frame), Some(spill)) => {
-                let frames = Frames { nvm: self.nvm, layout: self.layout };
-                spill.read(frames.file_offset(frame) + within, bytes)
-            }
-            _ => {
-                self.nvm.read(self.layout.segment_offset(entry.segment) + within, bytes);
-                Ok(())
-            }
-        }
-    }
 }

@@ -4,13 +4,14 @@
 //! Since the scan drops expired records first, a group is judged by expiry before it is judged by
 //! completeness (history 2).
 
+use holdfast_pool::{Segment, Slot};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 
-use super::scan::Entry;
+use super::entry::Entry;
 
 /// The log of one slot.
 #[derive(Clone, Debug, Default)]
@@ -24,21 +25,21 @@ pub(super) struct SlotLog {
     pub(super) seq_max: u64,
     /// Segments that hold records of it (cancels too: without them cancelled writes would come
     /// back).
-    pub(super) segments: Vec<u32>,
+    pub(super) segments: Vec<Segment>,
 }
 
 /// All live records, by slot, then in the order in which they were written.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pub(super) entries: Vec<Entry>,
-    pub(super) slots: BTreeMap<u32, SlotLog>,
+    pub(super) slots: BTreeMap<Slot, SlotLog>,
     /// Slots of which two different records have one number.
-    pub(super) contradicted: BTreeSet<u32>,
+    pub(super) contradicted: BTreeSet<Slot>,
 }
 
 impl Live {
     /// The live records of a slot.
-    pub(super) fn of(&self, slot: u32) -> &[Entry] {
+    pub(super) fn of(&self, slot: Slot) -> &[Entry] {
         self.slots.get(&slot).map_or(&[], |log| &self.entries[log.range.clone()])
     }
 }
@@ -100,8 +101,8 @@ pub(super) fn resolve(mut entries: Vec<Entry>, damaged: &mut Vec<String>) -> Liv
     Live { entries, slots, contradicted }
 }
 
-fn segments(slot: &[Entry]) -> Vec<u32> {
-    let mut segments: Vec<u32> =
+fn segments(slot: &[Entry]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> =
         slot.chunk_by(|a, b| a.segment == b.segment).map(|run| run[0].segment).collect();
     segments.sort_unstable();
     segments.dedup();
@@ -159,12 +160,12 @@ fn cut(write: &mut Vec<Entry>, extent: u64) {
 mod tests {
     use super::*;
 
-    fn entry(slot: u32, seq: u64, kind: Kind) -> Entry {
+    fn entry(slot: Slot, seq: u64, kind: Kind) -> Entry {
         Entry {
             seq,
             file_offset: 0,
             extent: 100,
-            segment: 1,
+            segment: Segment::new(1),
             line: 1,
             bytes: 100,
             slot,
@@ -182,61 +183,70 @@ mod tests {
             group_index: index,
             group_count: count,
             file_offset: u64::from(index) * 100,
-            segment: u32::from(index) + 1,
-            ..entry(0, seq, Kind::Write)
+            segment: Segment::new(u32::from(index) + 1),
+            ..entry(Slot::new(0), seq, Kind::Write)
         }
     }
 
-    fn seqs(live: &Live, slot: u32) -> Vec<u64> {
+    fn seqs(live: &Live, slot: Slot) -> Vec<u64> {
         live.of(slot).iter().map(|entry| entry.seq).collect()
     }
 
     #[test]
     fn records_are_sorted_by_slot_and_seq() {
-        let entries = vec![entry(1, 5, Kind::Write), entry(0, 9, Kind::Write), entry(1, 3, Kind::Truncate)];
+        let entries = vec![
+            entry(Slot::new(1), 5, Kind::Write),
+            entry(Slot::new(0), 9, Kind::Write),
+            entry(Slot::new(1), 3, Kind::Truncate),
+        ];
         let live = resolve(entries, &mut Vec::new());
-        assert_eq!(seqs(&live, 0), [9]);
-        assert_eq!(seqs(&live, 1), [3, 5]);
-        assert_eq!((live.slots[&1].seq_max, live.slots[&1].bytes), (5, 100));
+        assert_eq!(seqs(&live, Slot::new(0)), [9]);
+        assert_eq!(seqs(&live, Slot::new(1)), [3, 5]);
+        assert_eq!((live.slots[&Slot::new(1)].seq_max, live.slots[&Slot::new(1)].bytes), (5, 100));
     }
 
     #[test]
     fn a_group_is_whole_or_void() {
         let live = resolve(vec![member(4, 1, 3), member(4, 0, 3)], &mut Vec::new());
-        assert!(live.of(0).is_empty());
-        assert_eq!(live.slots[&0].seq_max, 4);
+        assert!(live.of(Slot::new(0)).is_empty());
+        assert_eq!(live.slots[&Slot::new(0)].seq_max, 4);
         let live = resolve(vec![member(4, 1, 2), member(4, 0, 2)], &mut Vec::new());
-        assert_eq!(live.of(0).len(), 2);
+        assert_eq!(live.of(Slot::new(0)).len(), 2);
     }
 
     #[test]
     fn members_that_disagree_are_no_group() {
         let live = resolve(vec![member(4, 0, 2), member(4, 1, 3)], &mut Vec::new());
-        assert!(live.of(0).is_empty());
+        assert!(live.of(Slot::new(0)).is_empty());
     }
 
     #[test]
     fn a_cancel_cuts_a_group_at_the_byte() {
-        let cancel = Entry { file_offset: 4, extent: 130, bytes: 0, ..entry(0, 7, Kind::Cancel) };
+        let cancel = Entry { file_offset: 4, extent: 130, bytes: 0, ..entry(Slot::new(0), 7, Kind::Cancel) };
         let live = resolve(vec![member(4, 0, 3), member(4, 1, 3), member(4, 2, 3), cancel], &mut Vec::new());
-        let kept: Vec<u32> = live.of(0).iter().map(|entry| entry.bytes).collect();
+        let kept: Vec<u32> = live.of(Slot::new(0)).iter().map(|entry| entry.bytes).collect();
         assert_eq!(kept, [100, 30]);
     }
 
     #[test]
     fn a_cancel_voids_what_is_no_write_and_only_what_is_older() {
-        let cancel = |target, seq| Entry { file_offset: target, ..entry(0, seq, Kind::Cancel) };
-        let entries = vec![entry(0, 4, Kind::Truncate), cancel(4, 6), entry(0, 9, Kind::Write), cancel(9, 8)];
+        let cancel = |target, seq| Entry { file_offset: target, ..entry(Slot::new(0), seq, Kind::Cancel) };
+        let entries = vec![
+            entry(Slot::new(0), 4, Kind::Truncate),
+            cancel(4, 6),
+            entry(Slot::new(0), 9, Kind::Write),
+            cancel(9, 8),
+        ];
         let live = resolve(entries, &mut Vec::new());
-        assert_eq!(seqs(&live, 0), [9]);
+        assert_eq!(seqs(&live, Slot::new(0)), [9]);
     }
 
     #[test]
     fn two_records_of_one_number_are_reported() {
-        let other = Entry { file_offset: 5, line: 4, ..entry(0, 4, Kind::Write) };
+        let other = Entry { file_offset: 5, line: 4, ..entry(Slot::new(0), 4, Kind::Write) };
         let mut damaged = Vec::new();
-        let live = resolve(vec![other, entry(0, 4, Kind::Write)], &mut damaged);
-        assert_eq!((live.of(0).len(), damaged.len()), (1, 1));
-        assert_eq!(live.of(0)[0].file_offset, 0);
+        let live = resolve(vec![other, entry(Slot::new(0), 4, Kind::Write)], &mut damaged);
+        assert_eq!((live.of(Slot::new(0)).len(), damaged.len()), (1, 1));
+        assert_eq!(live.of(Slot::new(0))[0].file_offset, 0);
     }
 }

@@ -4,11 +4,13 @@
 //! to the next over all of it. Else nobody can tell, and every file that may have had one there
 //! counts. It judges numbers and does nothing else; docs/crash/damage.md argues why.
 
+use holdfast_pool::Slot;
 use std::collections::BTreeSet;
 
 use holdfast_log::{Gap, Header, headers_in_gap};
 
-use super::scan::{SEQ_MAX, SlotState};
+use super::entry::SEQ_MAX;
+use super::slots::SlotState;
 
 /// A number that differs from another one in so few bits may be that one, damaged.
 const FLIPPED_BITS_MAX: u32 = 2;
@@ -25,9 +27,9 @@ pub(super) struct Loss {
 /// Whose a damaged record was.
 enum Whose {
     /// That of a slot's present use.
-    Of(u32),
+    Of(Slot),
     /// Its header looks damaged: that of one of these.
-    OneOf(Vec<u32>),
+    OneOf(Vec<Slot>),
     /// That of an earlier use of its slot, which is void.
     Nobodys,
     /// Anybody's.
@@ -46,7 +48,7 @@ impl Loss {
     }
 
     /// Adds the slots whose files lost a record by it, or may have.
-    pub(super) fn add_to(&self, lost: &mut BTreeSet<u32>, states: &[SlotState]) {
+    pub(super) fn add_to(&self, lost: &mut BTreeSet<Slot>, states: &[SlotState]) {
         let Some(headers) = &self.headers else { return self.add_all(lost, states) };
         for header in headers {
             match whose(header, states) {
@@ -60,13 +62,13 @@ impl Loss {
         }
     }
 
-    fn add_all(&self, lost: &mut BTreeSet<u32>, states: &[SlotState]) {
-        lost.extend((0..states.len() as u32).filter(|&slot| self.may_have(slot, states)));
+    fn add_all(&self, lost: &mut BTreeSet<Slot>, states: &[SlotState]) {
+        lost.extend(Slot::first(states.len() as u32).filter(|&slot| self.may_have(slot, states)));
     }
 
     /// Whether a file can have had a live record among those that are lost.
-    fn may_have(&self, slot: u32, states: &[SlotState]) -> bool {
-        match states[slot as usize] {
+    fn may_have(&self, slot: Slot, states: &[SlotState]) -> bool {
+        match states[slot.index()] {
             SlotState::Free | SlotState::Blank => false,
             SlotState::Damaged => true,
             SlotState::InUse { generation, expired_seq } => generation.max(expired_seq) < self.below,
@@ -76,20 +78,20 @@ impl Loss {
 
 fn whose(header: &Header, states: &[SlotState]) -> Whose {
     let named = header.slot_generation;
-    let uses = (0..).zip(states).filter_map(|(slot, state)| match *state {
+    let uses = (0..).map(Slot::new).zip(states).filter_map(|(slot, state)| match *state {
         SlotState::InUse { generation, .. } => Some((slot, generation)),
         _ => None,
     });
-    match states.get(header.slot as usize) {
+    match states.get(header.slot.index()) {
         Some(&SlotState::InUse { generation, .. }) if generation == named => Whose::Of(header.slot),
         Some(SlotState::Damaged) => Whose::Of(header.slot),
         None | Some(SlotState::Blank) => Whose::Unknown,
         Some(SlotState::Free | SlotState::InUse { .. }) => {
-            let is_near = |&(slot, generation): &(u32, u64)| {
+            let is_near = |&(slot, generation): &(Slot, u64)| {
                 generation == named
                     || slot == header.slot && (generation ^ named).count_ones() <= FLIPPED_BITS_MAX
             };
-            let near: Vec<u32> = uses.filter(is_near).map(|(slot, _)| slot).collect();
+            let near: Vec<Slot> = uses.filter(is_near).map(|(slot, _)| slot).collect();
             match near.is_empty() {
                 false => Whose::OneOf(near),
                 // A slot is taken before its records get their numbers.
@@ -112,7 +114,7 @@ mod tests {
             [in_use(1000, 1100), SlotState::Free, in_use(1001, 1001), in_use(1200, 1300), SlotState::Blank];
         let mut lost = BTreeSet::new();
         loss.add_to(&mut lost, &states);
-        lost.into_iter().collect()
+        lost.into_iter().map(Slot::number).collect()
     }
 
     #[test]
@@ -141,12 +143,12 @@ mod tests {
         let of = |slot, generation| {
             lost(&Loss { headers: Some(vec![header(slot, generation)]), ..Loss::of_anybody(None) })
         };
-        assert_eq!(of(0, 1000), [0]);
-        assert_eq!(of(2, 1001 ^ 1 << 40), [2], "a bit of it is damaged, too");
-        assert_eq!(of(1, 1200), [3], "so is the slot's number");
-        assert_eq!(of(0, 500), [] as [u32; 0], "of an older use");
-        assert_eq!(of(0, 0), [0, 2, 3], "no generation");
-        assert_eq!(of(0, 1 << 60), [0, 2, 3], "no generation");
-        assert_eq!(of(4, 1000), [0, 2, 3], "of a slot that was never used");
+        assert_eq!(of(Slot::new(0), 1000), [0]);
+        assert_eq!(of(Slot::new(2), 1001 ^ 1 << 40), [2], "a bit of it is damaged, too");
+        assert_eq!(of(Slot::new(1), 1200), [3], "so is the slot's number");
+        assert_eq!(of(Slot::new(0), 500), [] as [u32; 0], "of an older use");
+        assert_eq!(of(Slot::new(0), 0), [0, 2, 3], "no generation");
+        assert_eq!(of(Slot::new(0), 1 << 60), [0, 2, 3], "no generation");
+        assert_eq!(of(Slot::new(4), 1000), [0, 2, 3], "of a slot that was never used");
     }
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::{FormatError, Remains, Superblock, VERSION, Words};
+use holdfast_pool::{FormatError, Remains, Segment, Slot, Superblock, VERSION, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::run;
 use super::source::Source;
-use super::{PoolError, RecoverOptions, Report, quoted};
+use super::{PoolError, RecoverOptions, Report};
 use holdfast_disk::OsDisk;
 
 /// How long to wait for an owner that was killed, or is just ending or starting, to let go of the
@@ -69,11 +69,11 @@ pub struct RecoveredPool {
     /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
     pub counter_start: u64,
     /// Segments with live records of set-aside files; they must not be reused.
-    pub pinned_segments: Vec<u32>,
+    pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file with such records.
     pub pinned_frames: Vec<u32>,
     /// Slots that stay in use for set-aside files.
-    pub set_aside_slots: Vec<u32>,
+    pub set_aside_slots: Vec<Slot>,
 }
 
 impl RecoveredPool {
@@ -93,15 +93,10 @@ impl OpenPool {
     pub fn open(path: &Path, allow_volatile: bool) -> Result<Self, PoolError> {
         let file = open_locked(path, OpenMode::ReadWrite, FlockOperation::NonBlockingLockExclusive)?;
         must_have_its_name(path, &file)?;
-        let (mapping, info) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite)
-            .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
+        let (mapping, info) =
+            Mapping::open_fd(file.as_fd(), path, OpenMode::ReadWrite).map_err(PoolError::Media)?;
         if !info.kind.is_persistent() && !allow_volatile {
-            return Err(PoolError::new(format!(
-                "pool {} lies on {}: a power cut would lose what it acknowledged. Name persistent media, or say \
-                 --volatile if surviving crashes of programs is enough",
-                path.display(),
-                info.kind
-            )));
+            return Err(PoolError::Volatile { pool: path.to_owned(), kind: info.kind });
         }
         let superblock = superblock(path, &mapping)?;
         let is_mended = holdfast_pool::mend(&mapping, &superblock);
@@ -114,8 +109,8 @@ impl OpenPool {
     /// same time.
     pub(super) fn open_read_only(path: &Path) -> Result<Self, PoolError> {
         let file = open_locked(path, OpenMode::ReadOnly, FlockOperation::NonBlockingLockShared)?;
-        let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly)
-            .map_err(|error| PoolError::new(format!("the pool cannot be used: {error}")))?;
+        let (mapping, _) =
+            Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).map_err(PoolError::Media)?;
         let superblock = superblock(path, &mapping)?;
         let pool = Pool { path: path.to_owned(), mapping, superblock, lock: file.into() };
         Ok(Self { pool, is_mended: false })
@@ -185,7 +180,6 @@ pub const NO_POOL: &str = "there is no pool at";
 
 /// Opens the file or device of a pool, if it is ours.
 pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
-    let shown = path.display();
     let mut options = File::options();
     options.read(true).write(mode == OpenMode::ReadWrite).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let (begun, mut opened) = (Instant::now(), options.open(path));
@@ -196,42 +190,26 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
         opened = options.open(path);
     }
     let file = opened.map_err(|error| {
-        PoolError::new(match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!(
-                    "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {}`",
-                    quoted(path)
-                )
-            }
-            io::ErrorKind::PermissionDenied => {
-                format!("no permission to open pool {shown} for reading and writing: run as its owner")
-            }
-            io::ErrorKind::IsADirectory => {
-                format!("{shown} is a directory: name a pool file or a DAX device")
-            }
-            _ => format!("pool {shown} cannot be opened: {error}"),
-        })
+        let pool = path.to_owned();
+        match error.kind() {
+            io::ErrorKind::NotFound => PoolError::Absent(pool),
+            io::ErrorKind::PermissionDenied => PoolError::NotPermitted(pool),
+            io::ErrorKind::IsADirectory => PoolError::Directory(pool),
+            _ => PoolError::Open { pool, error },
+        }
     })?;
-    let metadata = file.metadata().map_err(|error| PoolError::new(format!("pool {shown}: {error}")))?;
+    let metadata = file.metadata().map_err(|error| PoolError::Look { pool: path.to_owned(), error })?;
     if metadata.is_dir() {
-        return Err(PoolError::new(format!("{shown} is a directory: name a pool file or a DAX device")));
+        return Err(PoolError::Directory(path.to_owned()));
     }
     // Recovery writes to the files a pool names with the rights of who runs it: never on another
     // user's word.
     let me = rustix::process::geteuid().as_raw();
     if metadata.uid() != me && !on(Canary::RootStaysRoot) {
-        return Err(PoolError::new(format!(
-            "pool {shown} belongs to another user (uid {}, you are uid {me}): run as its owner or use a pool of \
-             your own",
-            metadata.uid()
-        )));
+        return Err(PoolError::NotOurs { pool: path.to_owned(), owner: metadata.uid(), me });
     }
     if metadata.mode() & 0o022 != 0 && !on(Canary::PoolShared) {
-        return Err(PoolError::new(format!(
-            "others may write to pool {shown} (mode {:o}), and so to every file that it names: use another one, or \
-             chmod go-w it if nobody has",
-            metadata.mode() & 0o7777
-        )));
+        return Err(PoolError::OpenToOthers { pool: path.to_owned(), mode: metadata.mode() & 0o7777 });
     }
     Ok(file)
 }
@@ -239,17 +217,16 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
 /// Opens a pool with the lock that its owner holds, or names who holds it. Who waits has the pool
 /// open for moments only: its owner sees whether anybody else has it.
 pub(super) fn open_locked(path: &Path, mode: OpenMode, operation: FlockOperation) -> Result<File, PoolError> {
-    let shown = path.display();
     let begun = Instant::now();
     loop {
         let file = open_file(path, mode).map_err(|error| match begun.elapsed() < POLL {
-            false if !path.exists() => is_gone(path),
+            false if !path.exists() => PoolError::Gone(path.to_owned()),
             _ => error,
         })?;
         match flock(&file, operation) {
             Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK) => {}
-            Err(error) => return Err(PoolError::new(format!("pool {shown} cannot be locked: {error}"))),
+            Err(error) => return Err(PoolError::Lock { pool: path.to_owned(), error }),
         }
         let waited = begun.elapsed();
         // A keeper that was killed holds its lock until the last of its threads is gone; one that
@@ -268,11 +245,9 @@ pub(super) fn open_locked(path: &Path, mode: OpenMode, operation: FlockOperation
             };
             let waited =
                 if waited >= ENDING_OWNER_MAX { ", which takes long to end or to start" } else { "" };
-            let other = other_format(path, &file).map(|other| format!(". {other}")).unwrap_or_default();
-            let message = format!(
-                "pool {shown} is in use by {owner}{waited}: wait for it, stop it, or use another pool (--pool){other}"
-            );
-            return Err(PoolError { message, busy: true });
+            let other = other_format(path, &file).unwrap_or_default();
+            let owner = format!("{owner}{other}");
+            return Err(PoolError::InUse { pool: path.to_owned(), owner, waited });
         }
         drop(file);
         std::thread::sleep(POLL);
@@ -286,12 +261,7 @@ fn must_have_its_name(path: &Path, file: &File) -> Result<(), PoolError> {
     if named.is_some() && named == file.metadata().map(which).ok() {
         return Ok(());
     }
-    Err(is_gone(path))
-}
-
-fn is_gone(path: &Path) -> PoolError {
-    let message = format!("pool {} was removed or replaced while it was opened: try again", path.display());
-    PoolError { message, busy: true }
+    Err(PoolError::Gone(path.to_owned()))
 }
 
 /// Whether a keeper of the pool takes connections. One that is ending does not, nor does one that
@@ -315,8 +285,8 @@ fn other_format(path: &Path, file: &File) -> Option<String> {
     let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).ok()?;
     let Err(FormatError::Version { found }) = holdfast_pool::open(&mapping) else { return None };
     Some(format!(
-        "It is of another version of Holdfast: the pool has format version {found}, and this program knows version \
-         {VERSION}"
+        " of another version of Holdfast (the pool has format version {found}, and this program knows version \
+         {VERSION})"
     ))
 }
 
@@ -367,6 +337,6 @@ fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
             }
             FormatError::Damaged(_) => "restore the pool from a backup; as it is, nothing in it was changed",
         };
-        PoolError::new(format!("pool {} cannot be used: {error}; {todo}", path.display()))
+        PoolError::Unusable { pool: path.to_owned(), error, todo }
     })
 }

@@ -36,11 +36,7 @@ impl RecoveredPool {
                         format!("in process {}", named.collect::<Vec<_>>().join(", "))
                     }
                 };
-                return Err(PoolError::new(format!(
-                    "pool {} is open {who}: whoever has it open could write to it while it is in use, and so to the files \
-                     that it is for. End that, or use another pool (--pool)",
-                    self.path.display()
-                )));
+                return Err(PoolError::OthersHaveIt { pool: self.path.clone(), who });
             }
             std::thread::sleep(Duration::from_millis(1));
         }

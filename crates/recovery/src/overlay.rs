@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-use super::scan::Entry;
+use super::entry::Entry;
 
 /// Covers the union of `writes` (oldest first) with pieces that do not overlap: `emit` hears, in
 /// ascending order of file offsets, the newest write of each piece, the bytes of it before the
@@ -79,6 +79,8 @@ impl Touched {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_pool::Segment;
+    use holdfast_pool::Slot;
     use std::convert::Infallible;
 
     use holdfast_log::Kind;
@@ -92,9 +94,9 @@ mod tests {
                 seq,
                 file_offset,
                 extent: u64::from(bytes),
-                segment: 0,
+                segment: Segment::new(0),
                 bytes,
-                slot: 0,
+                slot: Slot::new(0),
                 unix_time_ns: 0,
                 is_called: false,
                 is_last: false,

@@ -3,6 +3,7 @@
 //!
 //! Must never take a name from anybody: a rename that finds its name taken is not made.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::io;
 
@@ -11,8 +12,8 @@ use holdfast_media::Nvm;
 
 use super::apply::Applier;
 use super::plan::Outcome;
+use super::planned::Planned;
 use super::replaced::is_yielding;
-use super::survey::Planned;
 use holdfast_disk::Disk;
 
 /// Removes and renames again what the program had, so that the names are free which others were
@@ -21,7 +22,7 @@ use holdfast_disk::Disk;
 pub(super) fn redo(
     applier: &mut Applier<'_, impl Nvm, impl Disk>,
     files: &[Planned],
-) -> HashMap<u32, io::Error> {
+) -> HashMap<Slot, io::Error> {
     let mut failed = HashMap::new();
     let is_removed = |planned: &&Planned| planned.outcome == Outcome::UnlinkAgain;
     for planned in files.iter().filter(is_removed).filter(|planned| !is_yielding(planned, files)) {

@@ -4,11 +4,11 @@
 //! Must never let a name go from one file before another one has it.
 
 use holdfast_canary::{Canary, on};
-use holdfast_pool::{MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Replaced};
+use holdfast_pool::{MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_VOID, Replaced, Slot};
 
 use super::file::SlotFile;
 use super::plan::Outcome;
-use super::survey::Planned;
+use super::planned::Planned;
 
 /// Finds the files whose only names renames gave to others: a slot of one of those says so,
 /// whatever its own says.
@@ -16,7 +16,7 @@ pub(super) fn mark_replaced(files: &mut [SlotFile]) {
     if on(Canary::ReplacedForgotten) {
         return;
     }
-    let takers_of = |file: &SlotFile| -> Vec<u32> {
+    let takers_of = |file: &SlotFile| -> Vec<Slot> {
         let takes = |taker: &&SlotFile| {
             let by_slot = |it: &Replaced| it.slot == Some((file.slot, file.generation));
             taker.slot != file.slot && (taker.replaced().is_some_and(by_slot) || file.is_base_of(taker))
@@ -26,7 +26,7 @@ pub(super) fn mark_replaced(files: &mut [SlotFile]) {
         let may_be_replaced = file.marks & (MARK_SET_ASIDE | MARK_SUPERSEDED) == 0;
         takers.filter(|_| may_be_replaced).map(|taker| taker.slot).collect()
     };
-    let found: Vec<Vec<u32>> = files.iter().map(takers_of).collect();
+    let found: Vec<Vec<Slot>> = files.iter().map(takers_of).collect();
     files.iter_mut().zip(found).for_each(|(file, takers)| file.takers = takers);
 }
 
@@ -34,7 +34,7 @@ pub(super) fn mark_replaced(files: &mut [SlotFile]) {
 /// did, and none is going to.
 pub(super) fn is_left_alone(planned: &Planned, files: &[Planned]) -> bool {
     let file = &planned.file;
-    let is_taken = |slot: &u32| {
+    let is_taken = |slot: &Slot| {
         let taker = files.iter().find(|other| other.file.slot == *slot);
         taker.is_some_and(|taker| {
             let is_refused = taker.file.takes_name == Some(false) && file.is_base_of(&taker.file);

@@ -22,9 +22,9 @@ use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use super::frames::Payloads;
+use super::entry::Entry;
 use super::overlay::newest_pieces;
-use super::scan::Entry;
+use super::payloads::Payloads;
 use super::writer::Writer;
 use holdfast_disk::DiskFile;
 

@@ -11,19 +11,21 @@ use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{bound_segment, set_segment_generation};
+use holdfast_pool::{Segment, Slot, bound_segment, set_segment_generation};
 
 use super::apply::Applier;
 use super::export::export;
-use super::frames::{self, ReadSpill};
+use super::frames;
 use super::judge::Witness;
 use super::live::Live;
+use super::payloads::ReadSpill;
 use super::plan::{Outcome, Request};
+use super::planned::Planned;
 use super::redo::redo;
 use super::replaced::{is_yielding, takers_of};
 use super::scan::Broken;
 use super::source::Source;
-use super::survey::{Plan, Planned, plan};
+use super::survey::{Plan, plan};
 use super::{FileReport, PoolError, RecoverOptions, Report};
 use holdfast_disk::Disk;
 
@@ -55,11 +57,11 @@ pub struct Recovered {
     /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
     pub counter_start: u64,
     /// Segments with live records of set-aside files; they must not be reused.
-    pub pinned_segments: Vec<u32>,
+    pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file with such records.
     pub pinned_frames: Vec<u32>,
     /// Slots that stay in use for set-aside files.
-    pub set_aside_slots: Vec<u32>,
+    pub set_aside_slots: Vec<Slot>,
 }
 
 impl Planned {
@@ -155,12 +157,10 @@ impl Plan {
         let Some(directory) = &options.export else { return Ok(()) };
         for planned in self.files.iter().filter(|planned| planned.facts.live && which(planned)) {
             export(source, directory, &planned.file, self.live.of(planned.file.slot), &planned.reason)
-                .map_err(|error| {
-                    PoolError::new(format!(
-                        "{} cannot be exported to {}: {error}; nothing was changed",
-                        planned.shown,
-                        directory.display()
-                    ))
+                .map_err(|error| PoolError::Export {
+                    file: planned.shown.clone(),
+                    directory: directory.clone(),
+                    error,
                 })?;
         }
         Ok(())
@@ -224,7 +224,7 @@ pub(super) fn recover(
 
 /// Marks everything that must not be replayed, and drops what is not wanted: all of it before the
 /// first heartbeat. Returns the slots of what is set aside or put off.
-fn note_decisions(applier: &mut Applier<'_, impl Nvm, impl Disk>, files: &[Planned]) -> HashSet<u32> {
+fn note_decisions(applier: &mut Applier<'_, impl Nvm, impl Disk>, files: &[Planned]) -> HashSet<Slot> {
     let yields = files.iter().filter(|planned| is_yielding(planned, files));
     let known = |planned: &Planned| Some((planned.file.identity.clone().ok()?, planned.file.stamp));
     applier.yielding = yields.filter_map(known).collect();
@@ -255,7 +255,7 @@ fn note_decisions(applier: &mut Applier<'_, impl Nvm, impl Disk>, files: &[Plann
 fn apply(
     applier: &mut Applier<'_, impl Nvm, impl Disk>,
     files: &[Planned],
-    aside: &HashSet<u32>,
+    aside: &HashSet<Slot>,
 ) -> Vec<Option<io::Error>> {
     let mut names_failed = redo(applier, files);
     let mut errors: Vec<Option<io::Error>> = files.iter().map(|_| None).collect();
@@ -301,7 +301,7 @@ fn keep_failed(
     applier: &mut Applier<'_, impl Nvm, impl Disk>,
     plan: &Plan,
     errors: Vec<Option<io::Error>>,
-    aside: &mut HashSet<u32>,
+    aside: &mut HashSet<Slot>,
 ) -> Vec<FileReport> {
     let mut rows = Vec::new();
     for (planned, error) in plan.files.iter().zip(errors) {
@@ -324,8 +324,8 @@ fn keep_failed(
 }
 
 /// Frees everything in the log but what files that are kept aside need.
-fn free_segments(source: &Source<'_, impl Nvm>, plan: &mut Plan, aside: HashSet<u32>) -> Recovered {
-    let mut pinned: Vec<u32> = aside
+fn free_segments(source: &Source<'_, impl Nvm>, plan: &mut Plan, aside: HashSet<Slot>) -> Recovered {
+    let mut pinned: Vec<Segment> = aside
         .iter()
         .filter_map(|slot| plan.live.slots.get(slot))
         .flat_map(|log| log.segments.clone())
@@ -334,8 +334,8 @@ fn free_segments(source: &Source<'_, impl Nvm>, plan: &mut Plan, aside: HashSet<
     pinned.dedup();
     let segment_count = source.layout().segment_count;
     let pinned_frames: Vec<u32> =
-        pinned.iter().filter_map(|place| place.checked_sub(segment_count)).collect();
-    pinned.retain(|&place| place < segment_count);
+        pinned.iter().filter_map(|place| place.number().checked_sub(segment_count)).collect();
+    pinned.retain(|&place| place.number() < segment_count);
     // Whose records were there is noted in the slots by now.
     for &Broken { segment, lost_generation } in &plan.broken {
         let (nvm, layout) = (source.nvm, source.layout());
@@ -354,7 +354,7 @@ fn free_segments(source: &Source<'_, impl Nvm>, plan: &mut Plan, aside: HashSet<
     let mut unused = source.frames().in_use();
     unused.retain(|frame| pinned_frames.binary_search(frame).is_err());
     source.frames().clear(&unused);
-    let mut set_aside_slots: Vec<u32> = aside.into_iter().collect();
+    let mut set_aside_slots: Vec<Slot> = aside.into_iter().collect();
     set_aside_slots.sort_unstable();
     Recovered { counter_start: plan.counter_start, pinned_segments: pinned, pinned_frames, set_aside_slots }
 }
@@ -384,7 +384,7 @@ mod tests {
         for _ in 0..3 {
             let pool = reopened(&path);
             let layout = pool.superblock.layout;
-            for segment in 0..layout.segment_count {
+            for segment in layout.segments() {
                 let late = closed + u64::from(segment);
                 set_segment_generation(&pool.mapping, &layout, segment, late);
                 assert!(late < pool.counter_start);

@@ -8,18 +8,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Gap, Kind, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
+use holdfast_log::{Gap, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{CHECKED_MAX, Layout, SEGMENT_BYTES, SegmentUse, decode, seal_of, segment_generation};
+use holdfast_pool::{Layout, Segment, SegmentUse, decode, seal_of, segment_generation};
 
 use super::PoolError;
+use super::entry::{Entry, SEQ_MAX};
 use super::frames::{FrameError, scan_frame};
 use super::loss::Loss;
+use super::slots::SlotState;
 use super::source::Source;
 
-/// Numbers above this cannot come from the counter: at a million a second it is reached after a
-/// century.
-pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
 /// A counter does not start above this: as many numbers again are left before [`SEQ_MAX`], above
 /// which every record would be taken for damage.
 const START_MAX: u64 = 1 << 51;
@@ -36,83 +35,10 @@ const SEGMENTS_ALONE_MAX: u32 = 16;
 /// keeper closes.
 const SEQS_UNDER_WAY_MAX: u64 = 1 << 16;
 
-/// Where a record stands and what its header says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) seq: u64,
-    pub(super) file_offset: u64,
-    pub(super) extent: u64,
-    /// The segment, or behind the numbers of all segments the frame of the spill file.
-    pub(super) segment: u32,
-    /// Payload bytes that count: all of them until a cancel record is applied.
-    pub(super) bytes: u32,
-    pub(super) slot: u32,
-    pub(super) unix_time_ns: u64,
-    /// Where the record begins, in lines of 64 bytes from the start of the segment.
-    pub(super) line: u16,
-    pub(super) group_index: u16,
-    pub(super) group_count: u16,
-    pub(super) kind: Kind,
-    /// Its change was made by a call of its own.
-    pub(super) is_called: bool,
-    /// No valid record stands behind it in its segment: its writer may have died before it made the
-    /// call.
-    pub(super) is_last: bool,
-}
-const _: () = assert!(size_of::<Entry>() == 56);
-const _: () = assert!(SEGMENT_BYTES / RECORD_HEADER_BYTES <= 1 << 16);
-
-impl Entry {
-    /// Where the record begins, in bytes from the start of the segment.
-    pub(super) fn at(&self) -> u32 {
-        u32::from(self.line) * RECORD_HEADER_BYTES as u32
-    }
-
-    /// Sorts the members of a write together, and writes by file and time.
-    pub(super) fn order(&self) -> (u32, u64, u16, u32, u16) {
-        (self.slot, self.seq, self.group_index, self.segment, self.line)
-    }
-}
-
-/// What the scan needs to know of a slot to drop dead records at once (rules 3 and 4 of liveness).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SlotState {
-    /// Not in use: all records are void.
-    Free,
-    /// Never used, by what it says, so that no record can name it. If one does, the slot's memory
-    /// was lost, as a cleared error of the media leaves it.
-    Blank,
-    /// In use.
-    InUse {
-        /// Only records of this generation count.
-        generation: u64,
-        /// Only records above this seq count.
-        expired_seq: u64,
-    },
-    /// A word of it is damaged: every record that names it is kept, to be set aside.
-    Damaged,
-}
-
-/// The state of every slot of the pool.
-pub(super) fn slot_states(source: &Source<'_, impl Nvm>) -> Vec<SlotState> {
-    let slots = source.slots();
-    (0..source.layout().slot_count)
-        .map(|slot| match (slots.generation(slot), slots.expired_seq(slot)) {
-            // An identity of another slot, or of another use, says that so are the words.
-            (Some(_), _) if slots.identity(slot).is_err() || !slots.has_marks(slot) => SlotState::Damaged,
-            (Some(generation), Some(expired_seq)) => SlotState::InUse { generation, expired_seq },
-            (Some(_), None) => SlotState::Damaged,
-            (None, _) if slots.is_blank(slot) => SlotState::Blank,
-            (None, _) if slots.is_damaged(slot) => SlotState::Damaged,
-            (None, _) => SlotState::Free,
-        })
-        .collect()
-}
-
 /// A segment that is damaged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken {
-    pub(super) segment: u32,
+    pub(super) segment: Segment,
     /// The generation of its records, if its header does not say it any more.
     pub(super) lost_generation: Option<u64>,
 }
@@ -154,7 +80,7 @@ impl Scan {
                 .damage(format!("segment {segment}, byte {at}: its number {} is impossible", header.seq));
         }
         self.seq_max = self.seq_max.max(header.seq);
-        let counts = match states.get(header.slot as usize) {
+        let counts = match states.get(header.slot.index()) {
             None => {
                 return self
                     .damage(format!("segment {segment}, byte {at}: there is no slot {}", header.slot));
@@ -212,13 +138,8 @@ pub(super) fn scan(
     } else {
         scan_together(source, states, progress)
     };
-    scan_frames(source, states, &mut all).map_err(|error| {
-        PoolError::new(format!(
-            "pool {} goes on in a spill file that cannot be read: {error}; nothing was changed. Put its disk right and recover \
-             again",
-            source.name.display()
-        ))
-    })?;
+    scan_frames(source, states, &mut all)
+        .map_err(|error| PoolError::SpillUnread { pool: source.name.to_owned(), error })?;
     progress(total, total);
     if all.damaged_more > 0 {
         all.damaged.push(format!("and {} more damaged places", all.damaged_more));
@@ -234,7 +155,7 @@ fn scan_frames(source: &Source<'_, impl Nvm>, states: &[SlotState], all: &mut Sc
     let (segments, mut buffer) = (source.layout().segment_count, Vec::new());
     for frame in source.frames().in_use() {
         let found = scan_frame(source, frame, &mut buffer, |record| {
-            all.visit(states, &Record { segment: segments + frame, ..record });
+            all.visit(states, &Record { segment: Segment::new(segments + frame), ..record });
         });
         match found {
             Ok(Some(found)) => {
@@ -263,15 +184,15 @@ fn scan_frames(source: &Source<'_, impl Nvm>, states: &[SlotState], all: &mut Sc
 /// the lowest ones first, so one further behind that says nothing was not used.
 fn used_segments(source: &Source<'_, impl Nvm>) -> u32 {
     let layout = source.layout();
-    let is_used = |segment: &u32| source.nvm.load_u64(layout.segment_offset(*segment)) != 0;
-    (0..layout.segment_count).rev().find(is_used).map_or(0, |segment| segment + 1)
+    let is_used = |segment: &Segment| source.nvm.load_u64(layout.segment_offset(*segment)) != 0;
+    layout.segments().rev().find(is_used).map_or(0, |segment| segment.number() + 1)
 }
 
 /// In this thread.
 fn scan_alone(source: &Source<'_, impl Nvm>, states: &[SlotState]) -> Scan {
     let (mut all, mut buffer) = (Scan::default(), Vec::new());
     let used = used_segments(source);
-    for segment in 0..source.layout().segment_count {
+    for segment in source.layout().segments() {
         scan_one(source, states, segment, used, &mut buffer, &mut all);
     }
     all
@@ -299,7 +220,7 @@ fn scan_together(
                             part.entries.sort_unstable_by_key(Entry::order);
                             return part;
                         }
-                        scan_one(source, states, segment, used, &mut buffer, &mut part);
+                        scan_one(source, states, Segment::new(segment), used, &mut buffer, &mut part);
                         done.fetch_add(source.layout().segment_bytes, Relaxed);
                     }
                 })
@@ -322,14 +243,14 @@ fn scan_together(
 fn scan_one(
     source: &Source<'_, impl Nvm>,
     states: &[SlotState],
-    segment: u32,
+    segment: Segment,
     used: u32,
     buffer: &mut Vec<u8>,
     part: &mut Scan,
 ) {
     let (nvm, layout) = (source.nvm, source.layout());
     let offset = layout.segment_offset(segment);
-    if nvm.load_u64(offset) == 0 && segment > used {
+    if nvm.load_u64(offset) == 0 && segment.number() > used {
         return;
     }
     let first = part.entries.len();
@@ -376,7 +297,7 @@ struct Surveyed {
 /// Visits the valid records of a segment, of which `bytes` are all, and finds what is damaged.
 fn survey_segment(
     source: &Source<'_, impl Nvm>,
-    segment: u32,
+    segment: Segment,
     bytes: &[u8],
     visit: impl FnMut(Record<'_>),
 ) -> Surveyed {
@@ -399,7 +320,7 @@ impl Surveyed {
         self.gaps.is_empty() && !self.is_header_lost
     }
 
-    fn tell(&self, source: &Source<'_, impl Nvm>, segment: u32, bytes: &[u8], part: &mut Scan) {
+    fn tell(&self, source: &Source<'_, impl Nvm>, segment: Segment, bytes: &[u8], part: &mut Scan) {
         if self.is_whole() {
             return;
         }
@@ -442,10 +363,10 @@ const NUMBERS_LOST_MAX: u64 = 1 << 24;
 pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64, is_damaged: bool) -> Option<u64> {
     let (nvm, layout, slots) = (source.nvm, source.layout(), source.slots());
     let mut max = seq_max;
-    for segment in 0..layout.segment_count {
+    for segment in layout.segments() {
         max = max.max(segment_generation(nvm, layout, segment).unwrap_or(0));
     }
-    for slot in 0..layout.slot_count {
+    for slot in layout.slots() {
         // A free slot's expired_seq counts too: it is what an earlier use of the slot reached.
         max = max.max(slots.generation(slot).unwrap_or(0)).max(slots.expired_seq(slot).unwrap_or(0));
     }

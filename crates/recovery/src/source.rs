@@ -5,7 +5,7 @@ use std::path::Path;
 use holdfast_media::Nvm;
 use holdfast_pool::{Frames, Layout, Slots, Superblock, Words};
 
-use super::frames::{Payloads, ReadSpill};
+use super::payloads::{Payloads, ReadSpill};
 
 /// An unrecovered pool, as far as recovery reads and changes it.
 pub(super) struct Source<'a, N> {

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED};
+use holdfast_pool::{
+    MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, Slot,
+};
 
 use super::file::SlotFile;
 use super::judge::{Changed, Clocks, Witness};
@@ -15,28 +17,15 @@ use super::live::{Live, resolve};
 use super::locate::{Location, Others, locate, locate_forced};
 use super::loss::Loss;
 use super::plan::{Aside, Facts, Outcome, Place, Request, decide};
+use super::planned::Planned;
 use super::reasons::reason;
 use super::replaced::{is_left_alone, mark_replaced};
-use super::scan::{Broken, Scan, SlotState, counter_start, counter_start_clean, scan, slot_states};
+use super::scan::{Broken, Scan, counter_start, counter_start_clean, scan};
+use super::slots::{SlotState, slot_states};
 use super::source::Source;
 use super::witnesses::{Judge, clocks};
 use super::{PoolError, RecoverOptions, Report};
 use holdfast_disk::Disk;
-
-/// A slot and what is going to happen to it.
-pub(super) struct Planned {
-    pub(super) file: SlotFile,
-    pub(super) facts: Facts,
-    pub(super) outcome: Outcome,
-    /// Where a file is written or built that is not the slot's own.
-    pub(super) target: Vec<u8>,
-    /// Where the slot's own stands.
-    pub(super) stands: Option<Vec<u8>>,
-    pub(super) reason: String,
-    pub(super) shown: String,
-    /// What means it, and nothing else, on a command line.
-    pub(super) named: String,
-}
 
 /// What a pool holds, and what is going to become of it.
 pub(super) struct Plan {
@@ -74,13 +63,7 @@ pub(super) fn plan(
             counter_start(source, found.seq_max.max(found.generation_max), is_damaged)
         }
     };
-    let counter_start = counter_start.ok_or_else(|| {
-        PoolError::new(format!(
-            "pool {} holds numbers that its counter cannot have reached: it is damaged; rescue what can be read with \
-             --dry-run --export DIR, then make it anew with `holdfast format --force`",
-            source.name.display()
-        ))
-    });
+    let counter_start = counter_start.ok_or_else(|| PoolError::Counter(source.name.to_owned()));
     // A look around still works in such a pool, and helps.
     let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
     let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
@@ -97,6 +80,7 @@ pub(super) fn plan(
     report.bytes = live.slots.values().map(|log| log.bytes).sum();
 
     let mut files: Vec<SlotFile> = (0..)
+        .map(Slot::new)
         .zip(&states)
         .filter_map(|(slot, &state)| SlotFile::read(source, slot, state, !live.of(slot).is_empty()))
         .collect();
@@ -155,12 +139,7 @@ fn refuse_unclear(files: &[SlotFile], live: &Live, options: &RecoverOptions) -> 
             .map(|file| format!("'{}' ({} records)", file.number(), live.of(file.slot).len()))
             .collect();
         if meant.len() > 1 && !on(Canary::AllMeant) {
-            return Err(PoolError::new(format!(
-                "{} is the name of several files in the pool: {}. Look at each with --dry-run --export DIR, and name the one \
-                 you mean by its number; nothing was changed",
-                wanted.display(),
-                meant.join(", ")
-            )));
+            return Err(PoolError::Unclear { named: wanted.clone(), meant: meant.join(", ") });
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::io;
 use holdfast_canary::{Canary, on};
 use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
-use holdfast_pool::{Left, MARK_AHEAD, MARK_CONFLICT, MARK_SET_ASIDE, Words};
+use holdfast_pool::{Left, MARK_AHEAD, MARK_CONFLICT, MARK_SET_ASIDE, Slot, Words};
 
 use super::compare::{is_applied, is_begun};
 use super::directory::parent;
@@ -45,7 +45,7 @@ pub(super) struct Judge<'a, N, D> {
     pub(super) clocks: Clocks,
     pub(super) live: &'a Live,
     /// Slots whose files lost a record, or may have.
-    pub(super) lost: &'a BTreeSet<u32>,
+    pub(super) lost: &'a BTreeSet<Slot>,
     /// File systems that are older than a file on them is known to be.
     pub(super) older: HashSet<[u8; 16]>,
     pub(super) replays: bool,

@@ -43,6 +43,13 @@ fn settle_locked<N: Nvm, B: Backing>(
         give_up(client, description, backing, reason);
         return Ok(None);
     }
+    // Nearly always nobody has it, and the kernel need not be asked.
+    if !register
+        && let Some((device, ino)) = description.file()
+        && client.find(device, ino).is_none()
+    {
+        return Ok(None);
+    }
     let stat = backing.stat();
     if let Ok(stat) = &stat
         && let Some(reason) = backing.writes_unseen(stat)
@@ -103,7 +110,7 @@ pub fn ask<N: Nvm, B: Backing>(
 /// Makes a file that the cache has already the one behind a description.
 pub fn adopt<N: Nvm>(client: &Client<N>, description: &Description, file: FileRef) {
     // What was reported to others before this open is none of its business.
-    if let Some(row) = client.board().files().get(file.slot as usize) {
+    if let Some(row) = client.board().files().get(file.slot.index()) {
         description.seen_error.store(row.error_epoch.load(Ordering::SeqCst), Ordering::SeqCst);
         description.synced_seq.store(row.newest_seq.load(Ordering::SeqCst), Ordering::SeqCst);
     }

@@ -5,6 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use holdfast_pool::Slot;
 
 use holdfast_board::Epoch;
 use holdfast_cache::{FileRef, Origin};
@@ -135,7 +136,7 @@ impl Description {
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             MANAGED => State::Managed(FileRef {
-                slot: self.slot.load(Ordering::Relaxed),
+                slot: Slot::new(self.slot.load(Ordering::Relaxed)),
                 generation: self.slot_generation.load(Ordering::Relaxed),
             }),
             PLAIN => State::Plain,
@@ -155,7 +156,7 @@ impl Description {
                 PENDING
             }
             State::Managed(file) => {
-                self.slot.store(file.slot, Ordering::Relaxed);
+                self.slot.store(file.slot.number(), Ordering::Relaxed);
                 self.slot_generation.store(file.generation, Ordering::Relaxed);
                 MANAGED
             }

@@ -8,9 +8,8 @@ use holdfast_recovery::{FileReport, RecoverOptions, Recovered, Report, recover_o
 use holdfast_testkit::Random;
 
 use crate::disk::{DiskState, Left, SimDisk};
-use crate::history::Behind;
 use crate::known::{Digest, Known};
-use crate::machine::{Machine, Service};
+use crate::machine::{Behind, Machine, Outcome, Service};
 use crate::model::{Model, Tree};
 use crate::nvm::{Keep, NvmState, SimNvm};
 use crate::op::{Op, Step};
@@ -112,16 +111,6 @@ pub struct Checker<'a> {
     pub on_sync: bool,
     /// Counted so far.
     pub counts: Counts,
-}
-
-/// What recovery made of an image.
-pub struct Outcome {
-    /// What a server of the pool needs.
-    pub recovered: Recovered,
-    /// NVM afterwards.
-    pub nvm: NvmState,
-    /// Disk afterwards.
-    pub disk: DiskState,
 }
 
 struct Image {

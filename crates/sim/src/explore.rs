@@ -39,7 +39,8 @@
 //! first sync on ([`CORE_ON_SYNC`]), in state Through.
 
 use crate::disk::Journal;
-use crate::history::{Behind, History, TINY};
+use crate::history::{History, TINY};
+use crate::machine::Behind;
 use crate::op::{Amid, Leave, Name, Op, Step};
 
 mod seeds;

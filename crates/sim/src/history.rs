@@ -7,9 +7,8 @@ use holdfast_pool::{Layout, Superblock};
 use holdfast_testkit::Random;
 use serde::{Deserialize, Serialize};
 
-use crate::check::Outcome;
 use crate::disk::{DiskState, Journal, Left};
-use crate::machine::{Machine, Service, blank_pool, now_unix_s, spill_header};
+use crate::machine::{Behind, Machine, Outcome, Service, blank_pool, now_unix_s, spill_header};
 use crate::nvm::Keep;
 use crate::op::{Op, Step};
 use crate::stage::{self, Snapshot};
@@ -22,15 +21,6 @@ pub const TINY: (u32, u32, u64) = (4, 8, 512);
 /// before, one is in the cache alone, the third got there. With a seed of which the first four get
 /// there, short histories with failing syncs lose nothing.
 const DISK_SEED: u64 = 2;
-
-/// How files get into state Behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Behind {
-    /// New ones are in it from the start; else they wait for the first round of expiry.
-    pub at_once: bool,
-    /// Frames of the board.
-    pub frames: u32,
-}
 
 /// What happens to a machine until the power fails.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -20,6 +20,7 @@ pub mod machine;
 pub mod model;
 pub mod nvm;
 pub mod op;
+mod parts;
 mod program;
 pub mod random;
 pub mod run;

@@ -10,72 +10,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_board::{Board, Epoch, Plan, RequestCell, RequestState, pause};
-use holdfast_cache::{Answer, Client, FileRef, Origin, Reason, Refusal, Request};
+use holdfast_board::{Epoch, RequestCell, RequestState, pause};
+use holdfast_cache::{Answer, FileRef, Origin, Reason, Refusal, Request};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer, Unanswered};
-use holdfast_pool::{Frames, Home, Layout, SpillHeader, Superblock};
-use rustix::fd::AsFd;
+use holdfast_pool::{Frames, Home, Layout, Segment, Slot, SpillHeader, Superblock};
+use holdfast_recovery::Recovered;
+
+use serde::{Deserialize, Serialize};
 
 use crate::actors::{self, Ending, Interruption, Task};
 use crate::disk::{DiskState, SimDisk, SimFile};
-use crate::history::Behind;
-use crate::model::{FileIndex, Model};
+use crate::model::Model;
 use crate::nvm::{NvmState, SimNvm};
 use crate::op::{Amid, Op, Step};
+use crate::parts::{PARTS, Parts, RIG, UUID, durable, parts, rig_of};
 use crate::program;
 use crate::stage::{self, Kind, Role};
 
 /// The processor of the keeper; clients have those of their numbers.
 const KEEPER_CPU: u32 = 0;
-/// One set of them, so that pages are evicted.
-const LOADED_PAGES: u32 = 8;
-pub(crate) const UUID: [u8; 16] = *b"simulated pool!!";
-
-/// What lasts longer than a history: memory that killed clients may never let go of.
-struct Rig {
-    layout: Layout,
-    frames: u32,
-    board: Arc<Board>,
-    nvm: SimNvm,
-    clients: [Client<SimNvm>; 2],
-}
-
-/// What a program knows of an open file.
-pub(crate) struct Handle {
-    pub file: SimFile,
-    pub reference: Option<FileRef>,
-    /// Created by this program and not changed since.
-    pub is_as_born: bool,
-    /// When its creation was noted in the ledger.
-    pub noted: Option<Epoch>,
-    pub seen_error: std::sync::atomic::AtomicU32,
-}
-
-/// A history's own part of the machine.
-pub(crate) struct Parts {
-    pub disk: SimDisk,
-    pub durable: Rc<Durable<SimNvm, SimDisk>>,
-    pub handles: BTreeMap<FileIndex, Handle>,
-    /// What each thread has under way.
-    pub under_way: [Option<program::UnderWay>; 2],
-    /// Inodes of files whose programs lend their descriptions when they are registered.
-    pub lends: Vec<u32>,
-    /// Files without a name, whose descriptors are closed when the step is over.
-    pub closing: Vec<FileIndex>,
-    /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
-    pub keeps_ghost: bool,
-    pub ghost: Option<(FileIndex, Handle)>,
-    /// Numbers the payloads, so that no two look alike.
-    pub next_payload: u8,
-    /// Writes that ended without a system call.
-    pub writes_behind: u64,
-}
-
 thread_local! {
-    static RIGS: RefCell<Vec<&'static Rig>> = const { RefCell::new(Vec::new()) };
-    static RIG: RefCell<Option<&'static Rig>> = const { RefCell::new(None) };
-    static PARTS: RefCell<Option<Parts>> = const { RefCell::new(None) };
     static TROUBLE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -102,47 +57,23 @@ pub fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
-fn rig_of(layout: Layout, frames: u32) -> &'static Rig {
-    RIGS.with_borrow_mut(|rigs| {
-        if let Some(rig) = rigs.iter().find(|rig| rig.layout == layout && rig.frames == frames) {
-            return *rig;
-        }
-        holdfast_board::simulate_sleep(stage::sleep);
-        // Where there are frames, there is room for loaded pages, too; else all that no row has is
-        // read from the kernel.
-        let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(frames);
-        let plan = plan.with_loaded(if frames > 0 { LOADED_PAGES } else { 0 });
-        let (board, fd) = Board::create(plan).expect("memory for a board");
-        let nvm = SimNvm::new(NvmState::new(layout.pool_bytes));
-        let client = |id: u32| {
-            let board = Board::open(fd.as_fd(), layout.slot_count, layout.segment_count).expect("a board");
-            Client::new(nvm.on_cpu(id), board, layout, UUID, id).with_first_lane(id as usize)
-        };
-        let clients = [client(1), client(2)];
-        let rig: &'static Rig =
-            Box::leak(Box::new(Rig { layout, frames, board: Arc::new(board), nvm, clients }));
-        rigs.push(rig);
-        rig
-    })
+/// How files get into state Behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Behind {
+    /// New ones are in it from the start; else they wait for the first round of expiry.
+    pub at_once: bool,
+    /// Frames of the board.
+    pub frames: u32,
 }
 
-/// Lets `with` use the machine's parts; nothing in it may reach a point of the stage.
-pub(crate) fn parts<T>(with: impl FnOnce(&mut Parts) -> T) -> T {
-    PARTS.with_borrow_mut(|parts| with(parts.as_mut().expect("a machine that runs")))
-}
-
-/// The process of a thread.
-pub(crate) fn client(thread: u8) -> &'static Client<SimNvm> {
-    RIG.with_borrow(|rig| &rig.expect("a machine that runs").clients[usize::from(thread)])
-}
-
-pub(crate) fn durable() -> Rc<Durable<SimNvm, SimDisk>> {
-    parts(|parts| Rc::clone(&parts.durable))
-}
-
-/// The path of a name.
-pub(crate) fn path(name: u8) -> [u8; 4] {
-    [b'/', b'd', b'/', name]
+/// What recovery made of an image.
+pub struct Outcome {
+    /// What a server of the pool needs.
+    pub recovered: Recovered,
+    /// NVM afterwards.
+    pub nvm: NvmState,
+    /// Disk afterwards.
+    pub disk: DiskState,
 }
 
 /// A machine that runs; there is one at a time in every thread of the simulator.
@@ -175,11 +106,11 @@ pub struct Service {
     /// The counter's first free number.
     pub counter_start: u64,
     /// Segments that must not be reused.
-    pub pinned_segments: Vec<u32>,
+    pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file that must not be reused.
     pub pinned_frames: Vec<u32>,
     /// Slots that must not be used.
-    pub set_aside_slots: Vec<u32>,
+    pub set_aside_slots: Vec<Slot>,
     /// Whether files enter state Behind.
     pub behind: Option<Behind>,
     /// Whether files are logged from their first sync on.
@@ -202,7 +133,7 @@ impl Machine {
         rig.board.header().logs_on_sync.word.store(u32::from(service.on_sync), Ordering::SeqCst);
         stage::set_fine(service.behind.is_some());
         for &segment in &service.pinned_segments {
-            rig.board.segments()[segment as usize].set_state(holdfast_board::SegmentState::Pinned);
+            rig.board.segments()[segment.index()].set_state(holdfast_board::SegmentState::Pinned);
         }
         *rig.nvm.state() = nvm;
         stage::model(|model| *model = Model::of(&disk.tree(), disk.is_ordered()));

@@ -7,9 +7,9 @@ use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_cache::behind::fetch;
 use holdfast_cache::{Errno, FileRef, Origin};
 
-use crate::machine::{Handle, client, durable, parts, path};
 use crate::model::{Effect, FileIndex};
 use crate::op::{Name, Op};
+use crate::parts::{Handle, UnderWay, client, durable, parts, path};
 use crate::stage::{self, Kind, model};
 
 mod bytes;
@@ -107,15 +107,6 @@ pub(crate) fn perform(thread: u8, op: Op) {
     }
     parts(|parts| parts.under_way[usize::from(thread)] = None);
     stage::point(Kind::Acknowledged);
-}
-
-/// What a thread has under way.
-#[derive(Clone, Copy)]
-pub(crate) enum UnderWay {
-    /// A change of a file.
-    Change(FileIndex, u64),
-    /// A removal or a rename that was announced.
-    Naming(u64),
 }
 
 /// Begins a change of a file, so that its end is told even if the thread does not live to see it.

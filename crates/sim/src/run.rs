@@ -10,10 +10,12 @@ use std::time::Instant;
 
 use holdfast_testkit::Random;
 
-use crate::check::{Checker, Counts, Effort, Outcome, Violation};
+use crate::check::{Checker, Counts, Effort, Violation};
 use crate::explore::{Seedling, Spread, directed, exhaustive, seeded, spilled, spread};
-use crate::history::{Behind, History};
+use crate::history::History;
 use crate::known::Known;
+use crate::machine::Behind;
+use crate::machine::Outcome;
 
 /// Histories that a thread takes at a time: those next to each other have most images in common.
 const NEIGHBOURS: u64 = 16;

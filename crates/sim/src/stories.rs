@@ -12,12 +12,10 @@ use std::sync::mpsc::channel;
 
 use crate::check::{Checker, Counts, Effort, Violation};
 use crate::disk::Journal;
-use crate::history::{Behind, History, TINY};
+use crate::history::{History, TINY};
+use crate::machine::Behind;
 use crate::op::{Amid, Step};
 use crate::run::{Failure, Only, Shared, Worker};
-
-/// A step is interrupted at each of its points up to this one.
-const POINTS: usize = 24;
 
 /// Images of each crash point, and how often something else happens to one: more than in long runs,
 /// as there is little to play.

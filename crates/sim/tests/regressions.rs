@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use holdfast_sim::check::{Counts, Effort};
 use holdfast_sim::disk::Journal;
-use holdfast_sim::history::{Behind, History, TINY};
+use holdfast_sim::history::{History, TINY};
+use holdfast_sim::machine::Behind;
 use holdfast_sim::op::{Amid, Op, Step};
 use holdfast_sim::run::{Only, Shared, Watchman, Worker};
 

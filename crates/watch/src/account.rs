@@ -3,11 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
 use crate::holders::Scan;
 use crate::opener::{self, Progress};
@@ -28,29 +25,6 @@ const VANISHED_MS: u64 = 2_000;
 const LOST_MS: u64 = 1_000;
 /// How long client opens announced but not seen stay good for explaining an open.
 const CREDIT_MS: u64 = 1_000;
-
-/// An inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    /// Device.
-    pub dev: u64,
-    /// Its number there.
-    pub ino: u64,
-}
-
-impl Key {
-    /// The inode a path leads to, links followed.
-    pub fn of(path: &Path) -> io::Result<Key> {
-        let stat = statx(CWD, path, AtFlags::empty(), StatxFlags::INO)?;
-        Ok(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
-    }
-
-    /// The inode of an open file.
-    pub fn of_fd(fd: impl AsFd) -> io::Result<Key> {
-        let stat = rustix::fs::fstat(fd)?;
-        Ok(Key { dev: stat.st_dev, ino: stat.st_ino })
-    }
-}
 
 /// An open that waits for permission. Dropping it gives the permission.
 pub(crate) struct Gate {

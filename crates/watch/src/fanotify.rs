@@ -15,7 +15,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 
-use crate::account::{Gate, Key};
+use crate::account::Gate;
+use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::sys::Mark;
 use crate::{FenceError, FenceKind, Opener, sys};

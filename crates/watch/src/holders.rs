@@ -11,7 +11,7 @@ use std::io;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
-use crate::account::Key;
+use crate::key::Key;
 
 /// A process outside that has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::account::{Before, File, Gate, INSTALL_MS, Key, Open, Verdict, Who};
+use crate::account::{Before, File, Gate, INSTALL_MS, Open, Verdict, Who};
 use crate::holders::{Scan, scan_holders};
+use crate::key::Key;
 use crate::opener::{self, Intent};
 use crate::{Opener, Outsiders};
 

@@ -11,6 +11,7 @@
 mod account;
 pub mod fanotify;
 mod holders;
+mod key;
 mod ledger;
 mod opener;
 mod peer;
@@ -22,8 +23,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-pub use account::Key;
 pub use holders::{Holder, Scan, scan_holders, writers_outside};
+pub use key::Key;
 pub use ledger::Ledger;
 pub use peer::peer;
 

@@ -45,7 +45,7 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) {
 /// The monotonic clock, for how long something takes; `None` where threads are simulated, which
 /// wait for as long as they are made to.
 pub fn now_ns() -> Option<u64> {
-    SIMULATED.get().is_none().then(crate::ledger::monotonic_ns)
+    SIMULATED.get().is_none().then(crate::clock::monotonic_ns)
 }
 
 /// Wakes up to `count` sleepers of `word`.

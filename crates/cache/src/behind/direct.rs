@@ -2,11 +2,14 @@
 //! leaving the state.
 
 use core::sync::atomic::Ordering;
+use holdfast_pool::Slot;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::client::{Client, Errno, FileRef};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::FileRef;
 use crate::request::FileRequest;
 
 impl<N: Nvm> Client<N> {
@@ -93,7 +96,7 @@ impl<N: Nvm> Client<N> {
     pub fn bring_all_to_kernel(&self) -> Result<(), Errno> {
         let mut result = Ok(());
         for (slot, row) in self.board.files().iter().enumerate() {
-            let file = FileRef { slot: slot as u32, generation: row.generation() };
+            let file = FileRef { slot: Slot::at(slot), generation: row.generation() };
             let brought = self.bring_to_kernel(file);
             result = result.and(brought);
         }
@@ -108,7 +111,7 @@ impl<N: Nvm> Client<N> {
             return;
         }
         for (slot, row) in self.board.files().iter().enumerate() {
-            let file = FileRef { slot: slot as u32, generation: row.generation() };
+            let file = FileRef { slot: Slot::at(slot), generation: row.generation() };
             // Fails only when the keeper is dead or the disk refuses; then writes to the file fail,
             // too.
             let _ = self.leave_behind(file, true);

@@ -11,7 +11,8 @@ use holdfast_board::{Found, PAGE_BYTES, Stamp, pieces};
 use holdfast_media::Nvm;
 
 use super::publish::fetch;
-use crate::client::{Client, FileRef};
+use crate::client::Client;
+use crate::file::FileRef;
 
 /// Pages a glance takes in.
 const PAGES_MAX: usize = 5;

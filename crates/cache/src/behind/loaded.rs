@@ -9,7 +9,9 @@ use holdfast_media::Nvm;
 
 use super::publish::{Payload, fetch};
 use crate::calls::ReadCall;
-use crate::client::{Client, Errno, FileRef};
+use crate::client::Client;
+use crate::errno::Errno;
+use crate::file::FileRef;
 use crate::lane::Lane;
 
 /// Bytes move from the log to a frame in steps of this many.

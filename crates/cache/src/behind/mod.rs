@@ -20,7 +20,6 @@ mod write;
 
 pub use glance::GLANCE_BYTES_MAX;
 pub use publish::{Payload, fetch, finish};
-pub use read::{Buffers, Reading};
 pub use times::Look;
 
 use core::sync::atomic::Ordering;
@@ -28,10 +27,12 @@ use core::sync::atomic::Ordering;
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
 
-use crate::calls::{ReadCall, WriteCall};
-use crate::client::{Client, Errno};
+use crate::calls::{Buffers, ReadCall, WriteCall};
+use crate::client::Client;
 use crate::design::{Design, Read, Resize, Write, Written};
+use crate::errno::Errno;
 use crate::lane::Lane;
+use crate::stop::Stop;
 
 /// The design of state Behind, on the client's side.
 pub struct Behind;
@@ -42,7 +43,7 @@ impl Design for Behind {
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         write::write(lane, write, call)
     }
 

@@ -1,9 +1,10 @@
 //! Entering the bytes of a durable record in the page rows, and finding them again. Everything here
 //! happens under the page locks of the pages it touches.
 
-use holdfast_board::{Board, Content, FileRow, Source, pieces};
+use holdfast_board::{Board, Content, FileRow, Frame, LaneIndex, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
+use holdfast_pool::Slot;
 
 /// Bytes are moved from the log to frames in steps of this many.
 const STEP_BYTES: usize = 512;
@@ -20,17 +21,17 @@ pub(super) enum Verdict {
 
 /// Frames taken for the first and the last page of a write; only these can keep bytes of before.
 #[derive(Default)]
-pub(super) struct Spare([Option<u32>; 2]);
+pub(super) struct Spare([Option<Frame>; 2]);
 
 impl Spare {
-    fn put(&mut self, frame: u32) {
+    fn put(&mut self, frame: Frame) {
         match self.0 {
             [None, _] => self.0[0] = Some(frame),
             _ => self.0[1] = Some(frame),
         }
     }
 
-    fn take(&mut self) -> Option<u32> {
+    fn take(&mut self) -> Option<Frame> {
         self.0[0].take().or_else(|| self.0[1].take())
     }
 
@@ -59,7 +60,8 @@ pub struct Payload<'a> {
 /// it goes into a frame that a row has already.
 pub(super) fn judge(
     board: &Board,
-    (lane, slot): (u32, u32),
+    lane: LaneIndex,
+    slot: Slot,
     range: (u64, u64, bool),
     spare: &mut Spare,
     merges: &mut bool,
@@ -69,11 +71,11 @@ pub(super) fn judge(
 
 fn judge_with(
     board: &Board,
-    slot: u32,
+    slot: Slot,
     (offset, bytes, appends): (u64, u64, bool),
     spare: &mut Spare,
     merges: &mut bool,
-    mut take_frame: impl FnMut() -> Option<u32>,
+    mut take_frame: impl FnMut() -> Option<Frame>,
 ) -> Verdict {
     let (pages, frames) = (board.pages(), board.frames());
     let (mut fits, mut covered) = (true, false);
@@ -111,7 +113,7 @@ fn judge_with(
 
 /// Takes a frame for `lane`. While they are being used up the keeper hears of it, and brings bytes
 /// to the page cache.
-fn take(board: &Board, lane: u32) -> Option<u32> {
+fn take(board: &Board, lane: LaneIndex) -> Option<Frame> {
     let frames = board.frames();
     let frame = frames.take(lane)?;
     if frames.is_milestone(frame) {
@@ -124,7 +126,8 @@ fn take(board: &Board, lane: u32) -> Option<u32> {
 pub(super) fn publish(
     board: &Board,
     nvm: &impl Nvm,
-    (slot, file): (u32, &FileRow),
+    slot: Slot,
+    file: &FileRow,
     payload: &Payload<'_>,
     spare: &mut Spare,
 ) {
@@ -195,8 +198,9 @@ pub(super) fn publish(
 pub fn finish(
     board: &Board,
     nvm: &impl Nvm,
-    (slot, file): (u32, &FileRow),
-    lane: u32,
+    slot: Slot,
+    file: &FileRow,
+    lane: LaneIndex,
     payload: &Payload<'_>,
 ) -> bool {
     let (pages, frames) = (board.pages(), board.frames());
@@ -214,11 +218,11 @@ pub fn finish(
     if !matches!(fits, Verdict::Fits) {
         return false;
     }
-    publish(board, nvm, (slot, file), payload, &mut spare);
+    publish(board, nvm, slot, file, payload, &mut spare);
     true
 }
 
-fn move_to_frame(board: &Board, nvm: &impl Nvm, from: u64, frame: u32, (lo, hi): (u32, u32)) {
+fn move_to_frame(board: &Board, nvm: &impl Nvm, from: u64, frame: Frame, (lo, hi): (u32, u32)) {
     let mut buffer = [0u8; STEP_BYTES];
     let mut at = lo;
     while at < hi {

@@ -14,39 +14,17 @@ use holdfast_board::{Page, Row, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::Behind;
 use super::loaded::read_whole;
 use super::publish::fetch;
-use crate::calls::{ReadCall, Readers};
-use crate::client::{Client, Errno, FileRef, Place};
-use crate::design::{Design, Designs, Read, Stock, ToRead};
-use crate::lane::{Entry, Lane};
+use crate::calls::{Buffers, ReadCall};
+use crate::client::Client;
+use crate::design::Read;
+use crate::errno::Errno;
+use crate::file::{FileRef, Place};
+use crate::lane::Lane;
 
 /// Reads of more bytes load no pages: they come once, and are the kernel's strength.
 const LOAD_BYTES_MAX: usize = 16 << 10;
-
-/// What became of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// This many bytes are in the buffer.
-    Done(usize),
-    /// The kernel knows all of the file: make the call.
-    Kernel,
-    /// The slot was given back meanwhile: look the file up again.
-    Stale,
-}
-
-/// Where a read puts its bytes: one buffer after the other.
-pub trait Buffers {
-    /// The buffer with this number, if there are so many.
-    fn part(&mut self, index: usize) -> Option<&mut [u8]>;
-}
-
-impl Buffers for [u8] {
-    fn part(&mut self, index: usize) -> Option<&mut [u8]> {
-        (index == 0).then_some(self)
-    }
-}
 
 /// [`crate::Design::read`] of state Behind.
 pub(super) fn read<N: Nvm, B: Buffers + ?Sized>(
@@ -106,62 +84,6 @@ impl<N: Nvm> Client<N> {
         let row = self.row(file);
         row.page_rows.hint() == 0
             && (bytes > LOAD_BYTES_MAX || self.board.loaded().is_empty() || !row.state().lags())
-    }
-
-    /// As [`Client::read_by`], into one buffer and with the calls as functions.
-    ///
-    /// # Errors
-    /// As [`Client::read_by`].
-    pub fn read(
-        &self,
-        file: FileRef,
-        place: Place,
-        buffer: &mut [u8],
-        raw: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
-        cursor: impl Fn() -> Result<u64, Errno>,
-        seek: impl Fn(u64) -> Result<(), Errno>,
-    ) -> Result<Reading, Errno> {
-        let read = Read { file, place, bytes: buffer.len() };
-        self.read_by::<Stock, _>(&read, buffer, &mut Readers(raw, cursor, seek))
-    }
-
-    /// Reads into `buffers`, of together at least as many bytes as asked for, what the file holds
-    /// now: every write that was acknowledged before the call, in any process. What they get was
-    /// all true at one moment. At the end of the file there is nothing to read, so that place
-    /// counts as the cursor.
-    ///
-    /// # Errors
-    /// What the kernel reported, or `EIO` when the keeper is dead.
-    pub fn read_by<D: Designs, B: Buffers + ?Sized>(
-        &self,
-        read: &Read,
-        buffers: &mut B,
-        call: &mut impl ReadCall,
-    ) -> Result<Reading, Errno> {
-        let file = read.file;
-        if !self.is_current(file) {
-            return Ok(Reading::Stale);
-        }
-        if self.is_in_kernel(file) {
-            return Ok(Reading::Kernel);
-        }
-        // Waits for who keeps the file's writers out.
-        let mut lane = self.take_lane()?;
-        let state = match lane.enter_reading(file)? {
-            Entry::Absorbed(state) => state,
-            Entry::Stale => return Ok(Reading::Stale),
-            Entry::Unsynced | Entry::Kernel => return Ok(Reading::Kernel),
-        };
-        let to_read = ToRead { lane: &lane, read, buffers: &mut *buffers, call: &mut *call };
-        let bytes = match D::dispatch(state, to_read) {
-            Some(bytes) => bytes,
-            // The page rows of a file that failed stay where readers find them.
-            None => Behind::read(&lane, read, buffers, call),
-        };
-        lane.finish(file);
-        drop(lane);
-        let bytes = bytes?;
-        if self.keeper_alive() { Ok(Reading::Done(bytes)) } else { Err(Errno::EIO) }
     }
 
     /// Whether the page cache may lack bytes of the file, or its size.

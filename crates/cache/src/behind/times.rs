@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering;
 use holdfast_board::{Account, Changes, Seen, Times};
 use holdfast_media::Nvm;
 
-use crate::client::{Client, FileRef};
+use crate::client::Client;
+use crate::file::FileRef;
 
 /// What the board says of a file's size and times.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +59,7 @@ impl<N: Nvm> Client<N> {
         let (hides, all) = (self.has_rows(file), row.page_rows.none());
         let changes = row.changes();
         let size = row.size_hint.load(Ordering::SeqCst);
-        let account = self.board.times()[file.slot as usize].look(file.generation);
+        let account = self.board.times()[file.slot.index()].look(file.generation);
         let is_known = self.is_current(file) && (hides || account.is_some());
         is_known.then_some(Look { hides, all, size, account, changes })
     }
@@ -77,7 +78,7 @@ impl<N: Nvm> Client<N> {
         raw: impl FnOnce() -> isize,
         kernel: impl FnOnce() -> Option<Times>,
     ) -> isize {
-        let times = &self.board.times()[file.slot as usize];
+        let times = &self.board.times()[file.slot.index()];
         let is_kept = |client: &Self| {
             client.is_current(file)
                 && (client.row(file).state().lags() || times.look(file.generation).is_some())

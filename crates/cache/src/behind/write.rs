@@ -9,9 +9,12 @@ use holdfast_media::{Bytes, Nvm};
 
 use super::publish::{Payload, Spare, Verdict, judge, publish};
 use crate::calls::WriteCall;
-use crate::client::{Client, Errno, FileRef, Place};
+use crate::client::Client;
 use crate::design::{Write, Written};
+use crate::errno::Errno;
+use crate::file::{FileRef, Place};
 use crate::lane::{Lane, is_split};
+use crate::stop::Stop;
 
 /// Writes up to this size are gathered before they are logged when bytes of them go into a frame:
 /// it then gets the very bytes that the log has, even if the program changes them meanwhile. Those
@@ -26,7 +29,7 @@ pub(super) fn write<N: Nvm>(
     lane: &mut Lane<'_, N>,
     write: &Write<'_>,
     call: &mut impl WriteCall,
-) -> Result<Written, Errno> {
+) -> Result<Written, Stop> {
     let client = lane.client();
     let Write { file, place, parts, total } = *write;
     // Larger ones are split over segments, and their pages with them.
@@ -34,7 +37,7 @@ pub(super) fn write<N: Nvm>(
         return Ok(Written::Alone);
     }
     if !lane.has_room(total) {
-        return Err(Errno::EIO);
+        return Err(Errno::EIO.into());
     }
     let row = client.row(file);
     let offset = match place {
@@ -61,13 +64,13 @@ pub(super) fn write<N: Nvm>(
     };
     lane.lock_pages(file, offset, total)?;
     let (mut spare, mut merges) = (Spare::default(), false);
-    let at = (lane.index(), file.slot);
     // The next one will most likely go on in the same page.
     let appends = total as usize <= GATHER_BYTES_MAX && end > row.size_hint.load(Ordering::SeqCst);
     if place != Place::Append && client.may_pass_by(file, offset, total) {
         return client.log_and_call(lane, write, offset, call);
     }
-    match judge(&client.board, at, (offset, total, appends), &mut spare, &mut merges) {
+    let range = (offset, total, appends);
+    match judge(&client.board, lane.index(), file.slot, range, &mut spare, &mut merges) {
         Verdict::Fits => {}
         // The page locks of the range are held, and no row covers it. An append of the kernel's
         // would go to the end of the file as the kernel knows it.
@@ -136,7 +139,7 @@ impl<N: Nvm> Client<N> {
         row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
         row.written_page.store(Page::of((offset + bytes).saturating_sub(1)).number(), Ordering::Relaxed);
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
-        publish(&self.board, &self.nvm, (file.slot, row), &payload, spare);
+        publish(&self.board, &self.nvm, file.slot, row, &payload, spare);
         self.refresh_loaded(lane, file, &payload);
     }
 }

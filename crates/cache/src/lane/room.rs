@@ -1,53 +1,30 @@
 //! Log space for one operation: segments are taken before any lock, and gone on in under new
 //! generations.
 
+use crate::stop::NoRoom;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{GROUP_SEGMENTS_MAX, LaneRow, SegmentRow, SegmentState, pause, wait};
+use holdfast_board::{LaneRow, SegmentRow, SegmentState, pause, wait};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Layout, SEGMENT_HEADER_BYTES, SegmentUse, seal_segment, segment_generation, segment_seed,
+    SEGMENT_HEADER_BYTES, Segment, SegmentUse, seal_segment, segment_generation, segment_seed,
     set_segment_generation,
 };
 
-use super::{LOOK_AGAIN, Lane};
-use crate::client::Errno;
-
-/// Payloads of more than this part of a segment fill one up and go on in the next; shorter ones
-/// leave its rest unused.
-const SPLIT_FRACTION: u64 = 8;
-/// A cancel record must always fit behind the last record of an operation.
-pub(super) const CANCEL_BYTES: u64 = RECORD_HEADER_BYTES;
-/// Bytes of a segment that no payload can have.
-const OVERHEAD_BYTES: u64 = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + CANCEL_BYTES;
+use super::Lane;
+use super::fit::{CANCEL_BYTES, LOOK_AGAIN, is_split, member_bytes_max};
+use crate::clock::now_ns;
 
 /// Rounds of expiry that free nothing, after which a writer gives up waiting for space: the first
 /// of them may have begun before it came.
 const ROUNDS_IN_VAIN: u64 = 2;
 /// Rounds after which it gives up, though others found some.
 const ROUNDS_MAX: u64 = 16;
-
-/// The longest write of this pool that is all there or not at all after a crash, in bytes.
-pub(crate) fn atomic_write_bytes_max(layout: &Layout) -> u64 {
-    // Half of the segments: lanes keep a quarter, and the rest can always become free.
-    let segments = (GROUP_SEGMENTS_MAX as u64).min(u64::from(layout.segment_count) / 2);
-    (layout.pool_bytes / 8).min(segments * member_bytes_max(layout))
-}
-
-/// Whether a payload may lie in more than one segment.
-pub(crate) fn is_split(layout: &Layout, bytes: u64) -> bool {
-    bytes > layout.segment_bytes / SPLIT_FRACTION
-}
-
-/// Payload of a record that has a fresh segment for itself.
-fn member_bytes_max(layout: &Layout) -> u64 {
-    layout.segment_bytes - OVERHEAD_BYTES
-}
 
 impl<N: Nvm> Lane<'_, N> {
     pub(super) fn room(&self) -> u64 {
@@ -57,7 +34,7 @@ impl<N: Nvm> Lane<'_, N> {
         }
     }
 
-    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), Errno> {
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), NoRoom> {
         if record_bytes(bytes) + CANCEL_BYTES <= self.room() {
             return Ok(());
         }
@@ -79,7 +56,7 @@ impl<N: Nvm> Lane<'_, N> {
     /// Takes `count` free segments, all or none, lowest first: a small working set stays in the
     /// processor's translation caches. Sleeps until some are freed; before that it slows down
     /// (throttling).
-    fn take_segments(&mut self, count: usize) -> Result<(), Errno> {
+    fn take_segments(&mut self, count: usize) -> Result<(), NoRoom> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
         let freed = &header.segments_freed.word;
@@ -117,10 +94,10 @@ impl<N: Nvm> Lane<'_, N> {
             if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.load(Ordering::SeqCst)
             {
                 header.no_room.add(1);
-                return Err(Errno::ENOSPC);
+                return Err(NoRoom::Full);
             }
             if !self.client.keeper_alive() {
-                return Err(Errno::EIO);
+                return Err(NoRoom::Stopped);
             }
             header.ring_expirer();
             self.stalled(|| wait(freed, seen, LOOK_AGAIN));
@@ -154,20 +131,20 @@ impl<N: Nvm> Lane<'_, N> {
         debug_assert!(self.more_used < self.more_count, "as `has_room` says");
         let client = self.client;
         let rows = client.board.segments();
-        let segment = self.row.reserved[self.more_used].load(Ordering::Relaxed);
+        let segment = Segment::new(self.row.reserved[self.more_used].load(Ordering::Relaxed));
         self.more_used += 1;
         let before = self.row.segment.swap(0, Ordering::SeqCst);
-        if before > 0 {
-            rows[before as usize - 1].note_end(self.row.at.load(Ordering::Relaxed));
+        if let Some(before) = Segment::from_word(before) {
+            rows[before.index()].note_end(self.row.at.load(Ordering::Relaxed));
             if on(Canary::SealedUnfenced) {
-                self.persist_seal(before - 1);
+                self.persist_seal(before);
             }
         }
         let mut generation = client.board.header().counter.add(1);
         if on(Canary::GenerationKept) {
             generation = segment_generation(&client.nvm, &client.layout, segment).unwrap_or(generation);
         }
-        rows[segment as usize].clear_summary();
+        rows[segment.index()].clear_summary();
         #[cfg(shuttle)]
         if mutated(Mutation::RecordBeforeGeneration) {
             let offset = client.layout.segment_offset(segment);
@@ -183,18 +160,18 @@ impl<N: Nvm> Lane<'_, N> {
         self.row.generation.store(generation, Ordering::Relaxed);
         self.row.seed.store(segment_seed(&client.uuid, segment, generation), Ordering::Relaxed);
         self.row.at.store(SEGMENT_HEADER_BYTES as u32, Ordering::Relaxed);
-        self.row.segment.store(segment + 1, Ordering::SeqCst);
+        self.row.segment.store(segment.word(), Ordering::SeqCst);
     }
 
     /// Nothing is appended to a segment of ours any more, and what is in it is durable: from here
     /// on what is missing there is damage. Before it is the log's, which may use it again.
-    pub(super) fn seal(&self, segment: u32) {
+    pub(super) fn seal(&self, segment: Segment) {
         self.persist_seal(segment);
-        self.client.board.segments()[segment as usize].set_state(SegmentState::Sealed);
+        self.client.board.segments()[segment.index()].set_state(SegmentState::Sealed);
     }
 
-    fn persist_seal(&self, segment: u32) {
-        let (client, row) = (self.client, &self.client.board.segments()[segment as usize]);
+    fn persist_seal(&self, segment: Segment) {
+        let (client, row) = (self.client, &self.client.board.segments()[segment.index()]);
         let generation = segment_generation(&client.nvm, &client.layout, segment);
         // Not of a use that another keeper began meanwhile: ours is over, and its numbers are
         // lower.
@@ -225,10 +202,4 @@ impl<N: Nvm> Lane<'_, N> {
         let rest = payload.saturating_sub(self.payload_room());
         1 + rest.div_ceil(member_bytes_max(&self.client.layout)) as u16
     }
-}
-
-/// The monotonic clock, in nanoseconds. No system call.
-pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -9,11 +9,11 @@ mod write;
 
 use holdfast_media::Nvm;
 
-use crate::behind::Buffers;
-use crate::calls::{ReadCall, WriteCall};
-use crate::client::Errno;
+use crate::calls::{Buffers, ReadCall, WriteCall};
 use crate::design::{Design, Read, Resize, Write, Written};
+use crate::errno::Errno;
 use crate::lane::Lane;
+use crate::stop::Stop;
 
 /// The design of state Through, on the client's side.
 pub struct Through;
@@ -24,7 +24,7 @@ impl Design for Through {
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         write::write(lane, write, call)
     }
 

@@ -9,16 +9,17 @@ use holdfast_board::NO_SIZE;
 use holdfast_media::Nvm;
 
 use crate::calls::WriteCall;
-use crate::client::{Errno, Place};
 use crate::design::{Write, Written};
+use crate::file::Place;
 use crate::lane::Lane;
+use crate::stop::Stop;
 
 /// [`Design::write`](crate::Design::write) of state Through.
 pub(super) fn write<N: Nvm>(
     lane: &mut Lane<'_, N>,
     write: &Write<'_>,
     call: &mut impl WriteCall,
-) -> Result<Written, Errno> {
+) -> Result<Written, Stop> {
     let client = lane.client();
     let Write { file, place, total, .. } = *write;
     let row = client.row(file);
@@ -44,7 +45,7 @@ pub(super) fn write<N: Nvm>(
     };
     if offset.checked_add(total).is_none_or(|end| end > i64::MAX as u64) {
         // The kernel knows the right error; nothing will be written.
-        return call.write().map(|bytes| Written::Misplaced { bytes });
+        return Ok(Written::Misplaced { bytes: call.write()? });
     }
     lane.lock_pages(file, offset, total)?;
     client.log_and_call(lane, write, offset, call)

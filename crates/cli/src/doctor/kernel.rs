@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::io::{ReadWriteFlags, pwritev2};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
-use super::{Finding, read};
+use super::finding::{Finding, read};
 use crate::sizes::human_bytes;
 
 pub(super) fn findings() -> Vec<Finding> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Finding, read};
+use super::finding::{Finding, read};
 
 /// File systems whose files are managed.
 const MANAGED: [&str; 3] = ["ext4", "xfs", "btrfs"];

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use holdfast_media::{FlushPath, cpu_features, persistence_domain, probe};
 
-use super::Finding;
+use super::finding::Finding;
 
 pub(super) fn findings() -> Vec<Finding> {
     vec![media(), flush_path(), power_fail_domain()]

@@ -2,7 +2,6 @@
 //! `--help` has them, and the sections that readers of section 1 look for. A page of section 5 has
 //! the keys of the configuration, which are options of `serve`.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -10,6 +9,7 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use super::pool;
+use super::roff::{heading, item, paragraph, verbatim};
 use crate::args::Arguments;
 
 /// Writes every page to `man1` and `man5` below a directory.
@@ -222,31 +222,6 @@ fn configuration() -> String {
     page
 }
 
-pub(super) fn heading(page: &mut String, text: &str) {
-    let _ = writeln!(page, ".SH \"{text}\"");
-}
-
-pub(super) fn paragraph(page: &mut String, text: &str) {
-    let _ = writeln!(page, ".PP\n{}", escaped(text));
-}
-
-pub(super) fn item(page: &mut String, tag: &str, text: &str) {
-    let _ = writeln!(page, ".TP\n\\fB{}\\fR\n{}", escaped(tag), escaped(text));
-}
-
-pub(super) fn verbatim(page: &mut String, text: &str) {
-    let _ = writeln!(page, ".PP\n.nf\n{}\n.fi", escaped(text));
-}
-
-/// Text as roff takes it for text: no escapes, no requests, and dashes that can be copied.
-fn escaped(text: &str) -> String {
-    let lines = text.lines().map(|line| {
-        let line = line.replace('\\', "\\e").replace('-', "\\-");
-        if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,10 +252,5 @@ mod tests {
         for key in ["write\\-behind", "mounts", "spill\\-size"] {
             assert!(keys.contains(&format!("\\fB{key}\\fR")), "{key}\n{keys}");
         }
-    }
-
-    #[test]
-    fn text_is_no_request() {
-        assert_eq!(escaped(".x\n'y\\-"), "\\&.x\n\\&'y\\e\\-");
     }
 }

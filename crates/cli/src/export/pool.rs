@@ -3,7 +3,7 @@
 
 use holdfast_pool::{Layout, POOL_BYTES_MIN, SEGMENT_BYTES, SLOT_BYTES, VERSION, Zone};
 
-use super::man::{heading, item, paragraph, verbatim};
+use super::roff::{heading, item, paragraph, verbatim};
 use crate::sizes::{human_bytes, human_count};
 
 /// Sizes in the table.

@@ -15,10 +15,11 @@ use holdfast_keeper::config::{KeeperConfig, WriteBehind};
 
 use crate::args::{KeeperArgs, MountArgs, RunArgs};
 use crate::attach::{self, Keeper};
+use crate::exit::EXIT_KEEPER;
 use crate::notify::Notify;
 use crate::signals::Signals;
 use crate::words::quoted;
-use crate::{EXIT_KEEPER, config, locate, options, preload, report, run, verdict};
+use crate::{config, locate, options, preload, report, run, verdict};
 use fuse::{Mounted, Way};
 use place::Place;
 use server::Server;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, Weak};
 use tempfile::TempDir;
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
 use crate::disk::Kind;
 use crate::need;
+use crate::site::{Site, Workload};
 use crate::workload::shared;
 
 const PACKAGES: [&str; 3] = ["alpha", "beta", "gamma"];

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use crate::crash::{Site, Workload};
 use crate::need;
+use crate::site::{Site, Workload};
 
 /// How a file is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

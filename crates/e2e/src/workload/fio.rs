@@ -2,8 +2,8 @@
 //! afterwards, block by block.
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
 use crate::need;
+use crate::site::{Site, Workload};
 
 /// fio that writes one file after the other.
 pub struct Fio;

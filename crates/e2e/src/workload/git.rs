@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
 use crate::disk::Kind;
+use crate::site::{Site, Workload};
 
 /// One repository.
 pub struct Git {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
+use crate::site::{Site, Workload};
 
 /// The program of `programs/golang.go`, in one form or another.
 pub struct Built {

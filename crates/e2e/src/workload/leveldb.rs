@@ -2,8 +2,8 @@
 //! there, and the database can be opened with all its checks on.
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
 use crate::need;
+use crate::site::{Site, Workload};
 
 const SCRIPT: &str = include_str!("../../tests/leveldb.py");
 

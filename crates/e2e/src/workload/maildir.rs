@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::crash::{Site, Workload};
 use crate::need;
+use crate::site::{Site, Workload};
 use holdfast_testkit::Random;
 
 /// One mail directory.

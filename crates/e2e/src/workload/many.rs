@@ -7,8 +7,8 @@ pub mod writers;
 
 use std::collections::BTreeMap;
 
-use crate::crash::{Site, Workload};
 use crate::need;
+use crate::site::{Site, Workload};
 use holdfast_testkit::Random;
 
 /// Files that are overwritten, each by all writers.

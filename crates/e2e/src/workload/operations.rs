@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
 use crate::disk;
 use crate::need;
+use crate::site::{Site, Workload};
 
 /// Operations that follow from a seed.
 pub struct Operations {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::cmd::Cmd;
-use crate::crash::{Acks, Site, Workload};
 use crate::proc::wait_until;
+use crate::site::{Acks, Site, Workload};
 use crate::workload::shared;
 use crate::{disk, need};
 

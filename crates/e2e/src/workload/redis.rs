@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cmd::Cmd;
-use crate::crash::{Acks, Site, Workload};
 use crate::need;
+use crate::site::{Acks, Site, Workload};
 
 /// redis-server with two clients that set one key after the other.
 pub struct Redis;

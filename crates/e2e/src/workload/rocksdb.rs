@@ -2,8 +2,8 @@
 //! write is in the log files afterwards, without a gap, and `ldb checkconsistency` is content.
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
 use crate::need;
+use crate::site::{Site, Workload};
 
 /// Keys that the overwrite runs start from; their sequence numbers are 1 to this.
 const KEYS: u64 = 5000;

@@ -4,9 +4,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use crate::crash::{Site, Workload};
 use crate::disk::Kind;
 use crate::need;
+use crate::site::{Site, Workload};
 
 const SCRIPT: &str = include_str!("../../tests/rsync.py");
 const FILES: u64 = 6;

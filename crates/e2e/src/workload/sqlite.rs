@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::cmd::Cmd;
-use crate::crash::{Site, Workload};
+use crate::site::{Site, Workload};
 use crate::{musl, need};
 
 /// Commits rows one by one and says so after each commit. The second table makes every transaction

@@ -8,10 +8,11 @@ use holdfast_recovery::{RecoverOptions, recover};
 
 use super::disk::Disk;
 use super::kill::unresolved;
+use super::stage::Stage;
 use super::victims::Victims;
-use super::{Stage, units};
 use crate::side::{Side, find_program};
 use crate::sqlite::{self, Journal};
+use crate::units;
 
 const SIDES: [Side; 3] = [Side::Native, Side::Eatmydata, Side::Holdfast];
 

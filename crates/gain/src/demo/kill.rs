@@ -4,7 +4,7 @@
 use holdfast_keeper::control::Control;
 use holdfast_recovery::{RecoverOptions, Report, recover};
 
-use super::Stage;
+use super::stage::Stage;
 use super::victims::Victims;
 use crate::side::Side;
 use crate::sqlite::{self, Journal};

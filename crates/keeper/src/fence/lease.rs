@@ -6,6 +6,7 @@
 //! the moment. A signal may name a descriptor that is closed by now, or come before its file is
 //! known: what counts is what the lease says.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -80,15 +81,15 @@ impl Engine {
 
     /// From now on the sink hears when somebody waits for this lease, and at once if somebody does
     /// already.
-    pub(super) fn follow(&self, fd: RawFd, slot: u32, generation: u64, is_whole: bool) {
-        lock(&self.leased).insert(fd, (slot, generation));
+    pub(super) fn follow(&self, fd: RawFd, slot: Slot, generation: u64, is_whole: bool) {
+        lock(&self.leased).insert(fd, (slot.number(), generation));
         if !is_whole {
             broken(&self.ledger, slot, generation);
         }
     }
 
-    pub(super) fn forget(&self, slot: u32, generation: u64) {
-        lock(&self.leased).retain(|_, file| *file != (slot, generation));
+    pub(super) fn forget(&self, slot: Slot, generation: u64) {
+        lock(&self.leased).retain(|_, file| *file != (slot.number(), generation));
     }
 }
 
@@ -128,17 +129,17 @@ fn read_all(signals: &OwnedFd, stop: &OwnedFd, leased: &Leased, ledger: &Arc<Led
                 None => lock(leased).values().copied().collect(),
             };
             for (slot, generation) in files {
-                broken(ledger, slot, generation);
+                broken(ledger, Slot::new(slot), generation);
             }
         }
     }
 }
 
 /// Has the sink act, without waiting for it.
-fn broken(ledger: &Arc<Ledger>, slot: u32, generation: u64) {
+fn broken(ledger: &Arc<Ledger>, slot: Slot, generation: u64) {
     let acting = Arc::clone(ledger);
-    let act = move || acting.sink().lease_breaks(slot, generation);
+    let act = move || acting.sink().lease_breaks(slot.number(), generation);
     if thread::Builder::new().name("fence-lease-break".into()).spawn(act).is_err() {
-        ledger.sink().lease_breaks(slot, generation);
+        ledger.sink().lease_breaks(slot.number(), generation);
     }
 }

@@ -4,6 +4,7 @@
 //! else done by threads of their own: an open of the keeper's is one of those that the watch asks
 //! about. Without its watch a keeper knows nothing of opens any more, and the fence says so.
 
+use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is watched, by slot.
-type Watched = Mutex<HashMap<u32, u64>>;
+type Watched = Mutex<HashMap<Slot, u64>>;
 
 pub(super) struct Engine {
     line: Arc<Line>,
@@ -31,7 +32,7 @@ pub(super) struct Engine {
     reader: Option<JoinHandle<()>>,
 }
 
-fn lock(watched: &Watched) -> MutexGuard<'_, HashMap<u32, u64>> {
+fn lock(watched: &Watched) -> MutexGuard<'_, HashMap<Slot, u64>> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -62,7 +63,8 @@ impl Engine {
                 }
                 is_lost.store(true, Ordering::SeqCst);
                 line.close();
-                let files: Vec<(u32, u64)> = lock(&watched).drain().collect();
+                let files: Vec<(u32, u64)> =
+                    lock(&watched).drain().map(|(slot, generation)| (slot.number(), generation)).collect();
                 sink.lost(&files);
             })
         };
@@ -74,17 +76,17 @@ impl Engine {
         self.is_lost.load(Ordering::SeqCst)
     }
 
-    pub(super) fn watch(&self, slot: u32, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn watch(&self, slot: Slot, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
         // Before it is asked for: what is lost from then on concerns this file, too.
         lock(&self.watched).insert(slot, generation);
-        let watched = self.ask(Said::Watch(Place { slot, generation }), Some(file));
+        let watched = self.ask(Said::Watch(Place { slot: slot.number(), generation }), Some(file));
         if watched.is_err() {
             self.forget(slot, generation);
         }
         watched
     }
 
-    fn forget(&self, slot: u32, generation: u64) -> bool {
+    fn forget(&self, slot: Slot, generation: u64) -> bool {
         let mut watched = lock(&self.watched);
         let found = watched.get(&slot) == Some(&generation);
         if found {
@@ -93,18 +95,22 @@ impl Engine {
         found
     }
 
-    pub(super) fn unwatch(&self, slot: u32, generation: u64, via: Option<&Path>) {
+    pub(super) fn unwatch(&self, slot: Slot, generation: u64, via: Option<&Path>) {
         if self.forget(slot, generation) {
             let file = via.and_then(|via| path_descriptor(via).ok());
             // Without its watch there is nothing to take away.
-            let _ = self.ask(Said::Unwatch(Place { slot, generation }), file.as_ref().map(AsFd::as_fd));
+            let _ = self.ask(
+                Said::Unwatch(Place { slot: slot.number(), generation }),
+                file.as_ref().map(AsFd::as_fd),
+            );
         }
     }
 
-    pub(super) fn present(&self, slot: u32, generation: u64, via: &Path) {
+    pub(super) fn present(&self, slot: Slot, generation: u64, via: &Path) {
         let file = path_descriptor(via).ok();
         // Without its watch every file is told of as opened.
-        let _ = self.ask(Said::Present(Place { slot, generation }), file.as_ref().map(AsFd::as_fd));
+        let _ = self
+            .ask(Said::Present(Place { slot: slot.number(), generation }), file.as_ref().map(AsFd::as_fd));
     }
 
     fn ask(&self, what: Said, file: Option<BorrowedFd<'_>>) -> io::Result<()> {

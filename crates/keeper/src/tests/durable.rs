@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use holdfast_board::{Board, Change, FileState, Plan, SegmentState};
+use holdfast_board::{Board, Change, FileState, LaneIndex, Plan, SegmentState};
 use holdfast_cache::{Answer, Client, Errno, FileRef, FileRequest, Place, Reason, Refusal};
 use holdfast_media::{Bytes, Mapping, OpenMode};
 use holdfast_pool::Identity;
@@ -488,14 +488,14 @@ fn a_positioned_write_past_the_end_waits_for_an_append_under_way() {
     let lane = lanes.len() as u32 - 1;
     // A write that took this lane by chance would let go of its lock at the end.
     assert!(lanes[lane as usize].try_take(9));
-    assert!(row.lock_cursor(lane, bench.durable.board.header()));
+    assert!(row.lock_cursor(LaneIndex::new(lane), bench.durable.board.header()));
     std::thread::scope(|scope| {
         bench.write(0, &[2; 4096]);
         let past = scope.spawn(|| bench.write(4096, &[3; 4096]));
         std::thread::sleep(std::time::Duration::from_millis(30));
         assert!(!past.is_finished());
         assert_eq!(row.size_hint.load(Ordering::SeqCst), 4096);
-        row.unlock_cursor(lane);
+        row.unlock_cursor(LaneIndex::new(lane));
     });
     assert_eq!(row.size_hint.load(Ordering::SeqCst), 8192);
 }
@@ -508,7 +508,7 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     // A client that died in another operation on the file, of which nothing had been written.
     let lane = &board.lanes()[0];
     assert!(lane.owner.compare_exchange(0, 9, Ordering::SeqCst, Ordering::SeqCst).is_ok());
-    lane.slot.store(bench.place.slot, Ordering::SeqCst);
+    lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
     lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
     lane.seq.store(board.header().counter.add(1), Ordering::SeqCst);
     bench.durable.repair(9);

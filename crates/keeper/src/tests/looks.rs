@@ -35,7 +35,7 @@ fn all_files_are_listed_in_as_many_parts_as_it_takes() {
     assert_eq!(files.len(), count);
     assert!(files.windows(2).all(|pair| pair[0].slot < pair[1].slot));
     for (number, (_, place)) in kept.iter().enumerate() {
-        let line = files.iter().find(|line| line.slot == place.slot).unwrap();
+        let line = files.iter().find(|line| line.slot == place.slot.number()).unwrap();
         assert!(line.path.ends_with(&name(number)), "{}", line.path);
     }
     let status = control.status().unwrap();
@@ -54,10 +54,10 @@ fn what_is_not_on_disk_has_an_age() {
         assert!(begun.elapsed() < Duration::from_secs(10), "never aged");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let line = control.files().unwrap().into_iter().find(|line| line.slot == place.slot).unwrap();
+    let line = control.files().unwrap().into_iter().find(|line| line.slot == place.slot.number()).unwrap();
     assert!(line.dirty && line.oldest_ns.is_some_and(|ns| ns > 0), "{line:?}");
     assert!(control.drain().unwrap().drained);
     assert_eq!(control.status().unwrap().oldest_ns, None);
-    let line = control.files().unwrap().into_iter().find(|line| line.slot == place.slot).unwrap();
+    let line = control.files().unwrap().into_iter().find(|line| line.slot == place.slot.number()).unwrap();
     assert!(!line.dirty && line.oldest_ns.is_none(), "{line:?}");
 }

@@ -76,7 +76,11 @@ fn a_slot_is_given_back_once() {
     let bench = bench("given-back-once");
     let before = bench.managed();
     bench.durable.release(&before);
-    let (_file, place) = (0..bench.durable.superblock.layout.slot_count)
+    let (_file, place) = bench
+        .durable
+        .superblock
+        .layout
+        .slots()
         .map(|number| bench.manage(&format!("next-{number}")))
         .find(|(_, place)| place.slot == bench.place.slot)
         .expect("it comes round");

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{Page, SegmentState, Source};
+use holdfast_board::{LaneIndex, Page, SegmentState, Source};
 use holdfast_cache::Place;
 use holdfast_media::Bytes;
-use holdfast_pool::{Frames, Mount, Stamp, set_segment_generation};
+use holdfast_pool::{Frames, Mount, Segment, Stamp, set_segment_generation};
 
 use super::durable::{Bench, bench};
 use super::{contents, errno};
@@ -61,7 +61,7 @@ fn spilling(name: &str, rounds: u64) -> (Bench, PathBuf) {
 }
 
 fn recovered(bench: &Bench) -> Result<Report, String> {
-    recover(&bench.pool, &RecoverOptions::default(), &mut |_, _, _| ()).map_err(|error| error.message)
+    recover(&bench.pool, &RecoverOptions::default(), &mut |_, _, _| ()).map_err(|error| error.to_string())
 }
 
 /// What a power cut leaves that takes all that was not synced: an empty file, as its stamp says, on
@@ -166,7 +166,7 @@ fn a_file_that_is_not_the_pools_own_is_left_alone() {
     fs::write(&path, "precious").unwrap();
     let wanted = wanted(&path, &bench.pool);
     let error = prepare(&bench.durable.nvm, &bench.durable.superblock, &wanted).unwrap_err();
-    assert!(error.message.contains("it exists and is no spill file"), "{}", error.message);
+    assert!(error.to_string().contains("it exists and is no spill file"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 }
 
@@ -184,7 +184,7 @@ fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
     let (mut early, mut waits, mut sealed_then) = (true, false, 0);
     let spilled = std::thread::scope(|scope| {
         let locks = durable.board.page_locks();
-        assert!(locks.lock(1, slot, 0, 4096));
+        assert!(locks.lock(LaneIndex::new(1), slot, 0, 4096));
         let pass = durable.instead_of_reclaiming(|| {
             let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
             pause();
@@ -195,7 +195,7 @@ fn a_pass_begins_and_ends_in_the_turn_of_whoever_gives_segments_back() {
         pause();
         waits = durable.is_spilling();
         durable.instead_of_reclaiming(|| {
-            locks.unlock(1, slot, 0, 4096);
+            locks.unlock(LaneIndex::new(1), slot, 0, 4096);
             pause();
             sealed_then = bench.segments(SegmentState::Sealed);
         });
@@ -222,7 +222,7 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
     let [_, taken, sealed_again, whole, ..] = sealed[..] else { panic!("{sealed:?}") };
     let spilled = std::thread::scope(|scope| {
         let locks = durable.board.page_locks();
-        assert!(locks.lock(1, slot, 0, 4096));
+        assert!(locks.lock(LaneIndex::new(1), slot, 0, 4096));
         let pass = scope.spawn(|| durable.spill(4, Order::Any).segments);
         // Not for a time: a panic here would leave the pass waiting for the page for ever.
         while !durable.is_spilling() {
@@ -230,19 +230,19 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
         }
         durable.instead_of_reclaiming(|| {
             rows[taken as usize].set_state(SegmentState::Free);
-            assert!(rows[taken as usize].try_take(1));
+            assert!(rows[taken as usize].try_take(LaneIndex::new(1)));
             // Nothing pointed there any more when it was given back.
             let (pages, layout) = (durable.board.pages(), &durable.superblock.layout);
-            let start = layout.segment_offset(sealed_again);
+            let start = layout.segment_offset(Segment::new(sealed_again));
             for row in (0..PAGES).filter_map(|page| pages.find(slot, Page::new(page))) {
                 if matches!(row.content.source, Source::Log(at) if (start..start + layout.segment_bytes).contains(&at)) {
                     pages.remove(row.index, &durable.board.row(slot).page_rows);
                 }
             }
             let generation = durable.board.header().counter.add(1);
-            set_segment_generation(&durable.nvm, layout, sealed_again, generation);
+            set_segment_generation(&durable.nvm, layout, Segment::new(sealed_again), generation);
         });
-        locks.unlock(1, slot, 0, 4096);
+        locks.unlock(LaneIndex::new(1), slot, 0, 4096);
         pass.join().unwrap()
     });
     assert_eq!(spilled, 2);

@@ -4,7 +4,7 @@
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
-use holdfast_board::FileState;
+use holdfast_board::{FileState, LaneIndex};
 use holdfast_cache::{FileRequest, Outcome, Place};
 use holdfast_media::Bytes;
 
@@ -41,8 +41,8 @@ fn a_write_that_stands_still_is_the_kernels_when_it_goes_on() {
         assert!(bench.durable.is_stood_in(key.0, key.1), "it would be logged beside the call");
         assert!(!may_be_reused(&bench), "another file would get what the call does");
         // Pages of other files have the same locks.
-        assert!(bench.durable.board.page_locks().lock(60, bench.place.slot, 0, 4096));
-        bench.durable.board.page_locks().unlock(60, bench.place.slot, 0, 4096);
+        assert!(bench.durable.board.page_locks().lock(LaneIndex::new(60), bench.place.slot, 0, 4096));
+        bench.durable.board.page_locks().unlock(LaneIndex::new(60), bench.place.slot, 0, 4096);
         bench.file.write_at(b"late", 0).map_err(errno)
     };
     let parts = [Bytes::from_slice(b"late")];
@@ -62,10 +62,10 @@ fn who_waits_for_a_page_of_who_stands_still_does_nothing_and_asks_anew() {
     let index = 63.min(board.lanes().len() - 1) as u32;
     // Somebody stands still with the first page.
     assert!(lane.try_take(CLIENT + 1));
-    lane.slot.store(bench.place.slot, Ordering::SeqCst);
+    lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
     lane.announce.store(1, Ordering::SeqCst);
     lane.lock_bytes.store(4096, Ordering::SeqCst);
-    assert!(board.page_locks().lock(index, bench.place.slot, 0, 4096));
+    assert!(board.page_locks().lock(LaneIndex::new(index), bench.place.slot, 0, 4096));
     let outcome = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let parts = [Bytes::from_slice(b"late")];
@@ -124,7 +124,7 @@ fn nothing_is_taken_from_who_works() {
     // In state Behind an operation goes on in page rows.
     let lane = &bench.durable.board.lanes()[0];
     assert!(lane.try_take(CLIENT));
-    lane.slot.store(bench.place.slot, Ordering::SeqCst);
+    lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
     lane.announce.store(1, Ordering::SeqCst);
     assert!(!bench.durable.take_from(&bench.managed(), &stands));
     assert_eq!(bench.state(), FileState::Behind);

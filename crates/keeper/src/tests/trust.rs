@@ -1,6 +1,7 @@
 //! What a client may say, and what is made of it (docs/trust.md): the keeper looks at a descriptor
 //! itself, and checks whatever it reads from the board before it uses it.
 
+use holdfast_pool::Slot;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Content, FileState, Page, Source};
+use holdfast_board::{Content, FileState, Frame, Page, Source};
 use holdfast_cache::{Errno, Origin, Place, Reason};
 use holdfast_media::{Bytes, Nvm};
 
@@ -38,11 +39,11 @@ impl Events<OsFile> for Told {
 
 impl Bench {
     /// Has the lane of the last write be that of a process that died in it, on file `slot`.
-    fn die(&self, slot: u32, (offset, bytes): (u64, u64)) {
+    fn die(&self, slot: Slot, (offset, bytes): (u64, u64)) {
         let board = &self.durable.board;
         let lane = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0).unwrap();
         let seq = board.row(self.place.slot).newest_seq.load(Ordering::SeqCst);
-        lane.slot.store(slot, Ordering::SeqCst);
+        lane.slot.store(slot.number(), Ordering::SeqCst);
         lane.seq.store(seq, Ordering::SeqCst);
         lane.lock_offset.store(offset, Ordering::SeqCst);
         lane.lock_bytes.store(bytes, Ordering::SeqCst);
@@ -160,7 +161,9 @@ fn a_dead_lane_may_hold_any_numbers() {
 /// A page row that says that its bytes are where there are none ended the keeper.
 #[test]
 fn a_page_row_may_point_anywhere() {
-    for source in [Source::Log((1 << 39) - 1), Source::Frame(4), Source::Frame(u32::MAX)] {
+    for source in
+        [Source::Log((1 << 39) - 1), Source::Frame(Frame::new(4)), Source::Frame(Frame::new(u32::MAX))]
+    {
         let told = Arc::new(Told::default());
         let bench = bench_that_tells("trust-rows", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
         bench.write(0, &[1; 4096]);

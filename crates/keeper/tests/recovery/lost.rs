@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID};
+use holdfast_pool::{HintKind, MARK_CREATED, MARK_VOID, Slot};
 
 use crate::support::{Rig, parent};
 use crate::{force, none, outcomes};
@@ -41,12 +41,12 @@ fn building_a_lost_file_survives_crashes_of_recovery() {
                 // Marked, not named.
                 1 => {
                     fs::write(&temporary, b"journal").unwrap();
-                    pool.slots().mark_rebuilt(7);
+                    pool.slots().mark_rebuilt(Slot::new(7));
                 }
                 // Named, not released; the file has another identity than the slot says.
                 _ => {
                     fs::write(&path, b"journal").unwrap();
-                    pool.slots().mark_rebuilt(7);
+                    pool.slots().mark_rebuilt(Slot::new(7));
                 }
             }
         });
@@ -68,7 +68,7 @@ fn a_name_taken_while_a_file_is_rebuilt_is_left_alone() {
         fs::remove_file(&path).unwrap();
         let uuid: String = pool.uuid()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         fs::write(rig.dir.join(format!(".holdfast-{uuid}-7")), b"journal").unwrap();
-        pool.slots().mark_rebuilt(7);
+        pool.slots().mark_rebuilt(Slot::new(7));
         fs::write(&path, b"somebody's").unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
@@ -86,7 +86,7 @@ fn a_lost_file_with_an_expired_part_is_not_half_rebuilt() {
     rig.crash(|pool| {
         let file = pool.take(0, &path, MARK_CREATED);
         let first = pool.write(1, file, 0, b"first");
-        pool.slots().set_expired_seq(0, first);
+        pool.slots().set_expired_seq(Slot::new(0), first);
         pool.write(1, file, 5, b"second");
         fs::remove_file(&path).unwrap();
     });
@@ -101,7 +101,7 @@ fn a_lost_file_whose_new_name_is_taken_is_built_under_its_old_one() {
     rig.crash(|pool| {
         let file = pool.take(0, &new, MARK_CREATED);
         pool.write(1, file, 0, b"new");
-        pool.slots().push_hint(0, HintKind::Name, target.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Name, target.as_os_str().as_encoded_bytes(), None);
         fs::remove_file(&new).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["rebuilt"]);
@@ -120,11 +120,11 @@ fn a_renamed_file_that_stands_at_both_names_keeps_the_new_one() {
     rig.crash(|pool| {
         let file = pool.take(0, &old, MARK_CREATED);
         pool.write(1, file, 0, b"mail");
-        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Rename, new.as_os_str().as_encoded_bytes(), None);
         fs::hard_link(&old, &new).unwrap();
         // Another file was created where it had been, and the crash took that.
         let later = pool.take(1, &other, MARK_CREATED);
-        pool.slots().push_hint(1, HintKind::Name, old.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(1), HintKind::Name, old.as_os_str().as_encoded_bytes(), None);
         pool.write(1, later, 0, b"later");
         fs::remove_file(&other).unwrap();
     });
@@ -140,7 +140,7 @@ fn a_renamed_file_with_a_link_that_somebody_made_keeps_all_its_names() {
     rig.crash(|pool| {
         let file = pool.take(0, &old, MARK_CREATED);
         pool.write(1, file, 0, b"mail");
-        pool.slots().push_hint(0, HintKind::Rename, new.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Rename, new.as_os_str().as_encoded_bytes(), None);
         fs::hard_link(&old, &new).unwrap();
         fs::hard_link(&old, &third).unwrap();
     });
@@ -200,7 +200,12 @@ fn a_rename_is_not_made_again_in_another_directory_of_the_same_path() {
         let file = pool.take(0, &path, MARK_CREATED);
         pool.write(1, file, 0, b"1");
         let known = parent(&to);
-        pool.slots().push_hint(0, HintKind::Rename, to.as_os_str().as_encoded_bytes(), Some(&known));
+        pool.slots().push_hint(
+            Slot::new(0),
+            HintKind::Rename,
+            to.as_os_str().as_encoded_bytes(),
+            Some(&known),
+        );
     });
     fs::create_dir(rig.dir.join("other")).unwrap();
     fs::remove_dir(rig.dir.join("at")).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use holdfast_log::Kind;
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Slots};
+use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_SET_ASIDE, MARK_VOID, Segment, Slot, Slots};
 use holdfast_recovery::{RecoverOptions, Report, recover};
 
 mod damage;
@@ -135,8 +135,8 @@ fn a_file_of_another_file_system_waits_for_it() {
         let file = pool.take(0, &path, MARK_CREATED);
         pool.write(1, file, 0, b"1");
         let elsewhere = "/dev/shm/none/a";
-        pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes(), None);
-        pool.slots().push_hint(0, HintKind::Name, elsewhere.as_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Name, elsewhere.as_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Name, elsewhere.as_bytes(), None);
         fs::remove_file(&path).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["put off"]);
@@ -154,12 +154,19 @@ fn one_files_failure_does_not_stop_the_others() {
     });
     let (recovered, report) = rig.open().recover(&none(), &mut |_, _, _| ()).unwrap();
     assert_eq!(outcomes(&report), ["put off", "replayed"]);
-    assert_eq!((&recovered.set_aside_slots[..], &recovered.pinned_segments[..]), (&[0][..], &[1][..]));
+    assert_eq!(
+        (&recovered.set_aside_slots[..], &recovered.pinned_segments[..]),
+        (&[Slot::new(0)][..], &[Segment::new(1)][..])
+    );
     drop(recovered);
     assert_eq!(fs::read(&good).unwrap(), b"1...");
     let open = rig.open();
     let slots = Slots { nvm: open.mapping(), layout: &open.superblock().layout };
-    assert!(slots.marks(0) & MARK_SET_ASIDE == 0 && slots.life(0).is_some() && slots.generation(1).is_none());
+    assert!(
+        slots.marks(Slot::new(0)) & MARK_SET_ASIDE == 0
+            && slots.life(Slot::new(0)).is_some()
+            && slots.generation(Slot::new(1)).is_none()
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_VOID, Mount, Stamp, Taken};
+use holdfast_pool::{HintKind, MARK_CONFLICT, MARK_CREATED, MARK_VOID, Mount, Segment, Slot, Stamp, Taken};
 use holdfast_recovery::{RecoverOptions, recover};
 
 use super::support::{Rig, stamp};
@@ -18,7 +18,7 @@ fn a_renamed_file_is_found_under_each_of_its_names() {
         rig.crash(|pool| {
             let file = pool.take(0, &old, 0);
             pool.write(1, file, 0, b"1");
-            pool.slots().push_hint(0, HintKind::Name, new.as_os_str().as_encoded_bytes(), None);
+            pool.slots().push_hint(Slot::new(0), HintKind::Name, new.as_os_str().as_encoded_bytes(), None);
             if stands == 1 {
                 fs::rename(&old, &new).unwrap();
             }
@@ -88,8 +88,8 @@ fn another_file_at_the_path_is_not_written() {
     let (recovered, report) = rig.open().recover(&none(), &mut |_, _, _| ()).unwrap();
     assert_eq!(outcomes(&report), ["set aside"]);
     assert!(report.files[0].reason.contains("another file stands"), "{report:?}");
-    assert_eq!(recovered.set_aside_slots, [0]);
-    assert_eq!(recovered.pinned_segments, [1]);
+    assert_eq!(recovered.set_aside_slots, [Slot::new(0)]);
+    assert_eq!(recovered.pinned_segments, [Segment::new(1)]);
     drop(recovered);
     assert_eq!(fs::read(&path).unwrap(), b"other");
     assert_eq!(outcomes(&rig.recover(&force(&path))), ["replayed"]);
@@ -123,7 +123,12 @@ fn an_announced_removal_is_made() {
         for (slot, path) in [(0, &done), (1, &not_done)] {
             let file = pool.take(slot, path, MARK_CREATED);
             pool.write(1, file, 0, b"1");
-            pool.slots().push_hint(slot, HintKind::Unlink, path.as_os_str().as_encoded_bytes(), None);
+            pool.slots().push_hint(
+                Slot::new(slot),
+                HintKind::Unlink,
+                path.as_os_str().as_encoded_bytes(),
+                None,
+            );
         }
         fs::remove_file(&done).unwrap();
     });
@@ -141,10 +146,10 @@ fn a_name_that_was_removed_and_made_again_goes_to_the_newer_file() {
         // it.
         let old = pool.take(0, &path, 0);
         pool.write(1, old, 0, b"OLD");
-        pool.slots().push_hint(0, HintKind::Unlink, path.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Unlink, path.as_os_str().as_encoded_bytes(), None);
         let other = rig.file("b", b"");
         let new = pool.take(1, &other, MARK_CREATED);
-        pool.slots().push_hint(1, HintKind::Name, path.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(1), HintKind::Name, path.as_os_str().as_encoded_bytes(), None);
         pool.write(1, new, 0, b"new");
         fs::remove_file(&other).unwrap();
     });
@@ -160,9 +165,9 @@ fn a_name_removed_from_a_file_with_another_one_loses_nothing() {
     rig.crash(|pool| {
         let file = pool.take(0, &a, 0);
         fs::hard_link(&a, &b).unwrap();
-        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Name, b.as_os_str().as_encoded_bytes(), None);
         pool.write(1, file, 0, b"1");
-        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Unlink, a.as_os_str().as_encoded_bytes(), None);
         fs::remove_file(&a).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["replayed"]);
@@ -177,9 +182,9 @@ fn a_removed_file_is_gone_though_its_slot_knows_a_link_that_was_removed_before()
     let (a, b) = (rig.file("a", b"...."), rig.dir.join("b"));
     rig.crash(|pool| {
         let file = pool.take(0, &a, 0);
-        pool.slots().push_hint(0, HintKind::Name, b.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Name, b.as_os_str().as_encoded_bytes(), None);
         pool.write(1, file, 0, b"1");
-        pool.slots().push_hint(0, HintKind::Unlink, a.as_os_str().as_encoded_bytes(), None);
+        pool.slots().push_hint(Slot::new(0), HintKind::Unlink, a.as_os_str().as_encoded_bytes(), None);
         fs::remove_file(&a).unwrap();
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["unlinked"]);
@@ -218,7 +223,7 @@ fn a_path_with_dots_is_followed_nowhere() {
             let mut hint = rig.dir.as_os_str().as_encoded_bytes().to_vec();
             hint.extend_from_slice(b"/");
             hint.extend_from_slice(form.as_bytes());
-            pool.slots().push_hint(0, HintKind::Name, &hint, None);
+            pool.slots().push_hint(Slot::new(0), HintKind::Name, &hint, None);
         }
         fs::remove_file(&path).unwrap();
     });
@@ -234,12 +239,12 @@ fn a_handle_of_any_generation_names_no_file() {
     let (path, other) = (rig.file("a", b"...."), rig.file("b", b"...."));
     rig.crash(|pool| {
         let file = pool.take(0, &path, 0);
-        let mut identity = pool.slots().identity(0).unwrap();
+        let mut identity = pool.slots().identity(Slot::new(0)).unwrap();
         identity.handle[4..8].fill(0);
-        let ownership = pool.slots().ownership(0).unwrap();
+        let ownership = pool.slots().ownership(Slot::new(0)).unwrap();
         let path = other.as_os_str().as_encoded_bytes();
         let taken = Taken { identity: &identity, ownership, marks: 0, path, parent: None, stamp: None };
-        pool.slots().take(0, file.generation, &taken);
+        pool.slots().take(Slot::new(0), file.generation, &taken);
         pool.write(1, file, 0, b"1");
     });
     assert_eq!(outcomes(&rig.recover(&none())), ["set aside"]);
@@ -258,7 +263,12 @@ fn a_file_whose_path_others_had_is_named_by_its_number() {
             let bytes = slot.to_string();
             pool.write(1, taken, 0, bytes.as_bytes());
             for _ in 0..2 {
-                pool.slots().push_hint(slot, HintKind::Name, path.as_os_str().as_encoded_bytes(), None);
+                pool.slots().push_hint(
+                    Slot::new(slot),
+                    HintKind::Name,
+                    path.as_os_str().as_encoded_bytes(),
+                    None,
+                );
             }
         }
     });
@@ -269,7 +279,7 @@ fn a_file_whose_path_others_had_is_named_by_its_number() {
     for options in [force(&path), RecoverOptions { discard: vec![path.clone()], ..none() }] {
         let error = recover(&rig.pool, &options, &mut |_, _, _| ()).unwrap_err();
         for words in ["a is the name of several files", "'#3' (1 records)", "'#4'", "nothing was changed"] {
-            assert!(error.message.contains(words), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
         }
     }
     let report = rig.recover(&force(Path::new("#3")));

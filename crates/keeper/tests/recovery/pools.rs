@@ -15,18 +15,18 @@ fn a_pool_in_use_names_its_owner() {
     let _owner = rig.open();
     for dry_run in [false, true] {
         let error = recover(&rig.pool, &RecoverOptions { dry_run, ..none() }, &mut |_, _, _| ()).unwrap_err();
-        assert!(error.busy);
-        assert!(error.message.contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(error.is_busy());
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
     }
 }
 
 #[test]
 fn bad_pools_are_refused_with_a_reason() {
     let rig = Rig::new("bad");
-    let refused = |path: &Path| OpenPool::open(path, true).err().expect("refused").message;
+    let refused = |path: &Path| OpenPool::open(path, true).err().expect("refused").to_string();
     assert!(refused(&rig.pool.with_extension("none")).contains("holdfast format"));
     assert!(refused(Path::new("/dev/shm")).contains("directory"));
-    assert!(OpenPool::open(&rig.pool, false).err().expect("volatile").message.contains("--volatile"));
+    assert!(OpenPool::open(&rig.pool, false).err().expect("volatile").to_string().contains("--volatile"));
     let whole = fs::read(&rig.pool).unwrap();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
@@ -65,15 +65,15 @@ fn formatting_spares_what_may_be_needed() {
         let file = pool.take(0, &path, 0);
         pool.write(1, file, 0, b"1");
     });
-    assert!(format(false, true).unwrap_err().message.contains("holdfast recover"));
-    assert!(format(true, false).unwrap_err().message.contains("--volatile"));
+    assert!(format(false, true).unwrap_err().to_string().contains("holdfast recover"));
+    assert!(format(true, false).unwrap_err().to_string().contains("--volatile"));
     let owner = rig.open();
-    assert!(format(true, true).unwrap_err().busy);
+    assert!(format(true, true).unwrap_err().is_busy());
     drop(owner);
     format(true, true).unwrap();
     assert!(rig.recover(&none()).clean);
     fs::write(&rig.pool, b"a letter").unwrap();
-    assert!(format(false, true).unwrap_err().message.contains("--force"));
+    assert!(format(false, true).unwrap_err().to_string().contains("--force"));
 }
 
 #[test]

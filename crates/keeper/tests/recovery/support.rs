@@ -12,8 +12,8 @@ use holdfast_disk::{Disk, DiskFile, OsDisk};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
 use holdfast_pool::{
-    Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, SegmentUse, Slots, Stamp, Words, seal_segment,
-    segment_seed, set_segment_generation,
+    Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Segment, SegmentUse, Slot, Slots, Stamp, Words,
+    seal_segment, segment_seed, set_segment_generation,
 };
 use holdfast_recovery::{OpenPool, RecoverOptions, Report, format, recover};
 
@@ -173,7 +173,7 @@ impl Writer {
             parent: Some(&parent),
             stamp: Some(stamp),
         };
-        self.slots().take(slot, generation, &taken);
+        self.slots().take(Slot::new(slot), generation, &taken);
         Taken { slot, generation }
     }
 
@@ -181,12 +181,12 @@ impl Writer {
     pub fn renew(&mut self, segment: u32) {
         let generation = self.number();
         let layout = self.open.superblock().layout;
-        set_segment_generation(self.nvm(), &layout, segment, generation);
+        set_segment_generation(self.nvm(), &layout, Segment::new(segment), generation);
         let tail = Tail {
-            segment_offset: layout.segment_offset(segment),
+            segment_offset: layout.segment_offset(Segment::new(segment)),
             at: SEGMENT_HEADER_BYTES as u32,
             generation,
-            seed: segment_seed(&self.uuid(), segment, generation),
+            seed: segment_seed(&self.uuid(), Segment::new(segment), generation),
         };
         self.tails.insert(segment, tail);
     }
@@ -237,7 +237,7 @@ impl Writer {
     fn draft(&self, file: Taken, seq: u64) -> Draft {
         Draft {
             kind: Kind::Write,
-            slot: file.slot,
+            slot: Slot::new(file.slot),
             slot_generation: file.generation,
             seq,
             file_offset: 0,
@@ -265,7 +265,7 @@ impl Writer {
         let (layout, uuid) = (self.open.superblock().layout, self.uuid());
         let tail = self.tails[&segment];
         let below = self.number();
-        let place = SegmentUse { segment, generation: tail.generation };
+        let place = SegmentUse { segment: Segment::new(segment), generation: tail.generation };
         seal_segment(self.nvm(), &layout, &uuid, place, tail.at, below);
     }
 
@@ -276,7 +276,7 @@ impl Writer {
 
     /// Has a part of a segment read as zeros.
     pub fn blank(&mut self, segment: u32, from: u64, bytes: usize) {
-        let offset = self.open.superblock().layout.segment_offset(segment) + from;
+        let offset = self.open.superblock().layout.segment_offset(Segment::new(segment)) + from;
         self.nvm().write(offset, &vec![0; bytes]);
     }
 
@@ -300,19 +300,19 @@ impl Writer {
 
     /// Flips a bit of a segment.
     pub fn spoil(&mut self, segment: u32, at: u64) {
-        let offset = self.open.superblock().layout.segment_offset(segment) + at;
+        let offset = self.open.superblock().layout.segment_offset(Segment::new(segment)) + at;
         self.flip(offset);
     }
 
     /// Flips a bit of a slot.
     pub fn spoil_slot(&mut self, slot: u32, at: u64) {
-        let offset = self.open.superblock().layout.slot_offset(slot) + at;
+        let offset = self.open.superblock().layout.slot_offset(Slot::new(slot)) + at;
         self.flip(offset);
     }
 
     /// Has the slot's memory read as zeros.
     pub fn blank_slot(&mut self, slot: u32) {
-        let offset = self.open.superblock().layout.slot_offset(slot);
+        let offset = self.open.superblock().layout.slot_offset(Slot::new(slot));
         self.nvm().write(offset, &[0; SLOT_BYTES as usize]);
     }
 

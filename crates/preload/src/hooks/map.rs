@@ -7,6 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use holdfast_pool::Slot;
 
 use holdfast_cache::{FileRef, Reason};
 use libc::{off_t, size_t};
@@ -45,7 +46,7 @@ fn remember(start: usize, bytes: usize, file: FileRef) -> bool {
         return false;
     };
     range.end.store(start.saturating_add(bytes), Ordering::Relaxed);
-    range.slot.store(file.slot, Ordering::Relaxed);
+    range.slot.store(file.slot.number(), Ordering::Relaxed);
     range.generation.store(file.generation, Ordering::Relaxed);
     range.start.store(start, Ordering::Release);
     true
@@ -58,7 +59,7 @@ fn overlapping(start: usize, bytes: usize) -> impl Iterator<Item = FileRef> {
         let hit =
             first != 0 && first < start.saturating_add(bytes) && start < range.end.load(Ordering::Relaxed);
         hit.then(|| FileRef {
-            slot: range.slot.load(Ordering::Relaxed),
+            slot: Slot::new(range.slot.load(Ordering::Relaxed)),
             generation: range.generation.load(Ordering::Relaxed),
         })
     })

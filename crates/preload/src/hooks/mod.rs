@@ -16,6 +16,7 @@ mod names;
 mod numbers;
 mod onlookers;
 mod open;
+mod outcome;
 mod read;
 mod rights;
 mod room;

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use holdfast_board::{Epoch, kind_of};
-use holdfast_cache::{Client, Errno, Origin, Outcome, Reason, Seen};
+use holdfast_cache::{Client, Errno, Origin, Reason, Seen};
 
 use super::room::with_room;
 use crate::changing::making;
@@ -477,18 +477,4 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
         // SAFETY: as above.
         told(flags, look, || unsafe { call!(libc::SYS_open_by_handle_at, mount, handle, flags) })
     }))
-}
-
-/// The outcome of a call without a length, as an errno result; `None`: the slot was given back, try
-/// again.
-pub(super) fn plain_outcome(
-    outcome: Result<Outcome, Errno>,
-    kernel: impl FnOnce() -> isize,
-) -> Option<isize> {
-    match outcome {
-        Ok(Outcome::Absorbed { .. } | Outcome::Passed { .. }) => Some(0),
-        Ok(Outcome::Kernel) => Some(kernel()),
-        Ok(Outcome::Stale) => None,
-        Err(errno) => Some(-(errno.0 as isize)),
-    }
 }

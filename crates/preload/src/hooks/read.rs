@@ -5,8 +5,9 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
-use holdfast_cache::behind::Buffers;
-use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Read, ReadCall, Reading, Stock};
+use holdfast_cache::{
+    Buffers, Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Read, ReadCall, Reading, Stock,
+};
 use holdfast_session::TRIES;
 use libc::{iovec, off_t, size_t, ssize_t};
 

@@ -11,7 +11,7 @@ use holdfast_board::Change;
 use holdfast_cache::{Errno, Outcome, Reason};
 use libc::off_t;
 
-use super::open::plain_outcome;
+use super::outcome::plain_outcome;
 use super::room::{with_room, with_room_but_for_syncs};
 use super::sync::synced_as_opened;
 use crate::changing::amid;

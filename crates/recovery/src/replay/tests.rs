@@ -6,7 +6,7 @@ use std::fs::{self, File};
 
 use holdfast_log::RECORD_HEADER_BYTES;
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::Layout;
+use holdfast_pool::{Layout, Segment, Slot};
 
 use super::*;
 use crate::live::resolve;
@@ -58,7 +58,7 @@ impl Rig {
         let (nvm, _) = Mapping::open(&path, OpenMode::ReadWrite).unwrap();
         let layout = Layout::new(POOL_BYTES).unwrap();
         nvm.write(
-            layout.segment_offset(0),
+            layout.segment_offset(Segment::new(0)),
             &random.bytes((SEGMENTS * holdfast_pool::SEGMENT_BYTES) as usize),
         );
         Self { directory, nvm, layout }
@@ -72,7 +72,7 @@ impl Rig {
     fn write(&self, random: &mut Random, seq: u64, offset: u64, bytes: u64) -> (Entry, Effect) {
         let lines = (holdfast_pool::SEGMENT_BYTES - bytes) / RECORD_HEADER_BYTES - 1;
         let entry = Entry {
-            segment: random.number_below(SEGMENTS) as u32,
+            segment: Segment::new(random.number_below(SEGMENTS) as u32),
             line: random.number_below(lines) as u16,
             bytes: bytes as u32,
             ..entry(seq, Kind::Write, offset, bytes)
@@ -170,9 +170,9 @@ impl Rig {
         let live = resolve(entries, &mut Vec::new());
         let file = OsFile::from(File::options().write(true).open(&path).unwrap());
         let mut told = 0;
-        replay(&self.payloads(), live.of(0), &file, &mut |bytes| told += bytes).unwrap();
+        replay(&self.payloads(), live.of(Slot::new(0)), &file, &mut |bytes| told += bytes).unwrap();
         assert!(fs::read(&path).unwrap() == meant, "seed {seed}: the file differs");
-        assert_eq!(told, live.slots.get(&0).map_or(0, |log| log.bytes), "seed {seed}");
+        assert_eq!(told, live.slots.get(&Slot::new(0)).map_or(0, |log| log.bytes), "seed {seed}");
     }
 }
 
@@ -181,9 +181,9 @@ fn entry(seq: u64, kind: Kind, file_offset: u64, extent: u64) -> Entry {
         seq,
         file_offset,
         extent,
-        segment: 0,
+        segment: Segment::new(0),
         bytes: 0,
-        slot: 0,
+        slot: Slot::new(0),
         unix_time_ns: 0,
         is_called: false,
         is_last: false,

@@ -4,14 +4,14 @@
 //! Both halves are here, because keeper and clients of these tests are one process. Neither knows
 //! any other design.
 
+use holdfast_cache::Stop;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_board::Way;
-use holdfast_cache::behind::Buffers;
 use holdfast_cache::{
-    Design, Errno, FileRef, Lane, Place, Read, ReadCall, Resize, Write, WriteCall, Written,
+    Buffers, Design, Errno, FileRef, Lane, Place, Read, ReadCall, Resize, Write, WriteCall, Written,
 };
 use holdfast_disk::{Access, Disk, DiskFile};
 use holdfast_durable::{Durable, ManagedFile, Pace, Upkeep, Upkeeps};
@@ -47,7 +47,7 @@ impl Design for Queue {
         lane: &mut Lane<'_, N>,
         write: &Write<'_>,
         call: &mut impl WriteCall,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, Stop> {
         let client = lane.client();
         let Write { file, place, parts, total } = *write;
         let row = client.row(file);

@@ -7,7 +7,8 @@ use super::{A, pairs};
 use holdfast_testkit::Random;
 
 use crate::disk::Journal;
-use crate::history::{Behind, History, TINY};
+use crate::history::{History, TINY};
+use crate::machine::Behind;
 use crate::op::{Amid, Leave, Op, Step};
 
 /// One in so many seeded histories has files that are logged from their first sync on.

@@ -2,7 +2,7 @@
 
 use super::{A, B, Seedling, Setting, Spread, follow, pairs, sequences, step};
 use crate::disk::Journal;
-use crate::history::Behind;
+use crate::machine::Behind;
 use crate::op::Op;
 
 /// The operations of sequences in which the log goes on in a file: what fills segments, and what

@@ -9,9 +9,9 @@ use holdfast_media::Bytes;
 
 use super::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, thread_key, with_handle};
 use crate::disk::DEVICE;
-use crate::machine::{Handle, client, parts, path};
 use crate::model::{Effect, FileIndex};
 use crate::op::{Leave, Name};
+use crate::parts::{Handle, client, parts, path};
 use crate::stage::{self, Kind, model};
 
 pub(super) fn create(thread: u8, name: Name) {

@@ -8,11 +8,11 @@ use holdfast_disk::DiskFile;
 use holdfast_durable::{Effort, ManagedFile, Order, Pace};
 
 use super::bytes::raw_sync;
-use super::{UnderWay, file_at, managed, payload, with_handle};
+use super::{file_at, managed, payload, with_handle};
 use crate::disk::SimFile;
-use crate::machine::{Handle, client, durable, parts};
 use crate::model::{Effect, FileIndex};
 use crate::op::Name;
+use crate::parts::{Handle, UnderWay, client, durable, parts};
 use crate::stage::{self, Kind, model};
 
 pub(super) fn bypass(thread: u8, name: Name) {

@@ -8,11 +8,11 @@ use holdfast_board::Change;
 use holdfast_cache::{Errno, Removal, Renaming, Replace};
 use holdfast_disk::DiskFile;
 
-use super::{ENOSPC, UnderWay, file_at, known, thread_key};
+use super::{ENOSPC, file_at, known, thread_key};
 use crate::disk::DEVICE;
-use crate::machine::{client, parts, path};
 use crate::model::Naming;
 use crate::op::Name;
+use crate::parts::{UnderWay, client, parts, path};
 use crate::stage::{self, Kind, model};
 
 pub(super) fn sync_directory(thread: u8) {

@@ -1,9 +1,11 @@
 //! How each of the known histories goes, step by step.
 
-use super::POINTS;
 use crate::disk::Journal;
 use crate::history::{History, TINY};
 use crate::op::{Amid, Name, Op, Step};
+
+/// A step is interrupted at each of its points up to this one.
+const POINTS: usize = 24;
 
 const A: Name = b'a';
 const B: Name = b'b';

@@ -1,0 +1,7 @@
+//! The clock that all processes share. Nothing here may wait.
+
+/// The monotonic clock.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
