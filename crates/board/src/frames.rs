@@ -60,7 +60,7 @@ impl Frames<'_> {
     /// Whether another quarter of the frames was taken since this was last so: the keeper likes to
     /// hear of it.
     pub fn is_milestone(&self, frame: Frame) -> bool {
-        (frame.index()).is_multiple_of((self.owners.len() / 4).max(1))
+        frame.index().is_multiple_of((self.owners.len() / 4).max(1))
     }
 
     /// Numbers of the rows that have frames. Hints: they change all the time.
@@ -90,7 +90,7 @@ impl Frames<'_> {
     }
 
     fn at(&self, frame: Frame, at: u32, bytes: usize) -> *mut u8 {
-        assert!((frame.index()) < self.owners.len() && at as usize + bytes <= PAGE_BYTES as usize);
+        assert!(frame.index() < self.owners.len() && at as usize + bytes <= PAGE_BYTES as usize);
         // SAFETY: frames lie one after the other behind `base`, as many as there are owners, within
         // the board's mapping.
         unsafe { self.base.as_ptr().add(frame.index() * PAGE_BYTES as usize + at as usize) }

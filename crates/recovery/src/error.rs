@@ -8,7 +8,10 @@ use holdfast_media::{MediaError, MediaKind};
 use holdfast_pool::{FormatError, LayoutError};
 use rustix::io::Errno;
 
-use super::{NO_POOL, quoted};
+use super::words::quoted;
+
+/// What the message begins with where nothing stands at the pool's path.
+pub const NO_POOL: &str = "there is no pool at";
 
 /// Why a pool cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -47,11 +47,10 @@ mod witnesses;
 mod words;
 mod writer;
 
-pub use error::PoolError;
+pub use error::{NO_POOL, PoolError};
 pub use format::format;
 pub use mapped::mapped_by;
-pub use open::{NO_POOL, open_file};
-pub use open::{OpenPool, RecoveredPool};
+pub use open::{OpenPool, RecoveredPool, open_file};
 pub use report::{FileReport, RecoverOptions, Report};
 pub use run::Recovered;
 pub use words::quoted;

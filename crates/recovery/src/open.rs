@@ -175,9 +175,6 @@ impl OpenPool {
     }
 }
 
-/// What the message begins with where nothing stands at the pool's path.
-pub const NO_POOL: &str = "there is no pool at";
-
 /// Opens the file or device of a pool, if it is ours.
 pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
     let mut options = File::options();
