@@ -13,6 +13,7 @@ use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wake};
+use crate::synced::SyncedFiles;
 use crate::taken::Taken;
 use crate::took::Took;
 use crate::treelog::TreeLog;
@@ -161,6 +162,8 @@ pub struct Header {
     pub syncs_real: Counter,
     /// What these took: those that are absorbed take less than to look at a clock.
     pub syncs_took: Took,
+    /// Of which files.
+    pub synced_by_kernel: SyncedFiles,
     /// Truncations and punches logged.
     pub truncates_absorbed: Counter,
     /// Raised before and after each truncation by a client, so that its smaller size is not taken

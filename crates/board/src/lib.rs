@@ -41,6 +41,7 @@ mod stalls;
 mod stamps;
 mod states;
 mod sync;
+mod synced;
 mod table;
 mod taken;
 mod takeover;
@@ -80,6 +81,7 @@ pub use sync::model;
 #[cfg(not(shuttle))]
 pub use sync::simulate_sleep;
 pub use sync::{AtomicU32, AtomicU64, pause, spin_loop, spins, wait, wake};
+pub use synced::SyncedFiles;
 pub use taken::Taken;
 pub use takeover::DeadLane;
 pub use times::{Account, Changes, FileTime, Times, TimesRow};

@@ -48,7 +48,7 @@ impl Default for TreeLog {
 }
 
 /// Mixes two words (the finalizer of MurmurHash3, twice).
-fn mix(first: u64, second: u64) -> u64 {
+pub(crate) fn mix(first: u64, second: u64) -> u64 {
     let finish = |mut word: u64| {
         word = (word ^ word >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
         word = (word ^ word >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -38,6 +38,11 @@ impl Origin {
     pub(crate) const ALL: [Self; 6] =
         [Self::Created, Self::Opened, Self::Unknown, Self::Libc, Self::AsyncIo, Self::Mapped];
 
+    /// Whether a keeper never manages a file for such a descriptor.
+    pub fn is_never_managed(self) -> bool {
+        !matches!(self, Self::Created | Self::Opened)
+    }
+
     /// Decodes an argument.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|origin| *origin as u64 == word)

@@ -19,9 +19,12 @@ use crate::request::{FileRequest, Refusal, Request};
 use crate::stock::Stock;
 
 impl<N: Nvm> Client<N> {
-    /// The kernel alone is about to answer a sync; for [`Client::note_kernels_sync_took`].
-    pub fn note_kernels_sync(&self) -> u64 {
-        self.board.header().syncs_real.add(1);
+    /// The kernel alone is about to answer a sync of the file with this device and inode; for
+    /// [`Client::note_kernels_sync_took`].
+    pub fn note_kernels_sync(&self, file: (u64, u64)) -> u64 {
+        let header = self.board.header();
+        header.syncs_real.add(1);
+        header.synced_by_kernel.note(file);
         now_ns()
     }
 
@@ -120,8 +123,13 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let state = row.state();
-        if !self.is_current(file) || !(state.is_absorbed() || state.is_failed()) {
-            return raw();
+        let inode = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        let is_current = self.is_current(file);
+        if !is_current || !(state.is_absorbed() || state.is_failed()) {
+            let begun_ns = self.note_kernels_sync(if is_current { inode } else { (0, 0) });
+            let synced = raw();
+            self.note_kernels_sync_took(begun_ns);
+            return synced;
         }
         let epoch = row.error_epoch.load(Ordering::SeqCst);
         let has_news =
@@ -144,7 +152,7 @@ impl<N: Nvm> Client<N> {
         // The disk is about to have what others did: nothing may be replayed over that.
         self.hear_all(file)?;
         let covered = row.unlogged();
-        let begun_ns = self.note_kernels_sync();
+        let begun_ns = self.note_kernels_sync(inode);
         row.begin_sync();
         let synced = raw();
         row.end_sync(synced.is_err());

@@ -30,11 +30,11 @@ pub const REQUEST_BYTES: usize = 13;
 pub const OTHER_VERSION: &str = "other_version";
 
 /// A request as it is sent.
-pub fn request(kind: u8, number: u32, argument: u32) -> [u8; REQUEST_BYTES] {
+pub fn request(kind: u8, number: u32, argument: u32, version: u32) -> [u8; REQUEST_BYTES] {
     let mut bytes = [kind; REQUEST_BYTES];
     bytes[1..5].copy_from_slice(&number.to_le_bytes());
     bytes[5..9].copy_from_slice(&argument.to_le_bytes());
-    bytes[9..].copy_from_slice(&WIRE_VERSION.to_le_bytes());
+    bytes[9..].copy_from_slice(&version.to_le_bytes());
     bytes
 }
 

@@ -14,7 +14,7 @@ use holdfast_recovery::{NO_POOL, OpenPool, RecoverOptions, Report, recover};
 use crate::keeper_process::{self, Started};
 use crate::recover::advice;
 use crate::verdict::Before;
-use crate::words::quoted;
+use crate::words::{name_of, quoted};
 use crate::{format, report, supervise};
 
 /// How long to wait for an owner of the pool that cannot be joined, such as a keeper that is just
@@ -169,7 +169,7 @@ fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
 
 /// What recovery did, and what to do about it.
 pub fn recovered_in_words(outcome: &Report, pool: &Path) -> String {
-    format!("recovered pool {}\n{}{}", pool.display(), report::recovery(outcome), advice(outcome, pool))
+    format!("recovered pool {}\n{}{}", name_of(pool), report::recovery(outcome), advice(outcome, pool))
 }
 
 /// Nothing stays of a pool that nobody named, unless there is something in it.

@@ -8,8 +8,9 @@ use holdfast_look::keepers::connect;
 use holdfast_look::{files, metrics, status, top};
 
 use crate::args::{DrainArgs, FilesArgs, MetricsArgs, StatusArgs, TopArgs};
+use crate::named::must_be_a_pool;
 use crate::sizes::human_count;
-use crate::words::quoted;
+use crate::words::{name_of, quoted};
 use crate::{config, locate, report, user};
 
 /// The `status` subcommand.
@@ -56,7 +57,7 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
                 pool = quoted(&pool)
             );
         }
-        report::print(format!("pool {}: no keeper runs and nothing is left to drain\n", pool.display()))?;
+        report::print(format!("pool {}: no keeper runs and nothing is left to drain\n", name_of(&pool)))?;
         return Ok(0);
     };
     // Once it is known to hear, it may take as long as the disk does.
@@ -70,7 +71,7 @@ pub fn drain(args: &DrainArgs) -> anyhow::Result<u8> {
             errors.last().map(|error| format!(". Last error: {error}")).unwrap_or_default()
         );
     }
-    report::print(format!("pool {}: everything absorbed so far is on disk\n", pool.display()))?;
+    report::print(format!("pool {}: everything absorbed so far is on disk\n", name_of(&pool)))?;
     Ok(0)
 }
 
@@ -89,5 +90,6 @@ pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if !pool.exists() {
         bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
     }
+    must_be_a_pool(&pool)?;
     Ok(pool)
 }

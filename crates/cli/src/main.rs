@@ -16,6 +16,7 @@ mod keeper_process;
 mod locate;
 mod look;
 mod mount;
+mod named;
 mod notify;
 mod options;
 mod preload;
@@ -75,7 +76,8 @@ fn main() -> ExitCode {
         Err(error) => {
             report::say(&sentence(&error));
             let refused = error.downcast_ref::<program::Refused>().map(program::Refused::exit_code);
-            ExitCode::from(refused.unwrap_or(code_on_error))
+            let misnamed = error.is::<named::NoPool>().then_some(named::EXIT_USAGE);
+            ExitCode::from(refused.or(misnamed).unwrap_or(code_on_error))
         }
     }
 }

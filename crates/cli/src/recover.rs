@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use holdfast_recovery::{RecoverOptions, Report};
 
 use crate::args::RecoverArgs;
+use crate::named::must_be_a_pool;
 use crate::progress::Progress;
-use crate::words::{quoted, shown};
+use crate::words::{name_of, quoted, shown};
 use crate::{locate, report, user};
 
 /// The `recover` subcommand.
@@ -25,9 +26,10 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         export: args.export.as_deref().map(locate::absolute).transpose()?,
     };
     if args.if_needed && !pool.exists() {
-        report::print(format!("there is no pool {} yet\n", pool.display()))?;
+        report::print(format!("there is no pool {} yet\n", name_of(&pool)))?;
         return Ok(0);
     }
+    must_be_a_pool(&pool)?;
     let mut progress = Progress::new();
     let recovered = holdfast_recovery::recover(&pool, &options, &mut |stage, done, total| {
         progress.update(stage, done, total)
@@ -44,7 +46,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         report::print(report::json(&outcome)?)?;
     } else {
         let verb = if args.dry_run { "would be recovered (dry run, nothing changed)" } else { "recovered" };
-        report::print(format!("pool {} {verb}\n{}", pool.display(), report::recovery(&outcome)))?;
+        report::print(format!("pool {} {verb}\n{}", name_of(&pool), report::recovery(&outcome)))?;
     }
     let attention = report::needs_attention(&outcome);
     if attention {

@@ -179,6 +179,30 @@ fn nothing_absorbed_is_said() {
         .ok();
     assert!(output.stderr.contains("NOTHING was absorbed"), "{}", output.told());
     assert!(output.stderr.contains("mapped shared and writable"), "{}", output.told());
+    // One that is written and not synced is not the reason: what was synced is named.
+    let file = disk.root.join("was there");
+    std::fs::write(&file, "before").expect("file");
+    let dd =
+        format!("sh -c 'echo said; dd if=/dev/zero \"of={}\" bs=4k count=1 conv=notrunc,fsync'", text(&file));
+    let output = redirected(&dd);
+    let named =
+        format!("none of 1 syncs absorbed: 1 file ({}) was synced once, and the first sync", text(&file));
+    assert!(output.stderr.contains(&named) && !output.stderr.contains("not seen"), "{}", output.told());
+    let on_tmpfs =
+        format!("sh -c 'echo said; dd if=/dev/zero of={}/b bs=4k count=1 conv=fsync'", text(tmpfs.0.path()));
+    let output = redirected(&on_tmpfs);
+    assert!(
+        output.stderr.contains("/b) is on tmpfs") && !output.stderr.contains("not seen"),
+        "{}",
+        output.told()
+    );
+    // A pipe has nothing to be synced, and the kernel says so.
+    let output = Pool::new()
+        .logs_from_sync()
+        .run(&[])
+        .args(["--", "sh", "-c", "dd if=/dev/zero count=1 conv=fsync | cat"])
+        .output();
+    assert!(!output.stderr.contains("absorbed"), "{}", output.told());
 }
 
 fn same_as_native(native: &Output, held: &Output) {

@@ -600,3 +600,46 @@ fn a_pool_is_waited_for_while_its_keeper_ends() {
         holds(&file, last);
     }
 }
+
+/// Kills its keeper, then writes to what was opened for it, and to a file that nobody synced.
+const OUTPUT: &str = "
+import os, signal, socket, struct, sys, time
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+synced = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT, 0o600)
+for _ in range(2):
+    os.write(synced, b'x')
+    os.fsync(synced)
+os.write(log, b'before\\n')
+keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+keeper.connect(os.environ['HOLDFAST_SOCKET'])
+pid = struct.unpack('iii', keeper.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+os.kill(pid, signal.SIGKILL)
+try: keeper.recv(1)
+except ConnectionResetError: pass
+os.write(log, b'after\\n')
+os.write(1, b'said\\n')
+for number, data in ((synced, b'y'), (log, None)):
+    try:
+        os.write(number, data) if data else os.fsync(number)
+        print('acknowledged without a keeper')
+    except OSError as error: print(error.errno, flush=True)
+";
+
+/// Of what nobody has asked to be durable nothing is in the pool, and a keeper that was killed
+/// keeps no program from its output. What is durable by the log, and every sync, fails.
+#[test]
+fn output_that_nobody_syncs_outlives_the_keeper() {
+    let disk = Disk::new(Kind::Ext4);
+    let at = |name: &str| text(&disk.root.join(name)).to_owned();
+    // In a file of its own, since a shell is to open the output.
+    let program = at("program.py");
+    std::fs::write(&program, OUTPUT).expect("program");
+    let run = Pool::new().logs_from_sync().run(&[]);
+    let run = run.args(["--", "python3", &program, &at("log"), &at("synced")]);
+    let script = format!("{} > {}", run.line(), at("output"));
+    let told = Cmd::new("sh").args(["-c", &script]).output();
+    assert!(told.stderr.contains("recovered pool"), "{}", told.told());
+    let read = |name: &str| std::fs::read_to_string(at(name)).expect("file");
+    assert_eq!(read("output"), "said\n5\n5\n", "{}", told.told());
+    assert_eq!((read("log"), read("synced")), ("before\nafter\n".to_owned(), "xx".to_owned()));
+}

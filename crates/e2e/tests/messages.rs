@@ -1,6 +1,8 @@
 //! What commands say where something is not as it was meant to be: plainly, soon, and with what to
 //! do, in a form that can be pasted into a shell.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use holdfast_e2e::cmd::Cmd;
@@ -9,6 +11,8 @@ use holdfast_e2e::running::{Running, SOON};
 use holdfast_e2e::{disk, need, proc};
 use rustix::process::Signal;
 
+/// The format that pools have.
+const FORMAT: u32 = 5;
 /// Nothing came of it.
 const FAILED: i32 = 1;
 /// `run` refused.
@@ -153,6 +157,56 @@ fn a_keeper_of_another_version_is_told_of() {
     std::fs::rename(format!("{socket}.real"), Path::new(&socket)).expect("the real one");
     pool.command("status").ok();
     run.kill_all(&pool);
+}
+
+/// Makes a pool one of another version of the format, with the checksums that every version has.
+fn make_other_format(pool: &Path, version: u32) {
+    let mut bytes = std::fs::read(pool).expect("pool");
+    for at in [0, 4096 + 2048] {
+        bytes[at + 8..at + 12].copy_from_slice(&version.to_le_bytes());
+        let check = crc32c::crc32c(&bytes[at..at + 124]);
+        bytes[at + 124..at + 128].copy_from_slice(&check.to_le_bytes());
+    }
+    // In place: whoever serves it has it mapped.
+    File::options()
+        .write(true)
+        .open(pool)
+        .and_then(|file| file.write_all_at(&bytes[..8192], 0))
+        .expect("written");
+}
+
+/// All commands that look at a keeper, or would have a pool for themselves, name it, its version,
+/// and what to do.
+#[test]
+fn a_keeper_of_another_format_is_told_of() {
+    let pool = Pool::new();
+    let (run, _) = waiting(&pool);
+    let keeper = proc::keeper(&pool.path);
+    make_other_format(&pool.path, 4);
+    let own = format!("holdfast: {} (wire ", env!("CARGO_PKG_VERSION"));
+    let (pid, kill) = (format!("pid {keeper}"), format!("`kill {keeper}`"));
+    for command in ["status", "files", "drain", "metrics"] {
+        let told = pool.command(command).output();
+        let known = ["is of another version of ", &own, "the pool has format version 4", &pid, &kill];
+        told.expect(&[FAILED]).says(&known, &[]);
+    }
+    let format = pool.command("format").args(["--volatile", "--size", "64M"]);
+    for owner in [pool.command("recover"), format] {
+        let told = owner.output();
+        told.expect(&[FAILED]).says(&["is in use by process", &keeper.to_string(), "format version 4"], &[]);
+    }
+    let join = pool.run(&[]).args(["--", "echo", "the program ran"]).output();
+    join.expect(&[REFUSED]).says(&["is of another version of holdfast", "format version 4", &pid], &[]);
+    assert!(!join.stdout.contains("the program ran"), "{}", join.told());
+    make_other_format(&pool.path, FORMAT);
+    pool.command("status").ok();
+    run.kill_all(&pool);
+    // Nobody serves it: there is only the pool to be told of.
+    make_other_format(&pool.path, 4);
+    for command in ["status", "files", "drain", "recover"] {
+        let told = pool.command(command).output();
+        told.expect(&[FAILED]).says(&["format version 4", "with the version of Holdfast that made it"], &[]);
+    }
 }
 
 /// Asks as a command of an older and of a newer version would.

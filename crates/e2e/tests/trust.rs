@@ -616,6 +616,26 @@ fn what_an_outsider_wrote_beside_a_stopped_writer_is_not_undone() {
     assert!(std::fs::read(&file).expect("a file").starts_with(b"outsidea"), "{recovered}");
 }
 
+/// Puts another file in the place of its keeper's pool, starts a child, which is a client anew, and
+/// says what that has mapped.
+const REPLACED: &str = "
+import os, shutil, subprocess, sys
+pool = sys.argv[1]
+os.rename(pool, pool + '.moved')
+shutil.copy(pool + '.moved', pool)
+told = subprocess.check_output(['cat', '/proc/self/maps']).decode()
+os.rename(pool + '.moved', pool)
+print('\\n'.join(line for line in told.splitlines() if '.pool' in line))
+";
+
+#[test]
+fn what_stands_at_the_pools_name_is_not_what_clients_map() {
+    let pool = Pool::new();
+    let told = pool.run(&[]).args(["--", "python3", "-c", REPLACED, pool.text()]).ok().stdout;
+    let moved = format!("{}.moved", pool.text());
+    assert!(told.lines().count() > 0 && told.lines().all(|line| line.ends_with(&moved)), "{told}");
+}
+
 /// Each test above with the rule taken out that it is about; with all rules they run in this build
 /// already.
 #[test]

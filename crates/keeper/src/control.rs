@@ -13,12 +13,14 @@ use holdfast_cache::wire::{
 };
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::Words;
+use holdfast_pool::{FormatError, VERSION};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::status::{FileLine, FilePart, Status, Summary};
-use holdfast_recovery::{PoolError, open_file};
+use holdfast_recovery::{PoolError, open_file, quoted};
 use holdfast_socket::{ANSWER_MAX, Peer, connect_unless, is_stopped, told_path};
 
 /// Answers are JSON in one message; the kernel limits messages to less than this.
@@ -67,11 +69,33 @@ pub enum ControlError {
         /// What it is.
         theirs: String,
     },
+    /// It is of a version that makes other pools.
+    #[error(
+        "the keeper with pid {pid} of pool {pool} is of another version of holdfast: {theirs}; the pool has format version \
+         {found}, and this command is {}, which knows version {VERSION}. Use the command that it was started with{program}; \
+         to go on with this one, end the keeper (`kill {pid}`: it brings everything to the disk first) and make the pool \
+         anew",
+        version()
+    )]
+    OtherFormat {
+        /// The pool.
+        pool: PathBuf,
+        /// The keeper.
+        pid: u32,
+        /// What it is.
+        theirs: String,
+        /// The version of its pool's format.
+        found: u32,
+        /// Where its program is, if that can be seen.
+        program: String,
+    },
     /// The conversation broke off.
-    #[error("the keeper of pool {pool} did not answer: {source}")]
+    #[error("the keeper of pool {pool} (pid {pid}) did not answer: {source}{}", of_another_version(source))]
     Broken {
         /// The pool.
         pool: PathBuf,
+        /// The keeper; 0: that is not known.
+        pid: u32,
         /// What the kernel said.
         source: io::Error,
     },
@@ -102,6 +126,8 @@ struct Line {
     connection: OwnedFd,
     /// That of the last question.
     number: u32,
+    /// The version that questions are of.
+    version: u32,
     /// Who is at the other end, where that is a keeper.
     keeper_pid: Option<u32>,
 }
@@ -159,7 +185,7 @@ impl From<rustix::io::Errno> for Unanswered {
 
 impl Line {
     fn new(connection: OwnedFd, keeper_pid: Option<u32>) -> Self {
-        Self { connection, number: 0, keeper_pid }
+        Self { connection, number: 0, version: WIRE_VERSION, keeper_pid }
     }
 
     /// Asks for something, and waits for the answer to that, so long at most.
@@ -170,7 +196,7 @@ impl Line {
         patience: Option<Duration>,
     ) -> Result<T, Unanswered> {
         self.number = self.number.wrapping_add(1);
-        let request = wire::request(kind, self.number, argument);
+        let request = wire::request(kind, self.number, argument, self.version);
         rustix::net::send(&self.connection, &request, SendFlags::NOSIGNAL)?;
         let mut standstill = Standstill::default();
         let until = patience.map(|patience| Instant::now() + patience);
@@ -192,6 +218,10 @@ impl Line {
                 Err(rustix::io::Errno::AGAIN) => continue,
                 Err(error) => return Err(error.into()),
             };
+            // Before answers had numbers they were JSON alone; no question ever gets this number.
+            if answer.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(&answer[..bytes]).is_ok() {
+                return Err(Unanswered::OtherVersion("an older one, which does not say which".to_owned()));
+            }
             let (number, text) = answer[..bytes].split_at_checked(ANSWER_NUMBER_BYTES).unwrap_or_default();
             if number == self.number.to_le_bytes() || on(Canary::LateAnswersTaken) {
                 return serde_json::from_slice(text)
@@ -200,6 +230,23 @@ impl Line {
         }
     }
 }
+
+/// What a conversation that a keeper ended may mean.
+fn of_another_version(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::UnexpectedEof {
+        ": it ended the conversation. Either it is ending, or it is of another version of holdfast: use the command that \
+         it was started with"
+    } else {
+        ""
+    }
+}
+
+/// No answer that anybody gives.
+#[derive(Deserialize)]
+enum Nothing {}
+
+/// How long a keeper may take to say its version, of which only the number is not known.
+const VERSION_MAX: Duration = Duration::from_secs(3);
 
 /// What a keeper says that it is, whose answer is not the one that was asked for.
 fn other_version(text: &[u8]) -> String {
@@ -214,19 +261,39 @@ impl Control {
         let file = open_file(pool, OpenMode::ReadOnly)?;
         let (mapping, _) = Mapping::open_fd(file.as_fd(), pool, OpenMode::ReadOnly)
             .map_err(|error| PoolError::Unmapped { pool: pool.to_owned(), error })?;
-        let superblock = holdfast_pool::open(&mapping)
-            .map_err(|error| PoolError::Unread { pool: pool.to_owned(), error })?;
-        let words = Words { nvm: &mapping, layout: &superblock.layout };
+        let of_other_format = match holdfast_pool::open(&mapping) {
+            Ok(_) => None,
+            Err(FormatError::Version { found }) => Some(found),
+            Err(error) => return Err(PoolError::Unread { pool: pool.to_owned(), error }.into()),
+        };
+        let (keeper, told) = holdfast_pool::owner(&mapping);
+        let keeper = keeper.and_then(|pid| u32::try_from(pid).ok());
         // Every keeper says it before it tells anybody that it is ready.
-        let socket = words.socket().map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()))?;
-        let keeper = words.owner_pid().and_then(|pid| u32::try_from(pid).ok());
+        let told = told.map(told_path).ok_or_else(|| ControlError::NoKeeper(pool.to_owned()));
+        let served = told.and_then(|socket| Self::at(pool, socket, keeper));
+        match (of_other_format, served) {
+            (None, served) => served,
+            (Some(found), Ok(mut served)) => Err(served.of_other_format(found)),
+            (Some(found), Err(ControlError::NoKeeper(_))) => Err(ControlError::Pool(PoolError::Unusable {
+                pool: pool.to_owned(),
+                error: FormatError::Version { found },
+                todo: "look at it with the version of Holdfast that made it",
+            })),
+            (Some(_), Err(error)) => Err(error),
+        }
+    }
+
+    /// Connects to whoever listens there.
+    fn at(pool: &Path, socket: PathBuf, keeper: Option<u32>) -> Result<Self, ControlError> {
+        let broken =
+            |source| ControlError::Broken { pool: pool.to_owned(), pid: keeper.unwrap_or_default(), source };
         let mut standstill = Standstill::default();
         let connected =
             connect_unless(&socket, || standstill.is_over(keeper)).map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => match keeper {
                     Some(pid) if is_stopped(pid) => ControlError::Stopped { pool: pool.to_owned(), pid },
                     Some(pid) => ControlError::Silent { pool: pool.to_owned(), pid },
-                    None => ControlError::Broken { pool: pool.to_owned(), source: error },
+                    None => broken(error),
                 },
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     ControlError::NoKeeper(pool.to_owned())
@@ -234,12 +301,27 @@ impl Control {
                 io::ErrorKind::PermissionDenied => {
                     ControlError::Stranger { pool: pool.to_owned(), source: error }
                 }
-                _ => ControlError::Broken { pool: pool.to_owned(), source: error },
+                _ => broken(error),
             })?;
-        let peer = Peer::of(&connected)
-            .map_err(|error| ControlError::Broken { pool: pool.to_owned(), source: error })?;
+        let peer = Peer::of(&connected).map_err(broken)?;
         let line = Line::new(connected, Some(peer.pid));
         Ok(Self { pool: pool.to_owned(), socket, line, keeper_pid: peer.pid })
+    }
+
+    /// What to say of a keeper whose pool is of another version of the format.
+    fn of_other_format(&mut self, found: u32) -> ControlError {
+        // Whoever is asked by no version says of which it is.
+        self.line.version = 0;
+        let theirs = match self.line.ask::<Nothing>(STATUS, 0, Some(VERSION_MAX)) {
+            Err(Unanswered::OtherVersion(theirs)) => theirs,
+            Err(Unanswered::Stopped) => {
+                return ControlError::Stopped { pool: self.pool.clone(), pid: self.keeper_pid };
+            }
+            _ => "it does not say which".to_owned(),
+        };
+        let program = std::fs::read_link(format!("/proc/{}/exe", self.keeper_pid));
+        let program = program.map(|path| format!(" ({})", quoted(&path))).unwrap_or_default();
+        ControlError::OtherFormat { pool: self.pool.clone(), pid: self.keeper_pid, theirs, found, program }
     }
 
     /// Where clients connect; the value of `HOLDFAST_SOCKET`.
@@ -274,8 +356,11 @@ impl Control {
     /// stays until that program has connected, even when this process is killed before.
     pub fn expect_program(&mut self) -> Result<(), ControlError> {
         let sent = rustix::net::send(&self.line.connection, &[EXPECT], SendFlags::NOSIGNAL);
-        sent.map(|_| ())
-            .map_err(|error| ControlError::Broken { pool: self.pool.clone(), source: error.into() })
+        sent.map(|_| ()).map_err(|error| ControlError::Broken {
+            pool: self.pool.clone(),
+            pid: self.keeper_pid,
+            source: error.into(),
+        })
     }
 
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
@@ -295,7 +380,7 @@ impl Control {
             Unanswered::Silent => ControlError::Silent { pool, pid },
             Unanswered::Stopped => ControlError::Stopped { pool, pid },
             Unanswered::OtherVersion(theirs) => ControlError::OtherVersion { pool, pid, theirs },
-            Unanswered::Broken(source) => ControlError::Broken { pool, source },
+            Unanswered::Broken(source) => ControlError::Broken { pool, pid, source },
         })
     }
 }
@@ -333,5 +418,25 @@ mod tests {
                 assert_eq!(second.join().unwrap(), "in time", "{round}");
             });
         }
+    }
+
+    /// A keeper of the time before answers had numbers.
+    #[test]
+    fn an_answer_without_a_number_is_an_older_keepers() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut line = Line::new(ours, None);
+        rustix::net::send(&theirs, b"{\"keeper_pid\":1}", SendFlags::empty()).unwrap();
+        let answer = line.ask::<String>(STATUS, 0, Some(Duration::from_secs(60)));
+        assert!(
+            matches!(&answer, Err(Unanswered::OtherVersion(theirs)) if theirs.contains("older")),
+            "{answer:?}"
+        );
+        drop(theirs);
+        let Err(Unanswered::Broken(source)) = line.ask::<String>(STATUS, 0, None) else { panic!("answered") };
+        assert!(
+            source.kind() == io::ErrorKind::BrokenPipe || !of_another_version(&source).is_empty(),
+            "{source}"
+        );
     }
 }

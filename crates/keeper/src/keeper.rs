@@ -32,6 +32,8 @@ const BREATH_MIN: Duration = Duration::from_micros(50);
 const BREATH_MAX: Duration = Duration::from_millis(1);
 const ERRORS_KEPT_MAX: usize = 20;
 const BYPASSED_KEPT_MAX: usize = 100;
+/// Files whose names are kept for those who ask what the kernel synced.
+const MANAGED_KEPT_MAX: usize = 64;
 const PROGRAMS_KEPT_MAX: usize = 20;
 
 /// A process attached to this keeper.
@@ -61,13 +63,18 @@ pub(crate) struct Pending {
     pub since: Instant,
 }
 
+/// Device and inode.
+pub(crate) type Inode = (u64, u64);
+
 /// What the keeper keeps of what happens to files, and the fence that follows it.
 #[derive(Default)]
 pub(crate) struct Notes {
     pub fence: OnceLock<Fence>,
     pub lookout: OnceLock<Lookout>,
     pub errors: Mutex<VecDeque<String>>,
-    pub bypassed: Mutex<Vec<BypassedFile>>,
+    pub bypassed: Mutex<Vec<(BypassedFile, Option<Inode>)>>,
+    /// The first files that became managed.
+    pub managed_first: Mutex<Vec<(Inode, PathBuf)>>,
     pub programs: Mutex<Vec<UnseenProgram>>,
     /// How many processes each front end has had.
     pub front_ends: Mutex<BTreeMap<String, u64>>,
@@ -96,6 +103,24 @@ impl Notes {
     fn say(&self, level: Level, text: &str) {
         if let Some(audience) = &self.audience {
             audience.say(level, text);
+        }
+    }
+
+    /// Keeps the name of a file that is left to the kernel, and why.
+    pub(crate) fn left_to_kernel(&self, path: &Path, inode: Option<Inode>, reason: Reason) {
+        let mut bypassed = locked(&self.bypassed);
+        let path = path.to_string_lossy().into_owned();
+        if bypassed.len() < BYPASSED_KEPT_MAX && !bypassed.iter().any(|(known, _)| known.path == path) {
+            self.say(Level::Notice, &format!("left to the kernel: {path}: {reason}"));
+            bypassed.push((BypassedFile { path, reason: reason.to_string(), syncs: None }, inode));
+        }
+    }
+
+    /// Keeps the name of a file that is managed from now on, for those who ask what was synced.
+    pub(crate) fn managed(&self, path: &Path, inode: Inode) {
+        let mut first = locked(&self.managed_first);
+        if first.len() < MANAGED_KEPT_MAX && !first.iter().any(|(known, _)| *known == inode) {
+            first.push((inode, path.to_owned()));
         }
     }
 
@@ -139,14 +164,8 @@ impl Events<OsFile> for Notes {
         errors.push_back(message);
     }
 
-    /// Keeps the name of a file that is left to the kernel, and why.
     fn bypassed(&self, path: &Path, reason: Reason) {
-        let mut bypassed = locked(&self.bypassed);
-        let path = path.to_string_lossy().into_owned();
-        if bypassed.len() < BYPASSED_KEPT_MAX && !bypassed.iter().any(|known| known.path == path) {
-            self.say(Level::Notice, &format!("left to the kernel: {path}: {reason}"));
-            bypassed.push(BypassedFile { path, reason: reason.to_string() });
-        }
+        self.left_to_kernel(path, None, reason);
     }
 
     /// A gentle drain takes a third of a processor.

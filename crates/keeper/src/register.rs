@@ -30,7 +30,7 @@ use crate::via::{Candidate, file_behind, identity_of, may_write};
 use holdfast_disk::lease;
 use holdfast_disk::locked;
 use holdfast_disk::{Disk, DiskFile, OsFile};
-use holdfast_durable::{Events, Held, ManagedFile, Newcomer, Unanswered};
+use holdfast_durable::{Held, ManagedFile, Newcomer, Unanswered};
 use holdfast_socket::is_short_of_descriptors;
 
 /// How long nobody looks again for slots to free, once none could be freed: to look at every file
@@ -214,7 +214,7 @@ impl Keeper {
 
     /// Leaves a file to the kernel, before it ever had a slot.
     fn decline(&self, candidate: &Candidate, reason: Reason) -> Result<FileRef, Unanswered> {
-        self.notes.bypassed(&candidate.path, reason);
+        self.notes.left_to_kernel(&candidate.path, Some(candidate.key()), reason);
         Err(Refusal::Kernels.into())
     }
 
@@ -449,6 +449,7 @@ impl Keeper {
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {
             Ok(()) => {
+                self.notes.managed(&candidate.path, candidate.key());
                 if self.config.durability == Durability::Write {
                     self.look_out_for(place);
                 }

@@ -13,6 +13,19 @@ pub struct BypassedFile {
     pub path: String,
     /// Why it is not managed, in words.
     pub reason: String,
+    /// Syncs of it that the kernel answered, if that is known.
+    #[serde(default)]
+    pub syncs: Option<u64>,
+}
+
+/// A file that is managed, and of which the kernel answered syncs all the same: the first of a file
+/// that was there before, above all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncedFile {
+    /// Its path when it became managed.
+    pub path: String,
+    /// These syncs.
+    pub syncs: u64,
 }
 
 impl BypassedFile {
@@ -102,6 +115,9 @@ pub struct Summary {
     pub files: BTreeMap<String, u64>,
     /// Files that are or were bypassed and why, at most 100.
     pub bypassed: Vec<BypassedFile>,
+    /// Files that are or were managed and that the kernel synced for programs, some of the first.
+    #[serde(default)]
+    pub synced_by_kernel: Vec<SyncedFile>,
     /// Programs whose writes are not seen and why, at most 20.
     #[serde(default)]
     pub programs_unseen: Vec<UnseenProgram>,

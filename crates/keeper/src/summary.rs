@@ -1,18 +1,38 @@
 //! Adding up what the keeper and the board counted, for `--summary` and `status`.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_board::{PAGE_BYTES, SegmentState};
 
-use crate::keeper::{Attached, Keeper};
+use crate::keeper::{Attached, Inode, Keeper};
 use crate::listing::name_of;
-use crate::status::{Process, Status, Summary, TookCount};
+use crate::status::{BypassedFile, Process, Status, Summary, SyncedFile, TookCount};
 use holdfast_disk::{OsFile, locked};
 use holdfast_durable::ManagedFile;
 
 impl Keeper {
+    fn bypassed_files(&self) -> Vec<BypassedFile> {
+        let synced = &self.durable.board.header().synced_by_kernel;
+        let with_syncs = |(file, inode): &(BypassedFile, Option<Inode>)| BypassedFile {
+            syncs: inode.and_then(|inode| synced.of(inode)),
+            ..file.clone()
+        };
+        locked(&self.notes.bypassed).iter().map(with_syncs).collect()
+    }
+
+    fn files_synced_by_kernel(&self) -> Vec<SyncedFile> {
+        let synced = &self.durable.board.header().synced_by_kernel;
+        let of = |(inode, path): &(Inode, PathBuf)| SyncedFile {
+            path: path.to_string_lossy().into_owned(),
+            syncs: synced.of(*inode).unwrap_or(0),
+        };
+        let files = locked(&self.notes.managed_first);
+        files.iter().map(of).filter(|file| file.syncs > 0).collect()
+    }
+
     pub(crate) fn summary(&self, drained: bool) -> Summary {
         let header = self.durable.board.header();
         let counters = self.durable.counters();
@@ -30,7 +50,8 @@ impl Keeper {
             pool: self.config.pool.display().to_string(),
             volatile: !self.media.kind.is_persistent(),
             fence: self.notes.fence.get().map_or_else(|| "none".to_owned(), |fence| fence.kind().to_string()),
-            bypassed: locked(&self.notes.bypassed).clone(),
+            bypassed: self.bypassed_files(),
+            synced_by_kernel: self.files_synced_by_kernel(),
             programs_unseen: locked(&self.notes.programs).clone(),
             front_ends: locked(&self.notes.front_ends).clone(),
             recovered: self.recovered.clone(),

@@ -406,15 +406,23 @@ fn a_descriptor_sent_away_or_inherited_still_counts() {
     assert!(begun.elapsed() > Duration::from_millis(600));
 }
 
+/// Its flags are in the opener's memory, and there they are read.
 #[test]
-fn an_open_whose_flags_cannot_be_read_is_sorted_out_afterwards() {
+fn an_open_by_openat2_is_what_its_flags_say() {
     let place = Place::new("openat2");
     let Some((_fence, sink)) = fanotify(&place) else { return };
-    let code = "how = (ctypes.c_uint64 * 3)(0, 0, 0)\nlibc = ctypes.CDLL(None)\n\
-        fd = libc.syscall(437, -100, path.encode(), how, 24)\nassert fd >= 0\nready()\nwait()";
-    let mut reader = Python::start(&place, code);
+    let code = |flags: u32| {
+        format!(
+            "how = (ctypes.c_uint64 * 3)({flags}, 0, 0)\nlibc = ctypes.CDLL(None)\n\
+             fd = libc.syscall(437, -100, path.encode(), how, 24)\nassert fd >= 0\nready()\nwait()"
+        )
+    };
+    let mut reader = Python::start(&place, &code(0));
     reader.line();
-    // It still has the file open, but cannot write.
+    let mut writer = Python::start(&place, &code(2));
+    writer.line();
+    assert_eq!(sink.told(), [ARRIVED], "a reader is no concern of anybody's");
+    writer.end();
     sink.wait("left", |told| told == [ARRIVED, LEFT]);
     reader.end();
 }

@@ -60,7 +60,7 @@ pub fn durability_in_words(volatile: bool) -> &'static str {
 
 /// The text of `--summary`.
 pub fn summary(summary: &Summary) -> String {
-    format!("pool {}, {}\n{}", summary.pool, durability_in_words(summary.volatile), counters(summary))
+    format!("pool {}, {}\n{}", shown(&summary.pool), durability_in_words(summary.volatile), counters(summary))
 }
 
 /// The counters of a keeper, without the pool's name.
@@ -139,7 +139,7 @@ pub fn recovery(report: &Report) -> String {
         text += &recovered_file(file);
     }
     for record in &report.damaged {
-        let _ = writeln!(text, "  damaged record: {record}");
+        let _ = writeln!(text, "  damaged record: {}", shown(record));
     }
     if report.is_superblock_mended {
         text += "  the superblock or its copy was damaged, and was written anew from the other: check the media\n";

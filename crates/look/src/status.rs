@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::keepers::connect;
 use crate::report;
 use crate::sizes::{human_bytes, human_count, human_ns};
-use crate::words::{quoted, shown, shown_lines};
+use crate::words::{name_of, quoted, shown, shown_lines};
 
 /// What `status --json` prints.
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ fn what_is_next(left: &Report, pool: &Path) -> String {
 }
 
 fn in_words(answer: &Answer) -> String {
-    let pool = answer.pool.display();
+    let pool = name_of(&answer.pool);
     let Some(status) = &answer.status else {
         let left = answer.unrecovered.clone().unwrap_or_default();
         let next = what_is_next(&left, &answer.pool);

@@ -1,11 +1,18 @@
 //! Names of files as people read and type them. A name may hold anything: escapes that change a
 //! terminal, line feeds that look like another message, blanks and quotes that a shell takes apart.
 
+use std::path::Path;
+
 pub use holdfast_recovery::quoted;
 
 /// A text from outside, with what is no character of a line told by its number.
 pub fn shown(text: &str) -> String {
     text.chars().flat_map(one).collect()
+}
+
+/// The name of a file, as [`shown`].
+pub fn name_of(path: &Path) -> String {
+    shown(&path.to_string_lossy())
 }
 
 /// As [`shown`], of a text of ours that may have several lines.

@@ -26,6 +26,7 @@ pub use slot::{
 };
 pub use spill::{DamagedEntry, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader};
 pub use superblock::{
-    FormatError, Remains, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open, remains,
+    FormatError, MAGIC, Remains, SUPERBLOCK_COPY_OFFSET, Superblock, VERSION, Words, format, mend, open,
+    owner, remains,
 };
 pub use word::{CHECKED_MAX, decode, encode};

@@ -12,7 +12,8 @@ use crate::{SEGMENT_BYTES, Slots, decode, encode};
 /// The format this code reads and writes.
 pub const VERSION: u32 = 5;
 
-const MAGIC: [u8; 8] = *b"HOLDFAST";
+/// What a superblock begins with, in every version.
+pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 const RAW_BYTES: u64 = size_of::<Raw>() as u64;
 /// Where the copy stands, in the page of words: media fail by whole pages, so it is in another page
 /// than the superblock.
@@ -218,6 +219,16 @@ impl Superblock {
         raw.crc = U32::new(crc32c::crc32c(&raw.as_bytes()[..124]));
         raw
     }
+}
+
+/// Who opened a pool last, and where it takes connections: in every version of the format these
+/// words stand at the same place and say by themselves whether they hold, so that programs of one
+/// version can tell who serves a pool of another one.
+pub fn owner(nvm: &impl Nvm) -> (Option<u64>, Option<Vec<u8>>) {
+    let is_pool = matches!(open(nvm), Ok(_) | Err(FormatError::Version { .. }));
+    let Some(layout) = Layout::new(nvm.len()).ok().filter(|_| is_pool) else { return (None, None) };
+    let words = Words { nvm, layout: &layout };
+    (words.owner_pid(), words.socket())
 }
 
 /// The line of the words page at which the socket's path begins.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::{Remains, Segment, Slot, Superblock, Words};
+use holdfast_pool::{FormatError, Remains, Segment, Slot, Superblock, VERSION, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -242,6 +242,8 @@ pub(super) fn open_locked(path: &Path, mode: OpenMode, operation: FlockOperation
             };
             let waited =
                 if waited >= ENDING_OWNER_MAX { ", which takes long to end or to start" } else { "" };
+            let other = other_format(path, &file).unwrap_or_default();
+            let owner = format!("{owner}{other}");
             return Err(PoolError::InUse { pool: path.to_owned(), owner, waited });
         }
         drop(file);
@@ -263,9 +265,7 @@ fn must_have_its_name(path: &Path, file: &File) -> Result<(), PoolError> {
 /// is still recovering, nor any other owner.
 fn is_served(path: &Path, file: &File) -> bool {
     let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
-    let Ok(superblock) = holdfast_pool::open(&mapping) else { return false };
-    let words = Words { nvm: &mapping, layout: &superblock.layout };
-    words.socket().is_some_and(|told| {
+    holdfast_pool::owner(&mapping).1.is_some_and(|told| {
         // Who lets nobody in, as one that is stopped, serves it all the same.
         let connected = holdfast_socket::connect_unless(&holdfast_socket::told_path(told), || true);
         connected.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_| true)
@@ -274,8 +274,17 @@ fn is_served(path: &Path, file: &File) -> bool {
 
 fn owner_pid(path: &Path, file: &File) -> Option<u64> {
     let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).ok()?;
-    let superblock = holdfast_pool::open(&mapping).ok()?;
-    Words { nvm: &mapping, layout: &superblock.layout }.owner_pid()
+    holdfast_pool::owner(&mapping).0
+}
+
+/// What to know of a pool of another format version, which a program of that version has.
+fn other_format(path: &Path, file: &File) -> Option<String> {
+    let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).ok()?;
+    let Err(FormatError::Version { found }) = holdfast_pool::open(&mapping) else { return None };
+    Some(format!(
+        " of another version of Holdfast (the pool has format version {found}, and this program knows version \
+         {VERSION})"
+    ))
 }
 
 /// Whether a process is gone or on its way out.
@@ -302,7 +311,6 @@ pub(super) fn program_of(pid: u64) -> String {
 }
 
 fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
-    use holdfast_pool::FormatError;
     holdfast_pool::open(mapping).map_err(|error| {
         let todo = match error {
             FormatError::NotAPool => match holdfast_pool::remains(mapping) {

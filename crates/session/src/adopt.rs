@@ -100,8 +100,10 @@ pub fn ask<N: Nvm, B: Backing>(
     noted: Option<Epoch>,
 ) -> Result<Option<FileRef>, Errno> {
     client.register(backing.fd(), origin, noted, || backing.is_sole()).or_else(|errno| {
-        // A keeper that died kept nothing of what it would never have managed.
-        if client.keeper_alive() || backing.may_be_managed() { Err(errno) } else { Ok(None) }
+        // A keeper that died kept nothing of what it would never have managed: what has no place in
+        // the board, which changes no more, has no record.
+        let may_be_managed = !origin.is_never_managed() && backing.may_be_managed();
+        if client.keeper_alive() || may_be_managed { Err(errno) } else { Ok(None) }
     })
 }
 

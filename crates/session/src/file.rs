@@ -278,7 +278,8 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
             Target::Managed(handle) => handle.sync::<D, B>(&self.backing, true),
             Target::Refused(errno) => Err(errno),
             Target::Kernel | Target::KernelSynced => {
-                let begun_ns = self.client.note_kernels_sync();
+                let inode = self.backing.stat().map_or((0, 0), |stat| (stat.dev, stat.ino));
+                let begun_ns = self.client.note_kernels_sync(inode);
                 let synced = self.client.hearing_all(|| self.backing.fsync());
                 self.client.note_kernels_sync_took(begun_ns);
                 synced

@@ -2,11 +2,14 @@
 //! permission.
 //!
 //! While a thread waits in the kernel, the arguments of its system call cannot change, so "it reads
-//! only" is certain. Everything else is answered with "may write". Never guesses in the other
+//! only" is certain. Those of `openat2` lie in its memory, which another thread could change: a
+//! program that does that may write to the file, and has what it wrote written over, no more than
+//! it could do itself. Everything else is answered with "may write". Never guesses in the other
 //! direction.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -99,14 +102,22 @@ pub(crate) fn intent(tid: u32) -> Intent {
         call = current_call(tid);
     }
     match call {
-        Ok(call) => intent_of(&call),
+        Ok(call) => intent_of(&call, |address| word_of(tid, address).ok()),
         // Nor could a scan look into it.
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => Intent::Hidden,
         Err(_) => Intent::Write,
     }
 }
 
-fn intent_of(call: &Call) -> Intent {
+/// A word of a thread's memory.
+fn word_of(tid: u32, address: u64) -> io::Result<u64> {
+    let mut word = [0; 8];
+    fs::File::open(format!("/proc/{tid}/mem"))?.read_exact_at(&mut word, address)?;
+    Ok(u64::from_ne_bytes(word))
+}
+
+/// `word`: what stands in the thread's memory.
+fn intent_of(call: &Call, word: impl FnOnce(u64) -> Option<u64>) -> Intent {
     let Call::Blocked { number, args } = *call else {
         return match call {
             Call::Running => Intent::Write,
@@ -121,8 +132,9 @@ fn intent_of(call: &Call) -> Intent {
         SYS_OPEN => by_flags(args[1]),
         SYS_OPENAT | SYS_OPEN_BY_HANDLE => by_flags(args[2]),
         SYS_EXECVE | SYS_EXECVEAT => Intent::Read,
-        // The flags of openat2 are in the opener's memory, where another thread may change them.
-        SYS_CREAT | SYS_OPENAT2 => Intent::Write,
+        // They begin with the flags.
+        SYS_OPENAT2 => word(args[2]).map_or(Intent::Write, by_flags),
+        SYS_CREAT => Intent::Write,
         _ => Intent::Hidden,
     }
 }
@@ -159,7 +171,25 @@ mod tests {
     use super::*;
 
     fn judged(text: &str) -> Intent {
-        intent_of(&parse_call(text))
+        intent_of(&parse_call(text), |_| None)
+    }
+
+    #[test]
+    fn flags_of_openat2_are_read_where_they_are() {
+        let judged = |flags| {
+            intent_of(&parse_call("437 0x3 0x7ff0 0x7fe8 0x18 0x0 0x0 0x1 0x2"), |address| {
+                assert_eq!(address, 0x7fe8);
+                flags
+            })
+        };
+        assert_eq!(judged(Some(libc::O_CLOEXEC as u64)), Intent::Read);
+        for flags in [libc::O_RDWR, libc::O_WRONLY, libc::O_TRUNC] {
+            assert_eq!(judged(Some(flags as u64)), Intent::Write);
+        }
+        assert_eq!(judged(None), Intent::Write);
+        let word = 0x1234_5678_9abc_def0_u64;
+        assert_eq!(word_of(std::process::id(), (&raw const word).addr() as u64).unwrap(), word);
+        assert!(word_of(std::process::id(), 0).is_err());
     }
 
     #[test]

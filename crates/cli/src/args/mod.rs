@@ -72,7 +72,8 @@ Examples:
 
 Exit status: that of the program for `run`, or 128 + n if signal n killed it; 120 if Holdfast
 refused or failed before the program started; 121 if the keeper failed while it ran; 126 and 127
-if the program cannot be executed or found; 2 for a wrong command line; 1 for other failures.";
+if the program cannot be executed or found; 2 for a wrong command line,
+also one that names as a pool what is none; 1 for other failures.";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]

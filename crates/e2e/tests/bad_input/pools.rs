@@ -10,12 +10,17 @@ use holdfast_e2e::{need, proc};
 
 use super::{NOBODY, REFUSED, SUPERBLOCK_COPY, Tmpfs, overwrite, text};
 
+/// The command line is wrong.
+const USAGE: i32 = 2;
+
 /// Every command refuses the pool, names it, says one of `why`, and leaves it as it is.
-fn every_command_refuses(pool: &Pool, why: &[&str]) {
+fn every_command_refuses(pool: &Pool, status: i32, why: &[&str]) {
     let before = std::fs::read(&pool.path).expect("pool");
     pool.run(&[]).args(["--", "true"]).output().expect(&[REFUSED]).says(&[pool.text()], why);
-    pool.command("recover").output().expect(&[1]).says(&[pool.text()], why);
-    pool.command("status").output().expect(&[1]).says(&[pool.text()], &[]);
+    pool.command("recover").output().expect(&[status]).says(&[pool.text()], why);
+    for command in ["status", "files", "drain", "metrics"] {
+        pool.command(command).output().expect(&[status]).says(&[pool.text()], &[]);
+    }
     assert!(std::fs::read(&pool.path).expect("pool") == before, "the pool was changed");
 }
 
@@ -23,7 +28,7 @@ fn every_command_refuses(pool: &Pool, why: &[&str]) {
 fn not_a_pool() {
     let pool = Pool::new();
     std::fs::write(&pool.path, vec![b'x'; 32 << 20]).expect("file");
-    every_command_refuses(&pool, &["not a holdfast pool"]);
+    every_command_refuses(&pool, USAGE, &["not a holdfast pool"]);
     // `format` does not take a file with something in it without being told to.
     pool.command("format")
         .args(["--size", "64M", "--volatile"])
@@ -42,6 +47,37 @@ fn a_directory_is_no_pool() {
     run.expect(&[REFUSED]).says(&[path], &["directory", "regular file"]);
 }
 
+/// Whoever names what cannot be a pool hears what it is, whatever it lies on, and nothing happens
+/// to it.
+#[test]
+fn what_is_no_pool_is_named_as_what_it_is() {
+    let dir = disk::directory();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("ordinary"), "some text").expect("file");
+    std::fs::write(at("empty"), "").expect("file");
+    let _listener = std::os::unix::net::UnixListener::bind(at("socket")).expect("socket");
+    Cmd::new("mkfifo").arg(at("fifo")).ok();
+    std::fs::create_dir(at("directory")).expect("directory");
+    let instead = [
+        ("ordinary", "does not begin as a pool does"),
+        ("empty", "an empty file"),
+        ("socket", "a socket"),
+        ("fifo", "a FIFO"),
+        ("directory", "a directory"),
+    ];
+    for (name, what) in instead {
+        for command in ["status", "files", "drain", "metrics", "recover"] {
+            let path = at(name);
+            let told = Cmd::holdfast(command).args(["--pool", text(&path)]).output();
+            told.expect(&[USAGE])
+                .says(&[&format!("{} is not a Holdfast pool: it is", text(&path)), what], &[]);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(at("ordinary")).expect("file"), "some text");
+    assert_eq!(std::fs::metadata(at("empty")).expect("file").len(), 0);
+    assert_eq!(std::fs::read_dir(at("directory")).expect("directory").count(), 0);
+}
+
 #[test]
 fn wrong_version() {
     let pool = Pool::formatted();
@@ -50,7 +86,7 @@ fn wrong_version() {
     let sum = crc32c::crc32c(&superblock[..124]);
     superblock[124..].copy_from_slice(&sum.to_le_bytes());
     overwrite(&pool.path, 0, &superblock);
-    every_command_refuses(&pool, &["version 999"]);
+    every_command_refuses(&pool, 1, &["version 999"]);
 }
 
 #[test]
@@ -58,7 +94,7 @@ fn truncated_pool() {
     let pool = Pool::formatted();
     let file = std::fs::OpenOptions::new().write(true).open(&pool.path).expect("pool");
     file.set_len(20 << 20).expect("truncate");
-    every_command_refuses(&pool, &["truncated"]);
+    every_command_refuses(&pool, 1, &["truncated"]);
 }
 
 #[test]
@@ -66,7 +102,7 @@ fn damaged_superblock_and_copy() {
     let pool = Pool::formatted();
     overwrite(&pool.path, 33, b"\xff\x07");
     overwrite(&pool.path, SUPERBLOCK_COPY + 33, b"\xff\x07");
-    every_command_refuses(&pool, &["damaged"]);
+    every_command_refuses(&pool, 1, &["damaged"]);
     let told = pool.command("recover").output().told();
     assert!(told.contains("backup") && !told.contains("format"), "{told}");
 }
@@ -75,7 +111,7 @@ fn damaged_superblock_and_copy() {
 fn empty_file_is_no_pool_to_recover() {
     let pool = Pool::new();
     std::fs::write(&pool.path, b"").expect("file");
-    pool.command("recover").output().expect(&[1]).says(&[pool.text()], &["not a holdfast pool", "empty"]);
+    pool.command("recover").output().expect(&[USAGE]).says(&[pool.text()], &["not a holdfast pool", "empty"]);
 }
 
 #[test]

@@ -25,6 +25,15 @@ fn open_directory(fd: c_int) -> Option<Inode> {
     is_open.then_some(Inode { device: stat.dev, ino: stat.ino })
 }
 
+/// Counts a sync that the kernel is about to answer. What has nothing to be synced (pipes, sockets,
+/// terminals) is refused by it, and nobody is told that such a sync was not absorbed.
+fn note_kernels_sync(fd: c_int) -> Option<(&'static Client, u64)> {
+    let client = process::client()?;
+    let stat = raw::fstat(fd).ok()?;
+    let is_synced = stat.regular || stat.ownership.0 & libc::S_IFMT == libc::S_IFBLK;
+    is_synced.then(|| (client, client.note_kernels_sync((stat.dev, stat.ino))))
+}
+
 /// What a sync through `fd` is about: as [`target::of_other`], and a file that is only read through
 /// it, too. The kernel tells of lost pages once, and whoever is told must be counted (invariant 4).
 fn of_sync(fd: c_int) -> Target {
@@ -78,7 +87,7 @@ fn sync_once(fd: c_int, number: i64) -> isize {
             raw::encode(result.map(|()| 0))
         }
         Target::Kernel | Target::KernelSynced => {
-            let begun = process::client().map(|client| (client, client.note_kernels_sync()));
+            let begun = note_kernels_sync(fd);
             // SAFETY: touches no memory.
             let sync = || unsafe { cancels::cancellable(number, [fd as usize, 0, 0, 0, 0, 0]) };
             let result = hearing_all(|| relog::synced(fd, sync));
