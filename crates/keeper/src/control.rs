@@ -233,7 +233,8 @@ impl Line {
 
 /// What a conversation that a keeper ended may mean.
 fn of_another_version(source: &io::Error) -> &'static str {
-    if source.kind() == io::ErrorKind::UnexpectedEof {
+    // Reset: it ended without having read what was asked.
+    if matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) {
         ": it ended the conversation. Either it is ending, or it is of another version of holdfast: use the command that \
          it was started with"
     } else {
