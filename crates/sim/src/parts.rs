@@ -54,7 +54,7 @@ pub(crate) struct Parts {
     pub lends: Vec<u32>,
     /// Files without a name, whose descriptors are closed when the step is over.
     pub closing: Vec<FileIndex>,
-    /// Whether the last of them stays open, and that one ([`Op::Haunt`]).
+    /// Whether the last of them stays open, and that one (`Op::Haunt`).
     pub keeps_ghost: bool,
     pub ghost: Option<(FileIndex, Handle)>,
     /// Numbers the payloads, so that no two look alike.
