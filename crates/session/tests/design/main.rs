@@ -273,3 +273,25 @@ fn the_state_of_a_file_is_matched_in_five_places() {
     ];
     assert_eq!(found, expected);
 }
+
+/// What others did may be on the disk with the sync of any file: nobody is told that it is over
+/// before the keeper has heard of that (invariant 9).
+#[test]
+fn a_sync_by_the_kernel_is_over_when_the_keeper_has_heard() {
+    let bench = bench("hearing");
+    let _managed = bench.open("a");
+    let (client, hearings) = (&bench.client, &bench.durable.board.header().hearings);
+    let (synced, is_synced) = std::sync::mpsc::channel();
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            client.hearing_all(|| synced.send(()).unwrap());
+            is_over.store(true, Ordering::SeqCst);
+        });
+        is_synced.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!is_over.load(Ordering::SeqCst), "nobody has heard");
+        assert!(hearings.answer(|| ()), "nobody asked");
+    });
+    assert!(is_over.load(Ordering::SeqCst));
+}
