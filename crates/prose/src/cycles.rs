@@ -59,26 +59,6 @@ const KNOWN: &[Known] = &[
         &["exec", "numbers", "spawn", "streams"],
         "exec and spawn do parts of each other's calls, as numbers and streams do",
     ),
-    (
-        "sim",
-        &["disk", "nvm", "stage"],
-        "the recorder keeps the states of disk and NVM, which tell it when they change",
-    ),
-    (
-        "sim::disk",
-        &["content", "its own file", "journal"],
-        "the types of the disk are defined beside the file system that is made of them",
-    ),
-    (
-        "sim::model",
-        &["its own file", "names"],
-        "the list of names is a part of the model, and adds files to it",
-    ),
-    (
-        "sim::program",
-        &["bytes", "its own file", "keeper", "naming"],
-        "each kind of step is performed in a module of its own, with helpers of the parent's",
-    ),
 ];
 
 /// How the file that declares the others is called.

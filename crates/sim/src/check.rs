@@ -13,7 +13,8 @@ use crate::machine::{Behind, Machine, Outcome, Service};
 use crate::model::{Model, Tree};
 use crate::nvm::{Keep, NvmState, SimNvm};
 use crate::op::{Op, Step};
-use crate::stage::{self, Snapshot};
+use crate::recorder::{self, Snapshot};
+use crate::stage;
 
 /// Seconds between a power cut and the next start.
 const LATER_S: u64 = 1000;
@@ -208,7 +209,7 @@ impl Checker<'_> {
     fn run(&mut self, image: &Image, trail: &[String]) -> Result<(Outcome, Report, Tree), Violation> {
         let (nvm, disk) = (SimNvm::new(image.nvm.clone()), SimDisk::new(image.disk.clone()));
         self.counts.recoveries += 1;
-        stage::attach(&nvm, &disk);
+        recorder::attach(&nvm, &disk);
         stage::begin();
         let done = recover_on(&nvm, self.superblock, &disk, &RecoverOptions::default());
         let (recovered, report) =
@@ -230,10 +231,10 @@ impl Checker<'_> {
         self.counts.images += 1;
         if depth > 0 {
             // The recorder looks at what the run below works on.
-            stage::record_next();
+            recorder::record_next();
         }
         let outcome = self.run(image, trail);
-        let inside = stage::recorded();
+        let inside = recorder::recorded();
         let (result, report, found) = outcome?;
         judge(image, model, &report, &found, trail)?;
         // Recovering again, after a power cut right behind the first time, gives the same files.
@@ -321,11 +322,11 @@ impl Checker<'_> {
             machine.step(&Step::alone(0, *op));
             trail.push(format!("afterwards: {op}"));
         }
-        if let Some(wrong) = stage::complaint() {
+        if let Some(wrong) = recorder::complaint() {
             return Err(violation(trail, wrong));
         }
         let (nvm, disk) = machine.state();
-        let model = stage::model(|model| model.clone());
+        let model = recorder::model(|model| model.clone());
         let image = Image {
             nvm: nvm.crash(Keep::None, random),
             disk: disk.crash(Left::Any, LATER_S, random),

@@ -11,7 +11,7 @@ use crate::disk::{DiskState, Journal, Left};
 use crate::machine::{Behind, Machine, Outcome, Service, blank_pool, now_unix_s, spill_header};
 use crate::nvm::Keep;
 use crate::op::{Op, Step};
-use crate::stage::{self, Snapshot};
+use crate::recorder::{self, Snapshot};
 
 /// Slots, segments and bytes of a segment of the pool that short histories play on: three small
 /// records fill a segment.
@@ -131,14 +131,14 @@ impl History {
                         played.hangs = Some(index);
                         break;
                     }
-                    if let Some(wrong) = stage::complaint() {
+                    if let Some(wrong) = recorder::complaint() {
                         played.wrong = Some((index, wrong));
                         break;
                     }
                 }
             }
         }
-        played.snapshots = stage::recorded();
+        played.snapshots = recorder::recorded();
         played
     }
 

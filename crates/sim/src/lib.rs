@@ -23,6 +23,7 @@ pub mod op;
 mod parts;
 mod program;
 pub mod random;
+pub mod recorder;
 pub mod run;
 pub mod stage;
 pub mod stories;

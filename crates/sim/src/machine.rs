@@ -26,6 +26,7 @@ use crate::nvm::{NvmState, SimNvm};
 use crate::op::{Amid, Op, Step};
 use crate::parts::{PARTS, Parts, RIG, UUID, durable, parts, rig_of};
 use crate::program;
+use crate::recorder;
 use crate::stage::{self, Kind, Role};
 
 /// The processor of the keeper; clients have those of their numbers.
@@ -136,7 +137,7 @@ impl Machine {
             rig.board.segments()[segment.index()].set_state(holdfast_board::SegmentState::Pinned);
         }
         *rig.nvm.state() = nvm;
-        stage::model(|model| *model = Model::of(&disk.tree(), disk.is_ordered()));
+        recorder::model(|model| *model = Model::of(&disk.tree(), disk.is_ordered()));
         let disk = SimDisk::new(disk);
         let durable = Durable::new(
             (rig.nvm.on_cpu(KEEPER_CPU), superblock),
@@ -161,7 +162,7 @@ impl Machine {
             writes_behind: 0,
         }));
         TROUBLE.take();
-        stage::complaint();
+        recorder::complaint();
         Self { nvm: rig.nvm.clone(), disk }
     }
 
@@ -172,7 +173,7 @@ impl Machine {
 
     /// From now on snapshots are taken.
     pub fn record(&self) {
-        stage::record(&self.nvm, &self.disk);
+        recorder::record(&self.nvm, &self.disk);
     }
 
     /// Makes a step. Gives the ending, or `None` when there was nothing to do it to.

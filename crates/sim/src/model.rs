@@ -8,7 +8,7 @@
 //! those that must be durable are marked; the others may be there or not, but none without the
 //! earlier ones it builds on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 mod effect;
@@ -16,10 +16,9 @@ mod names;
 mod verdict;
 
 pub use effect::Effect;
-pub use names::Naming;
+use names::Names;
+pub use names::{FileIndex, Naming};
 
-/// Index of a file in the model.
-pub type FileIndex = usize;
 /// The files of the one directory, by name.
 pub type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -41,29 +40,26 @@ struct File {
     broken: bool,
 }
 
-#[derive(Clone, Debug)]
-struct NameChange {
-    naming: Naming,
-    /// It must be found.
-    sure: bool,
-    id: u64,
-    /// When it was made; until then it may not happen at all.
-    made: Option<u64>,
+impl File {
+    fn of(bytes: &[u8], has_bytes: bool) -> Self {
+        Self {
+            states: vec![Rc::new(bytes.to_vec())],
+            floor: 0,
+            under_way: Vec::new(),
+            ends: Vec::new(),
+            conflict: false,
+            has_bytes,
+            broken: false,
+        }
+    }
 }
 
 /// All that is known.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     files: Vec<File>,
-    /// What is certain of the names.
-    names: BTreeMap<Vec<u8>, FileIndex>,
-    changes: Vec<NameChange>,
-    /// Old and new names of renames, whether they are durable or not, and whether another file had
-    /// the new one.
-    renames: Vec<([Vec<u8>; 2], bool)>,
+    names: Names,
     next_id: u64,
-    /// The disk has a journal: what happened to names is found in order.
-    in_order: bool,
     /// Changes with everything that changes what may be found.
     pub version: u64,
 }
@@ -71,20 +67,9 @@ pub struct Model {
 impl Model {
     /// A model of files that are all on disk.
     pub fn of(tree: &Tree, in_order: bool) -> Self {
-        let mut model = Self { in_order, ..Self::default() };
-        for (name, bytes) in tree {
-            model.names.insert(name.clone(), model.files.len());
-            model.files.push(File {
-                states: vec![Rc::new(bytes.clone())],
-                floor: 0,
-                under_way: Vec::new(),
-                ends: Vec::new(),
-                conflict: false,
-                has_bytes: true,
-                broken: false,
-            });
-        }
-        model
+        let indices = tree.keys().cloned().zip(0..).collect();
+        let files = tree.values().map(|bytes| File::of(bytes, true)).collect();
+        Self { files, names: Names::of(indices, in_order), next_id: 0, version: 0 }
     }
 
     fn changed(&mut self) -> u64 {
@@ -95,12 +80,7 @@ impl Model {
 
     /// The names as programs see them.
     pub fn current(&self) -> BTreeMap<Vec<u8>, FileIndex> {
-        let mut names = self.names.clone();
-        // A rename that is about to be made has not taken the old name yet.
-        let made =
-            |change: &&NameChange| change.made.is_some() || !matches!(change.naming, Naming::Rename(..));
-        self.changes.iter().filter(made).for_each(|change| change.naming.apply(&mut names));
-        names
+        self.names.current()
     }
 
     /// What programs see in a file.
@@ -154,7 +134,7 @@ impl Model {
             file_model.under_way.retain(|(other, _)| *other != id);
         }
         if durable && done.is_some() {
-            self.must_exist(file);
+            self.names.must_exist(file);
         }
     }
 
@@ -251,7 +231,7 @@ impl Model {
         if !self.contents(file).is_empty() && !self.files[file].broken {
             self.files[file].has_bytes = true;
             self.changed();
-            self.must_exist(file);
+            self.names.must_exist(file);
         }
     }
 
@@ -269,6 +249,63 @@ impl Model {
     /// Whether an outsider is just coming.
     pub fn has_conflict(&self) -> bool {
         self.files.iter().any(|file| file.conflict)
+    }
+
+    /// A file that was just created, without bytes.
+    pub fn create(&mut self, name: &[u8]) -> FileIndex {
+        let file = self.files.len();
+        self.files.push(File::of(&[], false));
+        self.name(Naming::Create(name.to_vec(), file));
+        file
+    }
+
+    /// Names changed.
+    pub fn name(&mut self, naming: Naming) -> u64 {
+        let id = self.announce(naming);
+        self.named(id);
+        id
+    }
+
+    /// Names are about to change.
+    pub fn announce(&mut self, naming: Naming) -> u64 {
+        let id = self.changed();
+        self.names.announce(id, naming);
+        id
+    }
+
+    /// The announced change was made, behind what was made of the same names or files meanwhile.
+    pub fn named(&mut self, id: u64) {
+        let now = self.changed();
+        self.names.made(id, now);
+    }
+
+    /// Whether the change that is about to be made is the announced one.
+    pub fn is_announced(&self, id: u64, naming: &Naming) -> bool {
+        self.names.is_announced(id, naming)
+    }
+
+    /// The names that depend on what somebody did to one of them after a crash that left `found`.
+    pub fn tied_to(&self, name: &[u8], found: &Tree) -> BTreeSet<Vec<u8>> {
+        self.names.tied_to(name, found)
+    }
+
+    /// A change of names failed.
+    pub fn not_named(&mut self, id: u64) {
+        self.changed();
+        self.names.not_made(id);
+    }
+
+    /// The number of changes of names so far: what a sync that begins now will cover.
+    pub fn name_changes(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Changes of names up to a number are durable. Creations of files that have no byte are so
+    /// only `with_blank`: no promise covers them.
+    pub fn names_synced(&mut self, up_to: u64, with_blank: bool) {
+        let files = &self.files;
+        let is_news = self.names.synced(up_to, |file| !with_blank && !files[file].has_bytes);
+        self.version += u64::from(is_news);
     }
 }
 

@@ -1,17 +1,14 @@
 //! The stage on which a history plays: points at which the power may fail or another thread may go
-//! on, and the recorder that keeps what the machine was at each of them.
+//! on. NVM and disk announce theirs here, so it knows neither of them; whoever wants to know what
+//! the machine is at each point ([`crate::recorder`]) has itself called.
 //!
 //! Everything here belongs to one thread of the simulator, which plays one history at a time.
 #![allow(unsafe_code)] // Coroutines find the way back to their scheduler through a pointer.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ptr;
 
 use corosensei::Yielder;
-
-use crate::disk::{DiskState, SimDisk};
-use crate::model::Model;
-use crate::nvm::{NvmState, SimNvm};
 
 /// What is about to happen, or has just happened, at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,43 +46,19 @@ pub enum Pause {
     Endless,
 }
 
-/// The machine at one point, and what must be true if the power fails there.
-#[derive(Clone)]
-pub struct Snapshot {
-    /// NVM.
-    pub nvm: NvmState,
-    /// Disk.
-    pub disk: DiskState,
-    /// What was acknowledged.
-    pub model: Model,
-    /// What was about to happen.
-    pub kind: Kind,
-}
-
-/// Keeps snapshots.
-struct Recorder {
-    nvm: SimNvm,
-    disk: SimDisk,
-    last: Option<(u64, u64, u64)>,
-    taken: Vec<Snapshot>,
-}
-
 /// Points that a step of a history, or a recovery, passes at most: a thousand times what the
 /// longest ones pass. More never end.
 const POINTS_MAX: u64 = 1 << 16;
 
 thread_local! {
-    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
-    static MODEL: RefCell<Model> = RefCell::new(Model::default());
-    static WANTED: Cell<bool> = const { Cell::new(false) };
     static YIELDER: Cell<*const Yielder<(), Pause>> = const { Cell::new(ptr::null()) };
     static ROLE: Cell<Role> = const { Cell::new(Role::Extra) };
     static POINTS: Cell<usize> = const { Cell::new(0) };
     static INTERRUPT_AT: Cell<usize> = const { Cell::new(usize::MAX) };
     static EVENTS: Cell<u64> = const { Cell::new(0) };
     static EVENTS_MAX: Cell<u64> = const { Cell::new(u64::MAX) };
+    static WATCHER: Cell<Option<fn(Kind)>> = const { Cell::new(None) };
     static FINE: Cell<bool> = const { Cell::new(false) };
-    static WRONG: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Whose points count.
@@ -100,48 +73,15 @@ pub enum Role {
     Extra,
 }
 
-/// Lets `with` look at or change what must be true.
-pub fn model<T>(with: impl FnOnce(&mut Model) -> T) -> T {
-    MODEL.with_borrow_mut(with)
-}
-
-/// Begins to record.
-pub fn record(nvm: &SimNvm, disk: &SimDisk) {
-    let recorder = Recorder { nvm: nvm.clone(), disk: disk.clone(), last: None, taken: Vec::new() };
-    RECORDER.set(Some(recorder));
-}
-
-/// The recovery that begins next is recorded: [`attach`] tells on what it works.
-pub fn record_next() {
-    WANTED.set(true);
-}
-
-/// Recovery works on these from now on.
-pub fn attach(nvm: &SimNvm, disk: &SimDisk) {
-    if WANTED.take() {
-        record(nvm, disk);
-    }
-}
-
-/// Ends recording and gives what was recorded.
-pub fn recorded() -> Vec<Snapshot> {
-    RECORDER.take().map_or_else(Vec::new, |recorder| recorder.taken)
-}
-
 /// Whether a process is interrupted also where only the board changes between its stores and its
 /// reads (state Behind).
 pub fn set_fine(fine: bool) {
     FINE.set(fine);
 }
 
-/// Notes that a program saw what it must not.
-pub fn complain(what: String) {
-    WRONG.with_borrow_mut(|wrong| _ = wrong.get_or_insert(what));
-}
-
-/// What was noted since the last call.
-pub fn complaint() -> Option<String> {
-    WRONG.take()
+/// Has this function called at each point at which something durable may have changed, or nobody.
+pub fn set_watcher(watcher: Option<fn(Kind)>) {
+    WATCHER.set(watcher);
 }
 
 /// The power may fail here, and others may go on.
@@ -156,11 +96,7 @@ pub fn point(kind: Kind) {
         panic!("a recovery never ends (ended: {ended})");
     }
     if !matches!(kind, Kind::Store | Kind::Load) {
-        RECORDER.with_borrow_mut(|recorder| {
-            if let Some(recorder) = recorder {
-                recorder.observe(kind);
-            }
-        });
+        WATCHER.get().into_iter().for_each(|watcher| watcher(kind));
     }
     let counts = match ROLE.get() {
         Role::Client => true,
@@ -172,22 +108,6 @@ pub fn point(kind: Kind) {
         if POINTS.get() == INTERRUPT_AT.get() {
             pause(Pause::Interrupted);
         }
-    }
-}
-
-impl Recorder {
-    fn observe(&mut self, kind: Kind) {
-        let versions = (self.nvm.state().version, self.disk.state().version, model(|model| model.version));
-        if self.last == Some(versions) {
-            return;
-        }
-        self.last = Some(versions);
-        self.taken.push(Snapshot {
-            nvm: self.nvm.state().clone(),
-            disk: self.disk.state().clone(),
-            model: model(|model| model.clone()),
-            kind,
-        });
     }
 }
 

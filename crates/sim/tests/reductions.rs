@@ -11,8 +11,8 @@ use holdfast_sim::known::Digest;
 use holdfast_sim::machine::Behind;
 use holdfast_sim::nvm::Keep;
 use holdfast_sim::op::Op;
+use holdfast_sim::recorder::Snapshot;
 use holdfast_sim::run::{Shared, Worker};
-use holdfast_sim::stage::Snapshot;
 use holdfast_testkit::Random;
 
 fn explore(whole: bool, doubts: bool) -> Counts {

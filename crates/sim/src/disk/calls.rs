@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use super::crash::Left;
 use super::rules::Rules;
-use super::{DiskState, Left, ROOT};
+use super::state::{DiskState, ROOT};
 use crate::random::Every;
 
 /// What stands at a name.

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{BLOCK_BYTES, Block};
+/// Unit in which file contents reach the disk, in bytes.
+pub const BLOCK_BYTES: usize = 256;
+
+pub(super) type Block = Option<Arc<[u8; BLOCK_BYTES]>>;
 
 /// Contents of a file; beyond the size everything is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

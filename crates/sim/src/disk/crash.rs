@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use super::DiskState;
-use super::content::Content;
-use super::journal::Change;
-use crate::known::Digest;
+use holdfast_pool::Ownership;
 use holdfast_testkit::Random;
 
+use super::content::{BLOCK_BYTES, Content};
+use super::inode::Inode;
+use super::journal::Change;
+use super::state::{DiskState, ROOT};
+use crate::known::Digest;
 use crate::random::Choices;
 
 /// How much of what was not synced a power cut leaves.
@@ -58,7 +60,7 @@ impl DiskState {
                 links[id as usize] += 1;
             }
         }
-        links[super::ROOT as usize] = 1;
+        links[ROOT as usize] = 1;
         next.free_numbers.clear();
         for (id, links) in links.into_iter().enumerate() {
             let Some(inode) = &next.inodes[id] else { continue };
@@ -123,14 +125,14 @@ impl DiskState {
             digest.add(number);
             digest.add(generation.into());
         }
-        self.digest_of(super::ROOT, &mut digest);
+        self.digest_of(ROOT, &mut digest);
         digest
     }
 
     fn digest_of(&self, id: u32, digest: &mut Digest) {
         let inode = self.inode(id);
         debug_assert!(inode.cached == inode.durable && inode.entries == inode.durable_entries);
-        let super::Ownership { mode, owner, group } = inode.ownership;
+        let Ownership { mode, owner, group } = inode.ownership;
         for number in [inode.number, inode.links, inode.ctime_unix_s as u64, inode.born_ns as u64] {
             digest.add(number);
         }
@@ -140,7 +142,7 @@ impl DiskState {
         digest.add(inode.durable.size);
         for block in &inode.durable.blocks {
             // A hole reads as zeros.
-            let zeros = [0; super::BLOCK_BYTES];
+            let zeros = [0; BLOCK_BYTES];
             digest.add_bytes(block.as_deref().unwrap_or(&zeros));
         }
         digest.add(inode.entries.len() as u64);
@@ -172,17 +174,6 @@ impl DiskState {
         self.now_unix_s = before;
         let bytes = self.inode(id).cached.bytes();
         Some((name, bytes))
-    }
-
-    pub(super) fn sync_everything(&mut self) {
-        self.commit_all();
-        for id in 0..self.inodes.len() as u32 {
-            if self.inodes[id as usize].as_ref().is_some_and(|inode| inode.is_dirty())
-                && self.rules.keeps_bytes
-            {
-                self.inode_mut(id).write_dirty();
-            }
-        }
     }
 
     fn settle_inode(&mut self, id: u32, links: u64, left: Left, random: &mut impl Choices) {
@@ -221,7 +212,7 @@ impl DiskState {
     }
 }
 
-impl super::Inode {
+impl Inode {
     /// The sizes that may be on disk while a truncation made at that time is not.
     fn sizes_before(&self, resized: u64) -> Vec<u64> {
         self.sizes.iter().filter(|(at, _)| *at < resized).map(|(_, size)| *size).collect()

@@ -12,7 +12,7 @@ use holdfast_disk::{Access, Clock, Disk, DiskFile, Notice, Stat};
 use holdfast_pool::{Identity, Ownership};
 
 use super::journal::Change;
-use super::{DEVICE, FS_UUID, SECOND_NS, SimDisk, not_found};
+use super::state::{DEVICE, FS_UUID, SECOND_NS, SimDisk, not_found};
 use crate::stage::{self, Kind};
 
 /// What a change takes: a commit that is had once a second is due after a few.

@@ -6,7 +6,7 @@ use holdfast_disk::Change as Notified;
 
 use super::journal::Change;
 use super::rules::Covers;
-use super::{DiskState, not_found};
+use super::state::{DiskState, not_found};
 
 impl DiskState {
     pub(crate) fn add(&mut self, directory: u32, name: &[u8], mode: u32) -> io::Result<u32> {

@@ -58,33 +58,13 @@ pub fn seeded(seed: u64) -> History {
             _ => op,
         },
     };
-    let mut steps: Vec<Step> = Vec::new();
-    for _ in 0..count {
-        let thread = random.below(2) as u8;
-        let op = draw(&mut random);
-        let amid = match random.below(12) {
-            0..=2 => Amid::Other(1 + random.below(24), 1 - thread, draw(&mut random)),
-            3 if op.is_clients() => Amid::Killed(1 + random.below(20)),
-            4 if op.is_clients() => Amid::KilledAmid(1 + random.below(20), 1 - thread, draw(&mut random)),
-            _ => Amid::Nothing,
-        };
-        let amid = match amid {
-            Amid::Other(_, _, other) | Amid::KilledAmid(_, _, other) if !pairs(&op, &other) => Amid::Nothing,
-            amid => amid,
-        };
-        steps.push(Step { thread, op, amid });
-    }
+    let mut steps: Vec<Step> = (0..count).map(|_| draw_step(&mut random, &mut draw)).collect();
     // One in so many with files that are logged from their first sync on, which there are more of
     // then.
     let mut third = Random::of(&[seed, 5]);
     let on_sync = third.one_in(ON_SYNC_ONE_IN);
     if on_sync {
-        let written = |op: &Op| matches!(op, Op::Put(..) | Op::Write(..) | Op::Append(..));
-        for step in steps.iter_mut().filter(|step| written(&step.op)) {
-            if let (true, Some(name)) = (third.one_in(2), step.op.name()) {
-                step.op = Op::Sync(name);
-            }
-        }
+        sync_more(&mut steps, &mut third);
     }
     // And one in so many where the kernel fails to write back by itself, and outsiders sync what
     // they read.
@@ -104,6 +84,33 @@ pub fn seeded(seed: u64) -> History {
         }
     }
     History { journal, pool, behind, on_sync, spill, steps }
+}
+
+/// A step of one thread, which the other one may interrupt, or a death end.
+fn draw_step(random: &mut Random, draw: &mut impl FnMut(&mut Random) -> Op) -> Step {
+    let thread = random.below(2) as u8;
+    let op = draw(random);
+    let amid = match random.below(12) {
+        0..=2 => Amid::Other(1 + random.below(24), 1 - thread, draw(random)),
+        3 if op.is_clients() => Amid::Killed(1 + random.below(20)),
+        4 if op.is_clients() => Amid::KilledAmid(1 + random.below(20), 1 - thread, draw(random)),
+        _ => Amid::Nothing,
+    };
+    let amid = match amid {
+        Amid::Other(_, _, other) | Amid::KilledAmid(_, _, other) if !pairs(&op, &other) => Amid::Nothing,
+        amid => amid,
+    };
+    Step { thread, op, amid }
+}
+
+/// Puts syncs in the place of every other write.
+fn sync_more(steps: &mut [Step], random: &mut Random) {
+    let written = |op: &Op| matches!(op, Op::Put(..) | Op::Write(..) | Op::Append(..));
+    for step in steps.iter_mut().filter(|step| written(&step.op)) {
+        if let (true, Some(name)) = (random.one_in(2), step.op.name()) {
+            step.op = Op::Sync(name);
+        }
+    }
 }
 
 /// Has the keeper let go of every other file right after its removal.

@@ -1,9 +1,9 @@
 //! Names: a list of changes, of which some must be found after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-use super::{File, FileIndex, Model, NameChange, Tree};
+/// Index of a file in the model.
+pub type FileIndex = usize;
 
 /// What happened to names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,26 +17,26 @@ pub enum Naming {
 }
 
 impl Naming {
-    pub(super) fn files(&self) -> [Option<FileIndex>; 2] {
+    fn files(&self) -> [Option<FileIndex>; 2] {
         match self {
             Self::Create(_, file) | Self::Unlink(_, file) => [Some(*file), None],
             Self::Rename(_, _, file, replaced) => [Some(*file), *replaced],
         }
     }
 
-    pub(super) fn names(&self) -> [Option<&[u8]>; 2] {
+    fn names(&self) -> [Option<&[u8]>; 2] {
         match self {
             Self::Create(name, _) | Self::Unlink(name, _) => [Some(name), None],
             Self::Rename(from, to, ..) => [Some(from), Some(to)],
         }
     }
 
-    pub(super) fn builds_on(&self, earlier: &Self) -> bool {
+    fn builds_on(&self, earlier: &Self) -> bool {
         self.files().iter().flatten().any(|file| earlier.files().contains(&Some(*file)))
             || self.names().iter().flatten().any(|name| earlier.names().contains(&Some(*name)))
     }
 
-    pub(super) fn apply(&self, names: &mut BTreeMap<Vec<u8>, FileIndex>) {
+    fn apply(&self, names: &mut BTreeMap<Vec<u8>, FileIndex>) {
         match self {
             Self::Create(name, file) => {
                 names.insert(name.clone(), *file);
@@ -52,43 +52,54 @@ impl Naming {
     }
 }
 
-impl Model {
-    /// A file that was just created, without bytes.
-    pub fn create(&mut self, name: &[u8]) -> FileIndex {
-        let file = self.files.len();
-        self.files.push(File {
-            states: vec![Rc::new(Vec::new())],
-            floor: 0,
-            under_way: Vec::new(),
-            ends: Vec::new(),
-            conflict: false,
-            has_bytes: false,
-            broken: false,
-        });
-        self.name(Naming::Create(name.to_vec(), file));
-        file
+#[derive(Clone, Debug)]
+struct NameChange {
+    naming: Naming,
+    /// It must be found.
+    sure: bool,
+    id: u64,
+    /// When it was made; until then it may not happen at all.
+    made: Option<u64>,
+}
+
+/// All that is known of the names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    certain: BTreeMap<Vec<u8>, FileIndex>,
+    changes: Vec<NameChange>,
+    /// Old and new names of renames, whether they are durable or not, and whether another file had
+    /// the new one.
+    renames: Vec<([Vec<u8>; 2], bool)>,
+    /// The disk has a journal: what happened to names is found in order.
+    in_order: bool,
+}
+
+impl Names {
+    /// Names that are all on disk.
+    pub(super) fn of(certain: BTreeMap<Vec<u8>, FileIndex>, in_order: bool) -> Self {
+        Self { certain, in_order, ..Self::default() }
     }
 
-    /// Names changed.
-    pub fn name(&mut self, naming: Naming) -> u64 {
-        let id = self.announce(naming);
-        self.named(id);
-        id
+    /// As programs see them.
+    pub(super) fn current(&self) -> BTreeMap<Vec<u8>, FileIndex> {
+        let mut names = self.certain.clone();
+        // A rename that is about to be made has not taken the old name yet.
+        let made =
+            |change: &&NameChange| change.made.is_some() || !matches!(change.naming, Naming::Rename(..));
+        self.changes.iter().filter(made).for_each(|change| change.naming.apply(&mut names));
+        names
     }
 
     /// Names are about to change.
-    pub fn announce(&mut self, naming: Naming) -> u64 {
-        let id = self.changed();
+    pub(super) fn announce(&mut self, id: u64, naming: Naming) {
         if let Naming::Rename(from, to, _, replaced) = &naming {
             self.renames.push(([from.clone(), to.clone()], replaced.is_some()));
         }
         self.changes.push(NameChange { naming, sure: false, id, made: None });
-        id
     }
 
     /// The announced change was made, behind what was made of the same names or files meanwhile.
-    pub fn named(&mut self, id: u64) {
-        let now = self.changed();
+    pub(super) fn made(&mut self, id: u64, now: u64) {
         if let Some(at) = self.changes.iter().position(|change| change.id == id) {
             let mut change = self.changes.remove(at);
             change.made = Some(now);
@@ -99,15 +110,20 @@ impl Model {
         }
     }
 
-    /// Whether the change that is about to be made is the announced one.
-    pub fn is_announced(&self, id: u64, naming: &Naming) -> bool {
+    /// The announced change failed.
+    pub(super) fn not_made(&mut self, id: u64) {
+        self.changes.retain(|change| change.id != id);
+    }
+
+    /// Whether a change that is about to be made is the announced one.
+    pub(super) fn is_announced(&self, id: u64, naming: &Naming) -> bool {
         self.changes.iter().any(|change| change.id == id && change.naming == *naming)
     }
 
     /// The names that depend on what somebody did to one of them after a crash that left `found`: a
     /// file that was changed under its old name does not get its new one, and one that was to get
     /// the name stays under its old one.
-    pub fn tied_to(&self, name: &[u8], found: &Tree) -> BTreeSet<Vec<u8>> {
+    pub(super) fn tied_to(&self, name: &[u8], found: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeSet<Vec<u8>> {
         let mut tied = BTreeSet::from([name.to_vec()]);
         loop {
             let before = tied.len();
@@ -125,30 +141,23 @@ impl Model {
         }
     }
 
-    /// A change of names failed.
-    pub fn not_named(&mut self, id: u64) {
-        self.changed();
-        self.changes.retain(|change| change.id != id);
-    }
-
-    /// The number of changes of names so far: what a sync that begins now will cover.
-    pub fn name_changes(&self) -> u64 {
-        self.next_id
-    }
-
-    /// Changes of names up to a number are durable. Creations of files that have no byte are so
-    /// only `with_blank`: no promise covers them.
-    pub fn names_synced(&mut self, up_to: u64, with_blank: bool) {
+    /// Changes up to a number are durable, but for creations of files that are to be left out. Says
+    /// whether that is news.
+    pub(super) fn synced(&mut self, up_to: u64, is_left_out: impl Fn(FileIndex) -> bool) -> bool {
+        let mut is_news = false;
         for index in 0..self.changes.len() {
             let change = &self.changes[index];
-            let blank = matches!(change.naming, Naming::Create(_, file) if !self.files[file].has_bytes);
-            if change.made.is_some_and(|made| made <= up_to) && !change.sure && (with_blank || !blank) {
+            let left_out = matches!(change.naming, Naming::Create(_, file) if is_left_out(file));
+            if change.made.is_some_and(|made| made <= up_to) && !change.sure && !left_out {
                 self.make_sure(index);
+                is_news = true;
             }
         }
         self.fold();
+        is_news
     }
 
+    /// The file must be found under the name with which it was created, or a later one.
     pub(super) fn must_exist(&mut self, file: FileIndex) {
         for index in 0..self.changes.len() {
             if matches!(self.changes[index].naming, Naming::Create(_, created) if created == file) {
@@ -157,9 +166,42 @@ impl Model {
         }
     }
 
+    /// Visits what may be found, the likeliest first: everything happened; until the visitor has
+    /// enough of it.
+    pub(super) fn every_outcome(&self, mut visit: impl FnMut(&BTreeMap<Vec<u8>, FileIndex>) -> bool) {
+        let unsure: Vec<usize> = (0..self.changes.len()).filter(|&index| !self.changes[index].sure).collect();
+        for mask in (0..1u32 << unsure.len().min(16)).rev() {
+            let lost: Vec<usize> = unsure
+                .iter()
+                .enumerate()
+                .filter(|(bit, _)| mask >> bit & 1 == 0)
+                .map(|(_, &index)| index)
+                .collect();
+            let builds_on_lost = (0..self.changes.len()).any(|index| {
+                !lost.contains(&index)
+                    && lost.iter().any(|&lost| {
+                        // What was not made yet was in nobody's way.
+                        lost < index && self.changes[lost].made.is_some() && self.needs(index, lost)
+                    })
+            });
+            if builds_on_lost {
+                continue;
+            }
+            let mut names = self.certain.clone();
+            for (index, change) in self.changes.iter().enumerate() {
+                if !lost.contains(&index) {
+                    change.naming.apply(&mut names);
+                }
+            }
+            if !visit(&names) {
+                return;
+            }
+        }
+    }
+
     /// Whether a change is found only where an earlier one is, once that was made: on a journal
     /// that is so of all of them.
-    pub(super) fn needs(&self, later: usize, earlier: usize) -> bool {
+    fn needs(&self, later: usize, earlier: usize) -> bool {
         let (later, earlier) = (&self.changes[later], &self.changes[earlier]);
         // Of two at once the one that was announced first may be made last.
         let came_first = later.made.zip(earlier.made).is_none_or(|(later, earlier)| earlier < later);
@@ -169,7 +211,6 @@ impl Model {
     /// With a change all earlier ones that it builds on are certain, if they were made at all.
     fn make_sure(&mut self, index: usize) {
         self.changes[index].sure = true;
-        self.version += 1;
         for earlier in (0..index).rev() {
             let later = (earlier + 1..=index).filter(|&later| self.changes[later].sure);
             let needed = later.clone().any(|later| self.needs(later, earlier));
@@ -183,12 +224,7 @@ impl Model {
     fn fold(&mut self) {
         while self.changes.first().is_some_and(|change| change.sure) {
             let change = self.changes.remove(0);
-            change.naming.apply(&mut self.names);
+            change.naming.apply(&mut self.certain);
         }
-    }
-
-    /// How many changes of names may be lost.
-    pub fn names_unsure(&self) -> usize {
-        self.changes.iter().filter(|change| !change.sure).count()
     }
 }

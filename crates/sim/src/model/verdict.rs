@@ -9,36 +9,16 @@ impl Model {
     /// Checks what was found after a crash; says what is wrong. `exempt` are names that somebody
     /// else had a hand in.
     pub fn check(&self, found: &Tree, exempt: &BTreeSet<Vec<u8>>) -> Result<(), String> {
-        let unsure: Vec<usize> = (0..self.changes.len()).filter(|&index| !self.changes[index].sure).collect();
-        let mut nearest = None;
-        // The likeliest first: everything happened.
-        for mask in (0..1u32 << unsure.len().min(16)).rev() {
-            let lost: Vec<usize> = unsure
-                .iter()
-                .enumerate()
-                .filter(|(bit, _)| mask >> bit & 1 == 0)
-                .map(|(_, &index)| index)
-                .collect();
-            let builds_on_lost = (0..self.changes.len()).any(|index| {
-                !lost.contains(&index)
-                    && lost.iter().any(|&lost| {
-                        // What was not made yet was in nobody's way.
-                        lost < index && self.changes[lost].made.is_some() && self.needs(index, lost)
-                    })
-            });
-            if builds_on_lost {
-                continue;
+        let (mut nearest, mut is_possible) = (None, false);
+        self.names.every_outcome(|names| {
+            match self.check_names(names, found, exempt) {
+                Ok(()) => is_possible = true,
+                Err(wrong) => nearest = nearest.take().or(Some(wrong)),
             }
-            let mut names = self.names.clone();
-            for (index, change) in self.changes.iter().enumerate() {
-                if !lost.contains(&index) {
-                    change.naming.apply(&mut names);
-                }
-            }
-            match self.check_names(&names, found, exempt) {
-                Ok(()) => return Ok(()),
-                Err(wrong) => nearest = nearest.or(Some(wrong)),
-            }
+            !is_possible
+        });
+        if is_possible {
+            return Ok(());
         }
         Err(nearest.unwrap_or_else(|| "no outcome is possible".to_owned()))
     }

@@ -3,16 +3,17 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_cache::{Content, Errno, GLANCE_BYTES_MAX, Outcome, Place, Reading};
+use holdfast_cache::{Content, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_disk::DiskFile;
 use holdfast_media::Bytes;
 
-use super::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, thread_key, with_handle};
+use super::files::{ENOSPC, STALE_MAX, begin, file_at, known, managed, payload, thread_key, with_handle};
 use crate::disk::DEVICE;
-use crate::model::{Effect, FileIndex};
+use crate::model::{Effect, FileIndex, difference};
 use crate::op::{Leave, Name};
 use crate::parts::{Handle, client, parts, path};
-use crate::stage::{self, Kind, model};
+use crate::recorder::{complain, model};
+use crate::stage::{self, Kind};
 
 pub(super) fn create(thread: u8, name: Name) {
     let disk = parts(|parts| parts.disk.clone());
@@ -50,38 +51,75 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
         Some(at) => Effect::Write { offset: at.into(), bytes: data.clone() },
         None => Effect::Append(data.clone()),
     };
-    let client = client(thread);
     let id = begin(thread, index, whole);
     for _ in 0..STALE_MAX {
-        let cursor = Cell::new(0u64);
-        let called = Cell::new(false);
-        let raw = |durable: bool| {
-            stage::point(Kind::Raw);
-            called.set(true);
-            let part = &data[..kept as usize];
-            with_handle(index, |handle| {
-                let offset = at.map_or_else(|| handle.file.size(), u64::from);
-                cursor.set(offset + part.len() as u64);
-                if !part.is_empty() {
-                    handle.file.pwrite(part, offset);
-                }
-                let done = Effect::Write { offset, bytes: part.to_vec() };
-                let done = (!part.is_empty()).then_some(&done);
-                model(|model| model.took_effect(index, id, done, durable, kept < bytes));
-            });
-            stage::point(Kind::Raw);
-            if kept == 0 { Err(ENOSPC) } else { Ok(part.len()) }
-        };
-        if passes(thread, index, || raw(false)) {
+        let (data, kept) = (&data[..], kept as usize);
+        let (cursor, called) = (Cell::new(0), Cell::new(false));
+        let writing = Writing { thread, index, id, at, data, kept, cursor, called };
+        if writing.is_over() {
             break;
         }
-        let Ok(reference) = managed(thread, index) else { break };
-        let Some(reference) = reference else {
-            let _ = raw(false);
-            break;
-        };
-        let place = at.map_or(Place::Append, |at| Place::At(at.into()));
-        let parts = [Bytes::from_slice(&data)];
+    }
+    model(|model| model.returned(index, id));
+}
+
+/// A write under way, as the library makes it.
+struct Writing<'a> {
+    thread: u8,
+    index: FileIndex,
+    /// What the model calls it.
+    id: u64,
+    /// Where, or at the end.
+    at: Option<u32>,
+    data: &'a [u8],
+    /// How many bytes the kernel takes.
+    kept: usize,
+    /// Where the description stands.
+    cursor: Cell<u64>,
+    /// The kernel was asked.
+    called: Cell<bool>,
+}
+
+impl Writing<'_> {
+    /// The program's own call; `durable` says that a record holds it by now.
+    fn raw(&self, durable: bool) -> Result<usize, Errno> {
+        stage::point(Kind::Raw);
+        self.called.set(true);
+        let part = &self.data[..self.kept];
+        with_handle(self.index, |handle| {
+            let offset = self.at.map_or_else(|| handle.file.size(), u64::from);
+            self.cursor.set(offset + part.len() as u64);
+            if !part.is_empty() {
+                handle.file.pwrite(part, offset);
+            }
+            let done = Effect::Write { offset, bytes: part.to_vec() };
+            let done = (!part.is_empty()).then_some(&done);
+            let is_partial = part.len() < self.data.len();
+            model(|model| model.took_effect(self.index, self.id, done, durable, is_partial));
+        });
+        stage::point(Kind::Raw);
+        if part.is_empty() { Err(ENOSPC) } else { Ok(part.len()) }
+    }
+
+    /// Makes it once. It is not over when the file's place went to another one meanwhile.
+    fn is_over(&self) -> bool {
+        if passes(self.thread, self.index, || self.raw(false)) {
+            return true;
+        }
+        match managed(self.thread, self.index) {
+            Ok(Some(reference)) => self.is_logged(reference),
+            Ok(None) => {
+                let _ = self.raw(false);
+                true
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Makes it of a file that has a place, unless the place is another one's.
+    fn is_logged(&self, reference: FileRef) -> bool {
+        let (index, client) = (self.index, client(self.thread));
+        let place = self.at.map_or(Place::Append, |at| Place::At(at.into()));
         let row = client.board().row(reference.slot);
         // Who keeps the writers out and logs nothing goes around the log: durable when it returns,
         // not before.
@@ -90,25 +128,26 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
             let is_logging =
                 client.board().lanes().iter().any(|lane| lane.announces(reference.slot).is_some());
             around.set(row.is_exclusive() && !is_logging);
-            raw(!around.get() && !row.state().is_unsynced())
+            self.raw(!around.get() && !row.state().is_unsynced())
         };
         let seek = |to| {
-            cursor.set(to);
+            self.cursor.set(to);
             Ok(())
         };
-        match client.write_seeking(reference, place, &parts, raw_write, || Ok(cursor.get()), seek) {
-            Ok(Outcome::Stale) => with_handle(index, |handle| handle.reference = None),
-            Ok(Outcome::Passed { .. }) => break,
-            Ok(Outcome::Kernel) => {
-                let _ = raw(false);
-                break;
+        let bytes = [Bytes::from_slice(self.data)];
+        match client.write_seeking(reference, place, &bytes, raw_write, || Ok(self.cursor.get()), seek) {
+            Ok(Outcome::Stale) => {
+                with_handle(index, |handle| handle.reference = None);
+                return false;
             }
+            Ok(Outcome::Passed { .. }) => {}
+            Ok(Outcome::Kernel) => _ = self.raw(false),
             Ok(Outcome::Absorbed { offset, .. }) => {
-                if !called.get() {
+                if !self.called.get() {
                     // State Behind: the kernel was not asked, so nothing of it can be short.
-                    let done = Effect::Write { offset, bytes: data.clone() };
-                    model(|model| model.took_effect(index, id, Some(&done), true, false));
-                    super::parts(|parts| parts.writes_behind += 1);
+                    let done = Effect::Write { offset, bytes: self.data.to_vec() };
+                    model(|model| model.took_effect(index, self.id, Some(&done), true, false));
+                    parts(|parts| parts.writes_behind += 1);
                 }
                 if around.get() {
                     model(|model| {
@@ -116,15 +155,13 @@ pub(super) fn write(thread: u8, name: Name, at: Option<u32>, bytes: u32, kept: u
                         model.synced(index, states);
                     });
                 }
-                break;
             }
             Err(errno) => {
-                assert!(errno != ENOSPC || called.get(), "a write is refused that the kernel never saw");
-                break;
+                assert!(errno != ENOSPC || self.called.get(), "a write is refused that the kernel never saw");
             }
         }
+        true
     }
-    model(|model| model.returned(index, id));
 }
 
 /// Has the kernel change a file that has no place in the board yet, where files are logged from
@@ -300,7 +337,7 @@ pub(super) fn sync(thread: u8, name: Name) {
     with_handle(index, |handle| handle.seen_error.store(seen, Ordering::Relaxed));
     if result.is_ok() {
         if is_first && with_handle(index, |handle| handle.file.owes_error()) {
-            stage::complain(format!("a first sync of {} hides that pages were lost", char::from(name)));
+            complain(format!("a first sync of {} hides that pages were lost", char::from(name)));
         }
         let ordered = parts(|parts| parts.disk.is_ordered());
         // Natively only a file that the journal has something of has it commit.
@@ -352,7 +389,7 @@ pub(super) fn read(thread: u8, name: Name, at: u32, bytes: u32) {
             Ok(Reading::Kernel) => {
                 done = client.read_by_kernel(seen.file, || pread(&mut buffer, at.into()));
             }
-            Err(errno) => return stage::complain(format!("a read fails with errno {}", errno.0)),
+            Err(errno) => return complain(format!("a read fails with errno {}", errno.0)),
         }
         if done.is_some() {
             break;
@@ -366,8 +403,8 @@ pub(super) fn read(thread: u8, name: Name, at: u32, bytes: u32) {
     let (after, exempt) = model(|model| (model.contents(index).to_vec(), model.is_exempt(index)));
     let found = &buffer[..count];
     if !exempt && found != part(&before) && found != part(&after) {
-        let wrong = crate::model::difference(&part(&after), found);
-        stage::complain(format!("a read of {} at {at}: {wrong}", char::from(name)));
+        let wrong = difference(&part(&after), found);
+        complain(format!("a read of {} at {at}: {wrong}", char::from(name)));
     }
 }
 

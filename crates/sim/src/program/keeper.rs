@@ -8,12 +8,14 @@ use holdfast_disk::DiskFile;
 use holdfast_durable::{Effort, ManagedFile, Order, Pace};
 
 use super::bytes::raw_sync;
-use super::{file_at, managed, payload, with_handle};
+use super::files::{file_at, managed, payload, with_handle};
+use super::sight::look_at;
 use crate::disk::SimFile;
 use crate::model::{Effect, FileIndex};
 use crate::op::Name;
 use crate::parts::{Handle, UnderWay, client, durable, parts};
-use crate::stage::{self, Kind, model};
+use crate::recorder::model;
+use crate::stage::{self, Kind};
 
 pub(super) fn bypass(thread: u8, name: Name) {
     let Some(index) = file_at(name) else { return };
@@ -121,7 +123,7 @@ pub(super) fn show(name: Name) {
         && durable().show(&file).is_ok()
     {
         let index = file_at(name);
-        super::look_at(name, index, |index| with_handle(index, |handle| handle.file.bytes()));
+        look_at(name, index, |index| with_handle(index, |handle| handle.file.bytes()));
     }
 }
 
@@ -176,7 +178,7 @@ pub(super) fn break_lease(name: Name, writes: bool) {
     let done = durable.lease_breaks(&file, || writes).or_else(|_| durable.lease_breaks(&file, || writes));
     if let Ok(left) = done {
         if !left {
-            super::look_at(name, Some(index), |index| with_handle(index, |handle| handle.file.bytes()));
+            look_at(name, Some(index), |index| with_handle(index, |handle| handle.file.bytes()));
         }
         if left {
             write_from_outside(index);

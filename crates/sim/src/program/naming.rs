@@ -8,12 +8,13 @@ use holdfast_board::Change;
 use holdfast_cache::{Errno, Removal, Renaming, Replace};
 use holdfast_disk::DiskFile;
 
-use super::{ENOSPC, file_at, known, thread_key};
+use super::files::{ENOSPC, file_at, known, thread_key};
 use crate::disk::DEVICE;
 use crate::model::Naming;
 use crate::op::Name;
 use crate::parts::{UnderWay, client, parts, path};
-use crate::stage::{self, Kind, model};
+use crate::recorder::model;
+use crate::stage::{self, Kind};
 
 pub(super) fn sync_directory(thread: u8) {
     let changes = model(|model| model.name_changes());
