@@ -45,11 +45,6 @@ const KNOWN: &[Known] = &[
         "`Durable` is made of the parts whose steps are its methods: state and steps are to be parted",
     ),
     (
-        "interpose::golang",
-        &["calls", "its own file", "map", "start", "ways"],
-        "what the parent knows of the program that it maps belongs below calls and ways",
-    ),
-    (
         "preload",
         &["hooks", "parting"],
         "hooks take the library out of the process, which gives back the names that are exported",

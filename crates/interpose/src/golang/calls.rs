@@ -4,8 +4,9 @@
 use core::ffi::{CStr, c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::hooks::hooks;
+use super::name;
 use super::thread::Area;
-use super::{hooks, name};
 use crate::{raw, tls};
 
 /// Calls with higher numbers go to the kernel.

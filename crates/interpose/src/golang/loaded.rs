@@ -14,7 +14,9 @@ use holdfast_cache::Unseen;
 use holdfast_canary::{Canary, on};
 use holdfast_enter::{JUMP_BYTES, Places, Refusal, places};
 
-use super::{Hooks, Way, calls, set_hooks, thread, unseen, ways};
+use super::hooks::{self, Hooks, unseen};
+use super::ways::{self, Way};
+use super::{calls, thread};
 use crate::{own_process, patch};
 
 const PT_LOAD: u32 = 1;
@@ -73,7 +75,7 @@ pub fn lead(hooks: &'static Hooks) -> Result<(), Unseen> {
             (ways::CALL, ways::VFORK)
         }
     };
-    set_hooks(hooks);
+    hooks::set(hooks);
     // SAFETY: both lie in the program's text, which nobody runs yet, and the ways take what stands
     // in registers there.
     if !unsafe { replace(&found, call, vfork) } {

@@ -6,7 +6,8 @@ use core::ffi::{CStr, c_int};
 
 use holdfast_enter::{JUMP_BYTES, Program, Refusal, Segment, judge, segments};
 
-use super::{Way, name, thread, ways};
+use super::ways::{self, Way};
+use super::{name, thread};
 use crate::raw::{self, call};
 
 const PAGE: u64 = 4096;

@@ -4,9 +4,9 @@
 
 use core::arch::asm;
 use core::ffi::c_char;
-use core::sync::atomic::Ordering;
 
-use super::{AUXILIARY, Arguments, ENTRY, HEADERS, HEADERS_COUNT, VARIABLE};
+use super::agent::VARIABLE;
+use super::hooks::Arguments;
 use crate::raw;
 
 const AT_NULL: u64 = 0;
@@ -15,6 +15,18 @@ const AT_PHNUM: u64 = 5;
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 const AT_EXECFN: u64 = 31;
+
+/// Where the program begins, and what the kernel would tell it.
+pub struct Beginning {
+    /// Where the kernel put the auxiliary vector.
+    pub auxiliary: usize,
+    /// The first instruction.
+    pub entry: u64,
+    /// The program's headers, as they are mapped.
+    pub headers: u64,
+    /// How many.
+    pub headers_count: u64,
+}
 
 /// The environment, without the variable that asked for the program: taken out where it stands.
 ///
@@ -47,8 +59,8 @@ pub unsafe fn without_variable(arguments: Arguments, auxiliary: usize) -> *mut *
 /// # Safety
 /// It is mapped; `arguments` is the array that the kernel passed, and nobody uses what lies above
 /// it but for what it points to.
-pub unsafe fn begin(arguments: Arguments, path: *const c_char) -> ! {
-    let auxiliary = AUXILIARY.load(Ordering::Relaxed);
+pub unsafe fn begin(arguments: Arguments, path: *const c_char, beginning: &Beginning) -> ! {
+    let &Beginning { auxiliary, entry, headers, headers_count } = beginning;
     // SAFETY: the caller's promise: all of it is the initial stack, of which less is used than
     // before.
     unsafe {
@@ -61,10 +73,10 @@ pub unsafe fn begin(arguments: Arguments, path: *const c_char) -> ! {
         loop {
             let [kind, value] = from.read();
             let value = match kind {
-                AT_PHDR => HEADERS.load(Ordering::Relaxed),
-                AT_PHNUM => HEADERS_COUNT.load(Ordering::Relaxed),
+                AT_PHDR => headers,
+                AT_PHNUM => headers_count,
                 AT_BASE => 0,
-                AT_ENTRY => ENTRY.load(Ordering::Relaxed),
+                AT_ENTRY => entry,
                 AT_EXECFN => path.addr() as u64,
                 _ => value,
             };
@@ -88,7 +100,7 @@ pub unsafe fn begin(arguments: Arguments, path: *const c_char) -> ! {
             "cld",
             "jmp rax",
             in("rdi") arguments.sub(1),
-            in("rsi") ENTRY.load(Ordering::Relaxed),
+            in("rsi") entry,
             options(noreturn),
         );
     }

@@ -8,9 +8,12 @@
 
 use core::arch::global_asm;
 
+use super::calls;
 use super::thread::{AREA_BYTES, BUSY, FREE, STACK_BYTES, VFORK_DONE, VFORK_FAILED, make, make_for_libc};
-use super::{Way, calls};
 use crate::{spawning, tls};
+
+/// Where Go's code leads.
+pub type Way = unsafe extern "C" fn();
 
 /// Where `Syscall6` leads.
 pub const CALL: Way = holdfast_go_call;
