@@ -11,6 +11,7 @@
 mod hooks;
 mod parting;
 mod start;
+mod uncovered;
 mod unseen;
 
 // What the hooks stand on: whose each module is, is said once.

@@ -9,18 +9,38 @@
 #![allow(unsafe_code)] // Arrays of C strings.
 
 use core::ffi::{c_char, c_int};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use holdfast_cache::{Client, Reason, Unseen};
 use holdfast_canary::{Canary, on};
 
 use crate::descriptions::{DSYNC, Description, SYNC, State};
-use crate::hooks::{self, exports};
 use crate::raw::{self, call};
-use crate::{fds, gate, golang, inherit, locks, own_process, patch, process, reopen, signals, tls};
+use crate::{
+    critical, fds, gate, golang, inherit, locks, own_process, patch, process, reopen, signals, tls, uncovered,
+};
 
 /// What this process starts could not live with the library.
 static STRIPS: AtomicBool = AtomicBool::new(false);
+
+/// Gives the exported names back to libc, whose own functions are whole again, or not. Hooks do it,
+/// which are above this.
+pub type GiveNamesBack = fn(is_libc_whole: bool);
+
+/// Null before the start, when nobody knows yet where libc's own functions are.
+static GIVE_NAMES_BACK: AtomicPtr<GiveNamesBack> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Tells how names are given back. Only the constructor calls it.
+pub fn set_give_names_back(function: &'static GiveNamesBack) {
+    GIVE_NAMES_BACK.store(core::ptr::from_ref(function).cast_mut(), Ordering::Release);
+}
+
+fn give_names_back(is_libc_whole: bool) {
+    // SAFETY: null, or what was set, which lives for ever.
+    if let Some(function) = unsafe { GIVE_NAMES_BACK.load(Ordering::Acquire).as_ref() } {
+        function(is_libc_whole);
+    }
+}
 
 /// What a thread block's `quiet` says: a child in our memory gave up rights.
 const QUIET: u32 = 1;
@@ -67,7 +87,7 @@ fn part_behind_gate(why: Unseen) {
     signals::give_back();
     golang::release();
     let whole = patch::unpatch();
-    exports::release(whole);
+    give_names_back(whole);
     process::detach(all_out);
     gate::open_to_libc();
 }
@@ -76,10 +96,10 @@ fn part_behind_gate(why: Unseen) {
 /// now on is covered by an older record.
 fn settle(client: &'static Client, why: Unseen) {
     if !on(Canary::PartedUnsettled) {
-        hooks::leave_all_to_kernel(Reason::GaveUp, why);
+        uncovered::leave_all_to_kernel(Reason::GaveUp, why);
         if !client.hears_opens() {
             // What it has closed and opens again is nobody's to tell.
-            crate::critical::section(|| client.settle_all());
+            critical::section(|| client.settle_all());
         }
     }
     for (fd, description) in fds::described(0, c_int::MAX) {

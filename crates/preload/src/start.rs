@@ -13,12 +13,13 @@ use holdfast_canary::{Canary, on};
 
 use crate::forked::FORKED;
 use crate::golang::Arguments;
-use crate::hooks::{ENTRIES, execve, exports, holdfast_seen_writes, leave_to_kernel, syscall};
+use crate::hooks::{ENTRIES, execve, exports, holdfast_seen_writes, syscall};
+use crate::parting::{self, GiveNamesBack};
 use crate::process::SOCKET_PATH_BYTES;
 use crate::raw::{self, call};
 use crate::{
     cancels, descriptions, environment, golang, inherit, own_calls, own_process, patch, process, signals,
-    streams,
+    streams, uncovered,
 };
 
 /// Exit status of a program that could not be started because the keeper has died or ended;
@@ -26,13 +27,16 @@ use crate::{
 const KEEPER_DIED_STATUS: c_int = 121;
 const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 
+/// How exported names are given back when the library leaves the process.
+static GIVE_NAMES_BACK: GiveNamesBack = exports::release;
+
 /// Where Go's calls go.
 static OF_GO: golang::Hooks = golang::Hooks { syscall, forks: before_go_forks, execute: execute_for_go };
 
 fn before_go_forks(shares_numbers: bool) {
     descriptions::share_all();
     if shares_numbers {
-        leave_to_kernel(Reason::Uncovered);
+        uncovered::leave_to_kernel(Reason::Uncovered);
     }
 }
 
@@ -227,6 +231,7 @@ unsafe fn front_end(environment: *mut *const c_char, all: bool) -> FrontEnd {
 
 unsafe extern "C" fn construct() {
     patch::find_originals(holdfast_seen_writes as *const () as usize, exports::find_originals);
+    parting::set_give_names_back(&GIVE_NAMES_BACK);
     if !patch::is_musl() {
         exports::release_musls();
     }

@@ -44,16 +44,6 @@ const KNOWN: &[Known] = &[
         ],
         "`Durable` is made of the parts whose steps are its methods: state and steps are to be parted",
     ),
-    (
-        "preload",
-        &["hooks", "parting"],
-        "hooks take the library out of the process, which gives back the names that are exported",
-    ),
-    (
-        "preload::hooks",
-        &["exec", "numbers", "spawn", "streams"],
-        "exec and spawn do parts of each other's calls, as numbers and streams do",
-    ),
 ];
 
 /// How the file that declares the others is called.

@@ -6,36 +6,12 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use holdfast_cache::{Reason, Unseen};
+use holdfast_cache::Reason;
 use libc::size_t;
 
 use crate::patch::{IO_URING_QUEUE_INIT, IO_URING_QUEUE_INIT_MEM, IO_URING_QUEUE_INIT_PARAMS};
 use crate::raw::{call, give_int};
-use crate::{fds, process, target};
-
-/// Leaves every file that this process may change to the kernel, from now on, unless that is done.
-#[cold]
-pub fn leave_to_kernel(reason: Reason) {
-    if !process::bypasses_all() {
-        leave_all_to_kernel(reason, Unseen::AsyncIo);
-    }
-}
-
-/// Leaves every file that this process may change to the kernel, from now on, and says why.
-#[cold]
-pub fn leave_all_to_kernel(reason: Reason, why: Unseen) {
-    let Some(client) = process::client() else { return };
-    process::bypass_all();
-    for (fd, _) in fds::described(0, c_int::MAX) {
-        target::leave_to_kernel(fd, reason);
-    }
-    crate::critical::section(|| {
-        // It may open files unseen, too.
-        client.note_unseen(why, None);
-        // It may read files that others write.
-        client.forbid_behind();
-    });
-}
+use crate::uncovered::leave_to_kernel;
 
 /// libaio's `io_setup`: returns the negative errno.
 pub unsafe extern "C-unwind" fn io_setup(events: c_int, context: *mut c_void) -> c_int {

@@ -10,8 +10,8 @@ use holdfast_board::Change;
 use holdfast_cache::Reason;
 use libc::{msghdr, off_t, size_t, ssize_t};
 
+use super::original::original;
 use super::room::with_room;
-use super::streams::original;
 use super::sync::synced_as_opened;
 use crate::changing::amid;
 use crate::fds::{self, Row};

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
     aio, checked, copy, exec, handlers, limits, map, meta, names, numbers, onlookers, open, read, rights,
-    spawn, stat, streams, sync, syscall, truncate, write,
+    spawn, stat, streams, sync, syscall, truncate, variants, write,
 };
 use crate::gate::Slot;
 use crate::signals;
@@ -278,20 +278,20 @@ exports! {
         write::writev: writev;
     }
     plain {
-        exec::execl: execl;
-        exec::execlp: execlp;
-        exec::execv: execv;
-        exec::execvp: execvp;
+        variants::execl: execl;
+        variants::execlp: execlp;
+        variants::execv: execv;
+        variants::execvp: execvp;
         onlookers::dlmopen: dlmopen;
         onlookers::dlopen: dlopen;
         spawn::vfork: vfork __vfork;
     }
     stays {
-        exec::execle: execle;
-        exec::execvpe: execvpe;
-        spawn::execve: execve;
-        spawn::execveat: execveat;
-        spawn::fexecve: fexecve;
+        variants::execle: execle;
+        variants::execvpe: execvpe;
+        exec::execve: execve;
+        exec::execveat: execveat;
+        exec::fexecve: fexecve;
         spawn::posix_spawn: posix_spawn;
         spawn::posix_spawnp: posix_spawnp;
         spawn::unshare: unshare;

@@ -4,7 +4,7 @@
 
 use core::ffi::c_int;
 
-use super::streams::original;
+use super::original::original;
 use crate::signals::sigaction;
 use crate::{cancels, critical, patch};
 

@@ -11,7 +11,7 @@ use holdfast_cache::{Client, FileRef};
 use holdfast_canary::{Canary, on};
 use libc::{size_t, timespec, timeval, utimbuf};
 
-use super::streams::original;
+use super::original::original;
 use crate::changing::{amid, changing};
 use crate::patch::{self, FCHMODAT};
 use crate::raw::{self, call, give_int};

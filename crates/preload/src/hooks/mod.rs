@@ -16,36 +16,38 @@ mod names;
 mod numbers;
 mod onlookers;
 mod open;
+mod original;
 mod outcome;
 mod read;
 mod rights;
 mod room;
 mod spawn;
+mod spawned;
 mod stat;
 mod streams;
 mod sync;
 mod syscall;
 mod transfer;
 mod truncate;
+mod variants;
 mod write;
 
 use crate::patch::Entry;
 
-pub use aio::{leave_all_to_kernel, leave_to_kernel};
-pub use spawn::execve;
+pub use exec::execve;
 pub use syscall::syscall;
 pub use write::holdfast_seen_writes;
 
 /// Where a patched entry leads: through the gate, or to a hook that goes there by itself.
 macro_rules! way {
-    (spawn execve) => {
-        spawn::execve
+    (exec execve) => {
+        exec::execve
     };
-    (spawn execveat) => {
-        spawn::execveat
+    (exec execveat) => {
+        exec::execveat
     };
-    (spawn fexecve) => {
-        spawn::fexecve
+    (exec fexecve) => {
+        exec::fexecve
     };
     (spawn unshare) => {
         spawn::unshare
@@ -167,7 +169,7 @@ pub static ENTRIES: &[Entry] = entries! {
     signals::sigaction: c"sigaction" c"__sigaction";
     spawn::unshare: c"unshare";
     syscall::syscall: c"syscall";
-    spawn::execve: c"execve";
-    spawn::execveat: c"execveat";
-    spawn::fexecve: c"fexecve";
+    exec::execve: c"execve";
+    exec::execveat: c"execveat";
+    exec::fexecve: c"fexecve";
 };

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_uint};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_cache::Reason;
 
@@ -11,12 +12,20 @@ use crate::descriptions::{DSYNC, KERNEL_FLAGS, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
-use crate::{behind, cancels, critical, gate, locks, process, streams, target};
+use crate::{behind, cancels, critical, gate, locks, process, streams, target, uncovered};
 
 const F_SETLEASE: c_int = 1024;
 /// How often, and how long apart, a lease is asked for again of a file that the keeper lets go of.
 const LEASE_TRIES: u32 = 20;
 const LEASE_PAUSE_NS: libc::c_long = 500_000;
+
+/// libc may have POSIX AIO under way, which only its own `close` ends.
+static USES_AIO: AtomicBool = AtomicBool::new(false);
+
+/// POSIX AIO is about to be under way.
+pub(super) fn expect_aio() {
+    USES_AIO.store(true, Ordering::SeqCst);
+}
 
 /// Makes a call that closes a number.
 fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
@@ -30,7 +39,10 @@ fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
 /// `close`.
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     cancels::cancellation_point();
-    give_int(closing(fd, || if super::streams::uses_aio() { close_after_aio(fd) } else { raw::close(fd) }))
+    give_int(closing(
+        fd,
+        || if USES_AIO.load(Ordering::Relaxed) { close_after_aio(fd) } else { raw::close(fd) },
+    ))
 }
 
 /// musl's own `close` ends what POSIX AIO has under way for the number.
@@ -86,7 +98,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     // SAFETY: closing touches no memory.
     let kernel = |first, last| unsafe { call!(libc::SYS_close_range, first, last, flags) };
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        super::spawn::unsharing();
+        uncovered::unsharing();
     }
     let closes = flags == 0 && first <= last && process::client().is_some();
     give_int(if closes { closing_range(first, last, kernel) } else { kernel(first, last) })

@@ -9,9 +9,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use holdfast_cache::Unseen;
 use libc::{gid_t, size_t, uid_t};
 
-use super::streams::original;
+use super::original::original;
 use crate::raw::{self, call, give_int};
-use crate::{filter, gate, memory, own_process, parting, patch, unseen};
+use crate::{filter, gate, memory, own_process, parting, unseen};
 
 /// An id that stays as it is.
 const SAME: u32 = u32::MAX;

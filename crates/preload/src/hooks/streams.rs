@@ -8,15 +8,14 @@
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_board::Change;
 
+use super::original::original;
 use super::{numbers, open};
 use crate::changing::amid;
-use crate::patch;
 use crate::raw::{self, set_errno};
-use crate::{fds, gate, process, streams, target};
+use crate::{fds, gate, patch, process, streams, target};
 
 type Name = *const c_char;
 /// A `FILE` or a `DIR`.
@@ -24,23 +23,6 @@ type Stream = *mut c_void;
 
 const HERE: c_int = libc::AT_FDCWD;
 const NEW_FILE_MODE: c_uint = 0o666;
-
-/// Calls libc's own function, if it has it.
-macro_rules! original {
-    ($original:ident($($argument:expr => $kind:ty),*) -> $result:ty, else $missing:expr) => {
-        match patch::$original.address() {
-            0 => $missing,
-            address => {
-                // SAFETY: libc's function of this name has this shape; the program's own call.
-                unsafe {
-                    let original: unsafe extern "C" fn($($kind),*) -> $result = core::mem::transmute(address);
-                    original($($argument),*)
-                }
-            }
-        }
-    };
-}
-pub(super) use original;
 
 /// Defines hooks that call libc's own function, and with musl something of ours instead.
 macro_rules! with_musl {
@@ -381,13 +363,6 @@ fn made_file(fd: c_int) -> c_int {
     fd
 }
 
-static USES_AIO: AtomicBool = AtomicBool::new(false);
-
-/// Whether libc may have POSIX AIO under way, which only its own `close` ends.
-pub(super) fn uses_aio() -> bool {
-    USES_AIO.load(Ordering::Relaxed)
-}
-
 /// POSIX AIO is about to write.
 ///
 /// # Safety
@@ -395,6 +370,6 @@ pub(super) fn uses_aio() -> bool {
 unsafe fn writing(control: *const c_int) {
     // SAFETY: the caller's promise.
     let Some(&fd) = (unsafe { control.as_ref() }) else { return };
-    USES_AIO.store(true, Ordering::SeqCst);
+    numbers::expect_aio();
     streams::writes(fd);
 }

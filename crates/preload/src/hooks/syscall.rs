@@ -4,11 +4,11 @@
 use core::ffi::{c_int, c_long, c_uint};
 
 use super::{
-    aio, copy, limits, map, meta, names, numbers, onlookers, open, read, rights, spawn, stat, sync, truncate,
-    write,
+    aio, copy, exec, limits, map, meta, names, numbers, onlookers, open, read, rights, spawn, stat, sync,
+    truncate, write,
 };
 use crate::raw::{self, call};
-use crate::{descriptions, gate, process, signals};
+use crate::{descriptions, gate, process, signals, uncovered};
 
 /// Linux 6.6.
 const SYS_FCHMODAT2: c_long = 452;
@@ -94,14 +94,14 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
             }
             libc::SYS_sendmmsg => copy::sendmmsg(int(a), b as _, unsigned(c), int(d)),
             libc::SYS_ioctl => copy::ioctl(int(a), b as _, c),
-            libc::SYS_execve => spawn::execve(a as _, b as _, c as _),
-            libc::SYS_execveat => spawn::execveat(int(a), b as _, c as _, d as _, int(e)),
+            libc::SYS_execve => exec::execve(a as _, b as _, c as _),
+            libc::SYS_execveat => exec::execveat(int(a), b as _, c as _, d as _, int(e)),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 // The child notices by itself what it is, but its parent must stop to remember
                 // cursors now.
                 descriptions::share_all();
                 if number == libc::SYS_clone && int(a) & libc::CLONE_FILES != 0 {
-                    aio::leave_to_kernel(holdfast_cache::Reason::Uncovered);
+                    uncovered::leave_to_kernel(holdfast_cache::Reason::Uncovered);
                 }
                 return raw::give(call!(number, a, b, c, d, e, f)) as c_long;
             }
