@@ -9,7 +9,6 @@
 //! one of ours, or does not add up, makes the sync real. Nothing here may call a change durable
 //! that no slot holds.
 
-use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -18,93 +17,10 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, Slot};
 
-use super::{Durable, ManagedFile, Upkeeps, locked};
-use holdfast_disk::{Change, Disk, DiskFile};
-
-/// Directories watched at a time; syncs of others are the kernel's.
-const WATCHED_MAX: usize = 512;
-/// Names told apart between two real syncs of a directory.
-const NAMES_MAX: usize = 65_536;
-
-/// What happened to one name since the directory's last real sync: notices less our own changes.
-#[derive(Default, PartialEq, Eq)]
-struct Balance {
-    created: i64,
-    removed: i64,
-}
-
-/// One watched directory.
-struct Watched {
-    watch: i32,
-    /// Device and inode.
-    id: (u64, u64),
-    names: HashMap<Vec<u8>, Balance>,
-    /// Something happened that no slot can hold.
-    foreign: bool,
-}
-
-/// All watched directories, by path.
-#[derive(Default)]
-pub(super) struct Directories {
-    by_path: HashMap<PathBuf, Watched>,
-    by_watch: HashMap<i32, PathBuf>,
-}
-
-impl Directories {
-    fn watch(&mut self, disk: &impl Disk, directory: &Path) -> bool {
-        if self.by_path.contains_key(directory) {
-            return true;
-        }
-        if self.by_path.len() >= WATCHED_MAX {
-            return false;
-        }
-        let Some(watch) = disk.watch(directory) else { return false };
-        // The same directory under another path would share the watch.
-        if self.by_watch.insert(watch, directory.to_owned()).is_some() {
-            self.forget(disk, watch);
-            return false;
-        }
-        // Behind the watch: one that took its place meanwhile is told of as gone.
-        let id = disk.look(directory).map_or((0, 0), |stat| (stat.dev, stat.ino));
-        // Foreign until its first real sync.
-        let watched = Watched { watch, id, names: HashMap::new(), foreign: true };
-        self.by_path.insert(directory.to_owned(), watched);
-        true
-    }
-
-    fn forget(&mut self, disk: &impl Disk, watch: i32) {
-        disk.unwatch(watch);
-        self.by_watch.remove(&watch);
-        self.by_path.retain(|_, watched| watched.watch != watch);
-    }
-
-    /// Takes in all notices that are queued by now.
-    fn take_notices(&mut self, disk: &impl Disk) {
-        for notice in disk.take_notices() {
-            let Some(watch) = notice.watch else {
-                self.by_path.values_mut().for_each(|watched| watched.foreign = true);
-                continue;
-            };
-            let Some(path) = self.by_watch.get(&watch) else { continue };
-            let Some(watched) = self.by_path.get_mut(path) else { continue };
-            let has_room = watched.names.len() < NAMES_MAX;
-            match notice.change {
-                Change::Created(name) if has_room => watched.names.entry(name).or_default().created += 1,
-                Change::Removed(name) if has_room => watched.names.entry(name).or_default().removed += 1,
-                Change::Gone => self.forget(disk, watch),
-                _ => watched.foreign = true,
-            }
-        }
-    }
-
-    fn note(&mut self, path: &Path, change: impl FnOnce(&mut Balance)) {
-        if let (Some(directory), Some(name)) = (path.parent(), path.file_name())
-            && let Some(watched) = self.by_path.get_mut(directory)
-        {
-            change(watched.names.entry(name.as_bytes().to_vec()).or_default());
-        }
-    }
-}
+use super::file::ManagedFile;
+use super::state::Durable;
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, locked};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A managed file was created here; its slot says so durably.
@@ -176,9 +92,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let mut watched_directories = locked(&self.watched);
         watched_directories.take_notices(&self.disk);
         let watched = watched_directories.by_path.get_mut(directory)?;
-        let adds_up =
-            !watched.foreign && watched.names.values().all(|balance| *balance == Balance::default());
-        let adds_up = adds_up || on(Canary::DirectorySyncUncounted);
+        let adds_up = watched.adds_up() || on(Canary::DirectorySyncUncounted);
         let rebuildable = rebuildable || on(Canary::DirectorySyncBlank);
         if !adds_up || !rebuildable {
             return None;

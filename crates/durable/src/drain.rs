@@ -12,21 +12,18 @@ use std::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{
-    Content, FilePage, LaneIndex, NO_SIZE, PAGE_BYTES, Page, ROW_MEDIA_BYTES_MAX, Source, Way,
-};
+use holdfast_board::{Content, FilePage, NO_SIZE, PAGE_BYTES, Page, ROW_MEDIA_BYTES_MAX, Source, Way};
 use holdfast_cache::behind::fetch;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::file::Draining;
-use super::settle::Synced;
+use super::file::{Draining, ManagedFile};
+use super::state::{Durable, KEEPER_ID, KEEPER_LANE};
 use super::sums::Summed;
-use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers};
+use super::sync::{Pace, Synced, Writers};
+use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
 
-/// Owner of page locks in the keeper's name; no lane has this number.
-pub(super) const KEEPER_LANE: LaneIndex = LaneIndex::new(KEEPER_ID - 1);
 /// Pages locked and written at once: a writer waits at most for so many.
 const PIECE_PAGES: u64 = if cfg!(shuttle) { 1 } else { 32 };
 /// Value of the board's `write_behind` with which new files do not wait.
@@ -37,18 +34,6 @@ const FREE_MARGIN_BYTES: u64 = 64 << 20;
 const WRITE_BACK_BYTES: u64 = 4 << 20;
 /// With fewer than one in this many segments free nobody waits for the writers any more.
 const HURRY_FREE_FRACTION: u32 = 4;
-
-/// How fast to drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// Somebody waits until it is on the disk.
-    Full,
-    /// Somebody waits to see it: the disk is not asked for anything, whose queue they would wait
-    /// for.
-    Shown,
-    /// Nobody does: the writers come first.
-    Gentle,
-}
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// [`Durable::drain`], of what page rows have.

@@ -7,24 +7,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_CREATED;
 
-use super::looks::GONE;
-use super::settle::{Synced, Writers};
-use super::{Durable, ManagedFile, Pace, Upkeeps, locked};
-use holdfast_disk::{Disk, DiskFile};
+use super::file::{GONE, IDLE_FILE, ManagedFile};
+use super::state::Durable;
+use super::sync::{Pace, Synced, Writers};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, locked};
 
-/// A clean file that was not written for this long loses its slot, if nobody has it open for
-/// writing.
-pub const IDLE_FILE: Duration = Duration::from_secs(3);
-/// A file that was left to the kernel is looked at this often: once nobody has it open for writing,
-/// its slot is given back, and who opens it next finds it as any other file.
-pub const BYPASSED_FILE: Duration = Duration::from_secs(2);
 /// With more dirty files than this on one file system, one `syncfs` is cheaper than as many
 /// `fsync`s.
 const SYNCFS_FILES_MIN: usize = 32;

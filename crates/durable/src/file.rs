@@ -7,14 +7,23 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast_board::{AtomicU32, AtomicU64};
 use holdfast_cache::{FileRef, Reason};
+use holdfast_pool::{MARK_REMOVED, MARK_VOID};
 
 use super::turn::Turn;
-use super::{IDLE_FILE, locked};
-use holdfast_disk::{Access, DiskFile};
+use holdfast_disk::{Access, DiskFile, locked};
+
+/// A clean file that was not written for this long loses its slot, if nobody has it open for
+/// writing.
+pub const IDLE_FILE: Duration = Duration::from_secs(3);
+/// A file that was left to the kernel is looked at this often: once nobody has it open for writing,
+/// its slot is given back, and who opens it next finds it as any other file.
+pub const BYPASSED_FILE: Duration = Duration::from_secs(2);
+/// What has become of a removed file's slot: nothing of it is live, or will be.
+pub(super) const GONE: u64 = MARK_VOID | MARK_REMOVED;
 
 /// A file with a slot of its own.
 pub struct ManagedFile<F> {
@@ -117,7 +126,7 @@ pub struct Meta {
     /// Who had the mark for a conflict put.
     pub conflicts: u32,
     /// What was looked at last.
-    pub(crate) seen: super::looks::Seen,
+    pub(crate) seen: Seen,
     /// When it was last used.
     pub used: Instant,
     /// When to see whether the slot is still needed.
@@ -127,6 +136,28 @@ pub struct Meta {
     pub written_natively: bool,
     /// When it may be judged anew whether it can be managed.
     pub judge_at: Instant,
+}
+
+/// What was looked at last.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Seen {
+    /// The times of change and of modification, and the number of names, of a file whose attributes
+    /// are not watched yet, as seen last; else none.
+    pub(super) unwatched: Option<(i64, i64, u64)>,
+    /// The names it had been given by clients then: to be renamed moves the time of change, too.
+    pub(super) names_pushed: u64,
+    /// State Behind: the size that the kernel had, and the count of truncations by clients then.
+    pub(super) size: u64,
+    pub(super) resizes: u64,
+    /// It was changed, and is not on the disk yet: the mark that says so stays.
+    pub(super) is_unsettled: bool,
+}
+
+impl Seen {
+    /// A file enters state Behind, of which the kernel has `size` bytes.
+    pub(super) fn begin_behind(&mut self, size: u64, resizes: u64) {
+        (self.size, self.resizes) = (size, resizes);
+    }
 }
 
 impl Meta {
@@ -178,7 +209,7 @@ impl<F> ManagedFile<F> {
             failures: 0,
             syncs_abandoned: 0,
             conflicts: 0,
-            seen: super::looks::Seen::default(),
+            seen: Seen::default(),
             used: Instant::now(),
             look_at: Instant::now() + IDLE_FILE,
             written_natively: false,

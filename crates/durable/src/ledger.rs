@@ -16,8 +16,11 @@ use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, Pace, Upkeeps, Writers, locked};
-use holdfast_disk::{Access, Disk, DiskFile};
+use super::file::ManagedFile;
+use super::state::Durable;
+use super::sync::{Pace, Writers};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Access, Disk, DiskFile, locked};
 
 /// Whether a slot may hold a change now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

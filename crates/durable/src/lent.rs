@@ -13,7 +13,10 @@ use holdfast_board::pause;
 use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 
-use super::{Durable, ManagedFile, Upkeeps, Writers};
+use super::file::ManagedFile;
+use super::state::Durable;
+use super::sync::Writers;
+use super::upkeep::Upkeeps;
 use holdfast_disk::Disk;
 
 /// A client's sync that takes longer was abandoned by one that died in it.

@@ -18,11 +18,11 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_REMOVED, MARK_VOID};
 
-use super::{Durable, ManagedFile, Upkeeps, Writers, locked};
-use holdfast_disk::{Disk, DiskFile, Stat};
-
-/// What has become of a removed file's slot: nothing of it is live, or will be.
-pub(super) const GONE: u64 = MARK_VOID | MARK_REMOVED;
+use super::file::{GONE, ManagedFile};
+use super::state::Durable;
+use super::sync::Writers;
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, Stat, locked};
 
 /// A write has the time of the clock before its call, and the file that of a moment within it.
 const CALL_NS_MAX: u64 = 20_000_000;
@@ -43,34 +43,12 @@ pub struct Tale {
     pub of_content: bool,
 }
 
-/// What was looked at last.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Seen {
-    /// The times of change and of modification, and the number of names, of a file whose attributes
-    /// are not watched yet, as seen last; else none.
-    unwatched: Option<(i64, i64, u64)>,
-    /// The names it had been given by clients then: to be renamed moves the time of change, too.
-    names_pushed: u64,
-    /// State Behind: the size that the kernel had, and the count of truncations by clients then.
-    size: u64,
-    resizes: u64,
-    /// It was changed, and is not on the disk yet: the mark that says so stays.
-    is_unsettled: bool,
-}
-
 fn print_of(stat: &Stat) -> u32 {
     ownership_print(stat.ownership.mode, stat.ownership.owner, stat.ownership.group)
 }
 
 fn seen_in(stat: &Stat) -> (i64, i64, u64) {
     (stat.changed_ns, stat.modified_ns, stat.links)
-}
-
-impl Seen {
-    /// A file enters state Behind, of which the kernel has `size` bytes.
-    pub(super) fn begin_behind(&mut self, size: u64, resizes: u64) {
-        (self.size, self.resizes) = (size, resizes);
-    }
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {

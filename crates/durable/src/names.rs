@@ -13,9 +13,11 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Hint, HintKind, PATH_BYTES_MAX};
 
+use super::file::ManagedFile;
 use super::ledger::Order;
-use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, locked};
-use holdfast_disk::{Disk, DiskFile, Stat};
+use super::state::{Durable, KEEPER_ID};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, Stat, locked};
 
 /// A slot holds two names; a third may be written only once the directory holds what the oldest
 /// said.

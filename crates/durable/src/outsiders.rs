@@ -10,7 +10,10 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CONFLICT, MARK_UNWATCHED};
 
-use super::{Durable, ManagedFile, Upkeeps, Writers};
+use super::file::ManagedFile;
+use super::state::Durable;
+use super::sync::Writers;
+use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {

@@ -18,13 +18,11 @@ use holdfast_pool::{
     SEGMENT_HEADER_BYTES, Segment, SegmentUse, Superblock, seal_segment, segment_seed, set_segment_generation,
 };
 
-use super::drain::KEEPER_LANE;
-use super::{Durable, Upkeeps, locked};
-use holdfast_disk::Disk;
+use super::reclaimer::Reclaimer;
+use super::state::{Durable, KEEPER_LANE};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, locked};
 
-/// A segment that was not worth emptying is looked at again after this part of the pool was
-/// written.
-const LOOK_AGAIN_FRACTION: u64 = 16;
 /// Whoever waits for space hears of it after so many segments.
 const ANNOUNCE_SEGMENTS: u32 = 8;
 /// In smaller pools the segment that copies go to is not kept from one pass to the next.
@@ -50,28 +48,6 @@ pub struct Reclaimed {
     pub copied_bytes: u64,
     /// Free segments now.
     pub free: u32,
-}
-
-/// What is remembered from one pass to the next. Whoever frees segments does so in turn: one that
-/// was looked at is then still in the same use.
-#[derive(Default)]
-pub(super) struct Reclaimer {
-    /// The segment that copies go to.
-    tail: Option<(Segment, Tail)>,
-    /// By segment.
-    vain: Vec<VainLook>,
-    buffer: Vec<u8>,
-}
-
-/// A segment that was not worth emptying.
-#[derive(Clone, Copy, Default)]
-struct VainLook {
-    /// Its use, as told by its highest seq.
-    max_seq: u64,
-    /// What had to be copied.
-    live_bytes: u64,
-    /// It is looked at again when the counter has come so far.
-    again_seq: u64,
 }
 
 /// The live records of a segment.
@@ -110,7 +86,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             if result.free >= effort.free_goal || vain_looks >= effort.vain_looks_max {
                 break;
             }
-            if !reclaimer.is_worth_a_look(segment, effort.copy_bytes_max, self) {
+            if !reclaimer.is_worth_a_look(&self.board, segment, effort.copy_bytes_max) {
                 continue;
             }
             let census = self.census(segment);
@@ -124,7 +100,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             };
             let Some(copied) = copied else {
                 let live_bytes = if census.is_bound { u64::MAX } else { census.bytes };
-                reclaimer.note_vain_look(segment, live_bytes, self);
+                reclaimer.note_vain_look(&self.board, &self.superblock.layout, segment, live_bytes);
                 vain_looks += 1;
                 continue;
             };
@@ -292,38 +268,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             seal_segment(&self.nvm, layout, uuid, place, tail.at, below);
             self.board.segments()[segment.index()].set_state(SegmentState::Sealed);
         }
-    }
-}
-
-impl Reclaimer {
-    fn is_worth_a_look<N: Nvm, D: Disk, U: Upkeeps>(
-        &self,
-        segment: Segment,
-        copy_bytes_max: u64,
-        durable: &Durable<N, D, U>,
-    ) -> bool {
-        let max_seq = durable.board.segments()[segment.index()].max_seq();
-        self.vain.get(segment.index()).is_none_or(|look| {
-            look.max_seq != max_seq
-                || look.live_bytes <= copy_bytes_max
-                || look.again_seq <= durable.board.header().counter.get()
-        })
-    }
-
-    fn note_vain_look<N: Nvm, D: Disk, U: Upkeeps>(
-        &mut self,
-        segment: Segment,
-        live_bytes: u64,
-        durable: &Durable<N, D, U>,
-    ) {
-        let layout = &durable.superblock.layout;
-        self.vain.resize(layout.segment_count as usize, VainLook::default());
-        let pages = u64::from(layout.segment_count) * layout.segment_bytes / holdfast_board::PAGE_BYTES;
-        self.vain[segment.index()] = VainLook {
-            max_seq: durable.board.segments()[segment.index()].max_seq(),
-            live_bytes,
-            again_seq: durable.board.header().counter.get() + pages / LOOK_AGAIN_FRACTION,
-        };
     }
 }
 

@@ -8,8 +8,8 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Way, pause};
@@ -18,9 +18,10 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_VOID;
 
-use super::looks::GONE;
-use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, locked};
-use holdfast_disk::{Disk, DiskFile};
+use super::file::{GONE, ManagedFile};
+use super::state::{Durable, Grave, KEEPER_ID};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, locked};
 
 /// Removed files have slots until their directories are synced, which waits for the disk: not more
 /// of them than this.
@@ -33,18 +34,6 @@ const LOOKERS_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_s
 
 /// A removal may be looked at so often before its notice is given up.
 const LOOKS_FOR_NOTICE: u32 = 8;
-
-/// A slot of which the file is let go.
-pub(super) struct Grave<F> {
-    generation: u64,
-    dev: u64,
-    /// In which its names were.
-    directories: HashSet<PathBuf>,
-    /// Threads may know it from before, and be about to do something with its slot.
-    known: Weak<ManagedFile<F>>,
-    /// There as long as something of it is open: who knows it last is still about to close it.
-    open: Weak<()>,
-}
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// If the last name of a file is gone, voids its records: nothing of it can be found after a

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,22 +22,11 @@ use holdfast_pool::{
     Base, HintKind, MARK_CONFLICT, MARK_CREATED, MARK_VOID, REPLACING_PATH_BYTES_MAX, Replaced,
 };
 
-use super::file::Meta;
+use super::file::{GONE, ManagedFile, Meta};
 use super::ledger::Order;
-use super::looks::GONE;
-use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, locked};
-use holdfast_disk::{Disk, DiskFile};
-
-/// A rename that a slot holds and of which the directories are not told yet.
-pub(super) struct Renaming<F> {
-    file: Arc<ManagedFile<F>>,
-    from: PathBuf,
-    to: PathBuf,
-    /// Who makes it, and has the file meanwhile.
-    client: u32,
-    /// Device and inode number of the file that it takes the name from.
-    replaced: Option<(u64, u64)>,
-}
+use super::state::{Durable, KEEPER_ID, Renaming};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, locked};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Persists that `client`, which keeps all others from writing to the file, and to the one that

@@ -12,8 +12,11 @@ use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
 use holdfast_pool::{Segment, SegmentUse, Superblock, seal_segment};
 
+use super::file::ManagedFile;
 use super::rewrite::{persist, roll_forward};
-use super::{Durable, ManagedFile, Upkeeps, Writers};
+use super::state::Durable;
+use super::sync::Writers;
+use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {

@@ -11,7 +11,10 @@ use holdfast_cache::{Answer, FileRef, FileRequest, Onto, Refusal};
 use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, is_held};
+use super::file::ManagedFile;
+use super::state::{Durable, KEEPER_ID};
+use super::sync::{Writers, is_held};
+use super::upkeep::Upkeeps;
 use holdfast_disk::Disk;
 
 /// Why a request is not answered as its asker hopes.

@@ -6,7 +6,9 @@
 
 use std::io;
 
-use super::{Durable, ManagedFile, Upkeeps};
+use super::file::ManagedFile;
+use super::state::Durable;
+use super::upkeep::Upkeeps;
 use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};

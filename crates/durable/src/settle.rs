@@ -12,46 +12,15 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
 
-use super::file::Meta;
+use super::file::{BYPASSED_FILE, ManagedFile, Meta};
 use super::repair::keep_size;
-use super::{BYPASSED_FILE, Durable, KEEPER_ID, ManagedFile, Pace, Upkeeps, locked};
-use holdfast_disk::{Access, Disk, DiskFile, Stat};
+use super::state::{Durable, KEEPER_ID};
+use super::sync::{Pace, Synced, Writers};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Access, Disk, DiskFile, locked};
 
 /// Tries of a failing sync before a file counts as failed and its writers get errors.
 const FAILURES_MAX: u32 = 5;
-
-/// Whether somebody keeps a file's writers out. Who asks for a settle often does, and waits for it:
-/// locking the file once more would wait for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writers {
-    /// Who asks does.
-    KeptOut,
-    /// Who asks does not. Somebody else may, and may wait for the thread that asks: what would have
-    /// to wait for them is refused ([`io::ErrorKind::WouldBlock`]), to be tried again.
-    MayBeIn,
-}
-
-/// Whether an error only says that somebody has the file now.
-pub fn is_held(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
-}
-
-/// What a successful sync of a file covered.
-pub struct Synced {
-    settled: u64,
-    unlogged: u64,
-    /// Names that the slot had when it began; `None`: one of them was about to be given.
-    names: Option<u64>,
-    /// What the file system said of the file before it began.
-    stat: Option<Stat>,
-}
-
-impl Synced {
-    /// Records up to a seq, and nothing else.
-    pub(super) fn of(settled: u64) -> Self {
-        Self { settled, unlogged: 0, names: None, stat: None }
-    }
-}
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// A description of a managed file that can be written to, for repair; the fence is told that

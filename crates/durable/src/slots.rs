@@ -13,10 +13,11 @@ use holdfast_pool::{
     Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Parent, Slot, Stamp, Taken,
 };
 
-use super::file::Meta;
+use super::file::{BYPASSED_FILE, Held, ManagedFile, Meta};
 use super::ledger::Order;
-use super::{BYPASSED_FILE, Durable, Held, KEEPER_ID, ManagedFile, Upkeeps, locked};
-use holdfast_disk::{Disk, DiskFile, Stat};
+use super::state::{Durable, KEEPER_ID, Witness};
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, Stat, locked};
 
 /// A file that is about to be managed.
 pub struct Newcomer<'a> {
@@ -34,12 +35,6 @@ pub struct Newcomer<'a> {
     pub bypass: Option<Reason>,
     /// Nothing of it is logged before somebody asks for its durability.
     pub unsynced: bool,
-}
-
-/// A slot without a file, kept for its stamp.
-pub(super) struct Witness {
-    slot: Slot,
-    ino: u64,
 }
 
 /// Why a file cannot be managed: what its directory refused.

@@ -8,7 +8,7 @@
 //! point into a segment are drained to the page cache before. When frames run short the files are
 //! synced: by then much has gathered that the disk can sort.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,15 @@ use holdfast_board::{FilePage, SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, Record, Stop, scan_bytes, sum_segment};
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{
-    Frame, Frames, Home, SEGMENT_HEADER_BYTES, Segment, Slot, Superblock, segment_generation,
-};
+use holdfast_pool::{Frame, Frames, SEGMENT_HEADER_BYTES, Segment, Slot, Superblock, segment_generation};
 
+use super::frames::{FrameRow, Spill};
+use super::state::Durable;
+use super::sync::Pace;
 use super::turn::Turn;
-use super::{Durable, Pace, Upkeeps, locked};
+use super::upkeep::Upkeeps;
 use holdfast_disk::spill::{self, Aligned};
-use holdfast_disk::{Access, Disk, DiskFile};
+use holdfast_disk::{Access, Disk, DiskFile, locked};
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,33 +50,6 @@ pub enum Order {
 
 /// With fewer pages than this in a row on the average, a file's pages are scattered.
 const RUN_PAGES_MIN: usize = 8;
-
-/// The spill file of a pool in service.
-pub(super) struct Spill<F> {
-    file: F,
-    home: Home,
-    frames: Mutex<Vec<FrameRow>>,
-    /// Segments that cannot be spilled, with the generation in which that was found.
-    unfit: Mutex<HashMap<Segment, u64>>,
-    /// Segments that passes have in hand.
-    in_hand: Mutex<HashSet<Segment>>,
-    /// One sync at a time: whoever takes the kernel's only notice of a failure has said so before
-    /// another one succeeds.
-    syncing: Turn,
-    /// Its disk refused; it is used no more.
-    failed: AtomicBool,
-}
-
-/// What the keeper knows of a frame.
-enum FrameRow {
-    Free,
-    /// A pass writes to it.
-    Taken,
-    /// The highest seq of each slot with records in it, cancels included.
-    Held(Vec<(Slot, u64)>),
-    /// Recovery left records of set-aside files in it.
-    Pinned,
-}
 
 /// A segment on its way into a frame.
 struct Passage {

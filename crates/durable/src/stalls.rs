@@ -21,10 +21,11 @@ use holdfast_board::{TAKER_ID, pause};
 use holdfast_cache::Reason;
 use holdfast_media::Nvm;
 
-use super::looks::GONE;
-use super::settle::Synced;
-use super::{Durable, KEEPER_ID, ManagedFile, locked};
-use holdfast_disk::{Disk, DiskFile};
+use super::file::{GONE, ManagedFile};
+use super::state::{Durable, KEEPER_ID};
+use super::sync::Synced;
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, locked};
 
 /// How long whoever works on the file may keep it from being taken.
 const SEIZE_MAX: Duration = Duration::from_secs(5);
@@ -32,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Between tries to bring it to a disk that refuses.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
-impl<N: Nvm, D: Disk> Durable<N, D> {
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// The clients that keep others from a file: who has it for itself, and whose operations on it
     /// are under way.
     pub fn clients_in(&self, file: &ManagedFile<D::File>) -> Vec<u32> {

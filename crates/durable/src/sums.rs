@@ -13,8 +13,10 @@ use holdfast_log::{Around, Kind, record_around};
 use holdfast_media::Nvm;
 use holdfast_pool::Superblock;
 
+use super::file::ManagedFile;
 use super::rewrite::place_of;
-use super::{Durable, ManagedFile, Upkeeps};
+use super::state::Durable;
+use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
 
 /// Records with more bytes are summed once in a drain.

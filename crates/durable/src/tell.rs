@@ -12,9 +12,10 @@ use holdfast_board::{PAGE_BYTES, Page};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use super::drain::KEEPER_LANE;
+use super::file::ManagedFile;
+use super::state::{Durable, KEEPER_LANE};
 use super::sums::Summed;
-use super::{Durable, ManagedFile, Upkeeps};
+use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {

@@ -14,8 +14,11 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{Left, LeftAt};
 
-use super::{Durable, KEEPER_ID, ManagedFile, Upkeeps, Writers, locked};
-use holdfast_disk::{Disk, DiskFile};
+use super::file::ManagedFile;
+use super::state::{Durable, KEEPER_ID};
+use super::sync::Writers;
+use super::upkeep::Upkeeps;
+use holdfast_disk::{Disk, DiskFile, locked};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// What programs see of a file's times now, if the kernel tells its own.

@@ -6,8 +6,10 @@ use std::io;
 use holdfast_media::Nvm;
 use holdfast_pool::{MARK_CREATED, MARK_VOID};
 
+use super::file::ManagedFile;
 use super::ledger::Order;
-use super::{Durable, ManagedFile, Upkeeps};
+use super::state::Durable;
+use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {

@@ -16,36 +16,6 @@ use std::path::{Path, PathBuf};
 use crate::modules::{How, Module, Named, Names, modules};
 use crate::{Fault, Tree};
 
-/// A cycle that stands: where (a crate, and modules down to a folder), its modules, and why.
-type Known = (&'static str, &'static [&'static str], &'static str);
-
-/// Cycles that are still to be undone. The list may only shrink.
-const KNOWN: &[Known] = &[
-    (
-        "durable",
-        &[
-            "directories",
-            "drain",
-            "expire",
-            "file",
-            "its own file",
-            "ledger",
-            "looks",
-            "reclaim",
-            "removed",
-            "renames",
-            "repair",
-            "rewrite",
-            "settle",
-            "slots",
-            "spill",
-            "sums",
-            "upkeep",
-        ],
-        "`Durable` is made of the parts whose steps are its methods: state and steps are to be parted",
-    ),
-];
-
 /// How the file that declares the others is called.
 const PARENT: &str = "its own file";
 
@@ -54,32 +24,15 @@ type Arrow = (String, String);
 /// The first place of each arrow: file, line, and the path that is written there.
 type Arrows = BTreeMap<Arrow, (PathBuf, usize, String)>;
 
-/// Cycles that nobody knows, and known ones that are gone.
+/// All cycles.
 pub fn cycles(tree: &Tree) -> Vec<Fault> {
-    judged(tree, KNOWN)
-}
-
-fn judged(tree: &Tree, known: &[Known]) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let mut left: BTreeSet<_> = known.iter().map(|(place, modules, _)| (*place, *modules)).collect();
     for root in tree.files.keys().filter(|path| is_root(path)) {
-        let modules = modules(tree, root);
         let name = root.iter().nth(1).and_then(|name| name.to_str()).unwrap_or("");
-        for (folder, arrows) in arrows(&modules) {
+        for (folder, arrows) in arrows(&modules(tree, root)) {
             let place = [&[name.to_owned()][..], &folder[..]].concat().join("::");
-            for cycle in circles(&arrows) {
-                let is_known = |(at, modules): &(&str, &[&str])| *at == place && cycle.iter().eq(*modules);
-                if let Some(known) = left.iter().copied().find(is_known) {
-                    left.remove(&known);
-                } else {
-                    faults.push(fault(&place, &cycle, &arrows));
-                }
-            }
+            faults.extend(circles(&arrows).iter().map(|cycle| fault(&place, cycle, &arrows)));
         }
-    }
-    for (place, modules) in left {
-        let what = format!("{place} has no cycle of just {} any more: take it out", modules.join(", "));
-        faults.push(Fault { file: "crates/prose/src/cycles.rs".into(), line: 1, what });
     }
     faults
 }
@@ -271,11 +224,11 @@ mod tests {
     use super::*;
     use crate::tree::tree_of;
 
-    fn found(files: &[(&str, &str)], known: &[Known]) -> Vec<String> {
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> =
             files.iter().map(|(name, source)| (format!("crates/x/src/{name}"), *source)).collect();
         let files: Vec<_> = files.iter().map(|(path, source)| (path.as_str(), *source)).collect();
-        judged(&tree_of(&files), known).iter().map(ToString::to_string).collect()
+        cycles(&tree_of(&files)).iter().map(ToString::to_string).collect()
     }
 
     const TWO: [(&str, &str); 4] = [
@@ -287,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_cycle_is_told_with_its_arrows() {
-        let told = found(&TWO, &[]);
+        let told = found(&TWO);
         assert_eq!(told.len(), 1, "{told:#?}");
         assert!(told[0].contains("in x: a, b\n    a -> b: crates/x/src/a.rs:1: crate::b::B\n"), "{told:#?}");
         assert!(told[0].ends_with("    b -> a: crates/x/src/b.rs:4: crate::a::f"), "{told:#?}");
@@ -297,30 +250,19 @@ mod tests {
     fn a_long_way_round_is_a_cycle_and_a_way_down_is_none() {
         let mut files = TWO;
         files[2].1 = "use super::c;\nstruct B;\n";
-        assert!(found(&files, &[])[0].contains("in x: a, b, c\n"));
+        assert!(found(&files)[0].contains("in x: a, b, c\n"));
         files[3].1 = "";
-        assert_eq!(found(&files, &[]), [""; 0]);
-    }
-
-    #[test]
-    fn what_is_known_stands_until_it_is_gone() {
-        assert_eq!(found(&TWO, &[("x", &["a", "b"], "why")]), [""; 0]);
-        let told = found(&TWO, &[("x", &["a", "b", "c"], "why")]);
-        assert_eq!(told.len(), 2, "{told:#?}");
-        assert!(told[1].contains("x has no cycle of just a, b, c any more: take it out"), "{told:#?}");
+        assert_eq!(found(&files), [""; 0]);
     }
 
     #[test]
     fn folders_are_looked_into() {
-        let told = found(
-            &[
-                ("lib.rs", "mod a;\n"),
-                ("a/mod.rs", "mod b;\nmod c;\n"),
-                ("a/b.rs", "mod inner {\n    fn f() {\n        super::super::c::f();\n    }\n}\nfn f() {}\n"),
-                ("a/c.rs", "use crate::a as up;\nfn f() {\n    up::b::f();\n}\n"),
-            ],
-            &[],
-        );
+        let told = found(&[
+            ("lib.rs", "mod a;\n"),
+            ("a/mod.rs", "mod b;\nmod c;\n"),
+            ("a/b.rs", "mod inner {\n    fn f() {\n        super::super::c::f();\n    }\n}\nfn f() {}\n"),
+            ("a/c.rs", "use crate::a as up;\nfn f() {\n    up::b::f();\n}\n"),
+        ]);
         assert_eq!(told.len(), 1, "{told:#?}");
         assert!(told[0].contains("in x::a: b, c\n"), "{told:#?}");
     }
@@ -333,9 +275,9 @@ mod tests {
             ("a.rs", "use crate::{F, own};\npub struct A;\n"),
             ("b.rs", "use crate::A;\npub fn b() {}\n"),
         ];
-        assert_eq!(found(&files, &[]), [""; 0]);
+        assert_eq!(found(&files), [""; 0]);
         files[1].1 = "pub struct A(super::b);\nfn f() {\n    super::b();\n}\n";
-        assert!(found(&files, &[])[0].contains("in x: a, b\n"), "{:#?}", found(&files, &[]));
+        assert!(found(&files)[0].contains("in x: a, b\n"), "{:#?}", found(&files));
     }
 
     #[test]
@@ -349,11 +291,11 @@ mod tests {
         for user in users {
             let root = format!("mod a;\nfn own() {{}}\n{user}");
             let files = [("lib.rs", root.as_str()), ("a.rs", "struct A;\nfn f() {\n    super::own();\n}\n")];
-            let told = found(&files, &[]);
+            let told = found(&files);
             assert_eq!(told.len(), 1, "{user}: {told:#?}");
             assert!(told[0].contains("in x: a, its own file\n"), "{told:#?}");
         }
         let down = [("lib.rs", "mod a;\nfn own() {\n    a::f();\n}\n"), ("a.rs", "fn f() {}\n")];
-        assert_eq!(found(&down, &[]), [""; 0]);
+        assert_eq!(found(&down), [""; 0]);
     }
 }
