@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use holdfast_board::{Board, FileState, Plan, SegmentState, Way};
+use holdfast_board::{Board, Plan, SegmentState, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 use holdfast_pool::{Layout, Slot, Zone};
@@ -30,15 +30,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     }
     let open = || Mapping::open(&path, OpenMode::ReadWrite).map(|(mapping, _)| mapping);
     let layout = Layout::new(POOL_BYTES)?;
-    let uuid = [0x42; 16];
-    let nvm = open()?;
-    holdfast_pool::format(&nvm, &layout, uuid, 0);
-    let (board, _fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count))
-        .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
-    board.header().counter.raise(1);
-    board.files()[0].begin_use(1);
-    board.go(Slot::new(0), Way::Register);
-    let client = Client::new(nvm, board, layout, uuid, 1);
+    let client = client(open()?, layout)?;
 
     let segments = layout.offset(Zone::Segments);
     let bare = Bare::open(&path, segments, BATCH * BLOCK_BYTES)?;
@@ -55,32 +47,7 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         }
         Ok(seconds * 1e9 / (batches as usize * BATCH) as f64)
     };
-    let through_library = |state: FileState, place: fn(u64) -> Place| -> Result<()> {
-        match (client.board().files()[0].state(), state) {
-            (FileState::Through, FileState::Behind) => client.board().go(Slot::new(0), Way::EnterBehind),
-            (FileState::Behind, FileState::Through) => client.board().go(Slot::new(0), Way::LeaveBehind),
-            _ => {}
-        }
-        let file = FileRef { slot: Slot::new(0), generation: 1 };
-        for number in 0..BATCH as u64 {
-            let offset = number * BLOCK_BYTES as u64;
-            let end = offset + BLOCK_BYTES as u64;
-            let parts = [Bytes::from_slice(&source.0)];
-            match client.write_seeking(
-                file,
-                place(offset),
-                &parts,
-                || Ok(BLOCK_BYTES),
-                || Ok(end),
-                |_| Ok(()),
-            ) {
-                Ok(Absorbed::Absorbed { .. }) => {}
-                other => bail!("the library did not absorb a write: {other:?}"),
-            }
-        }
-        client.board().files()[0].size_hint.store(0, Ordering::SeqCst);
-        Ok(())
-    };
+    let through_library = |lags: bool, place: fn(u64) -> Place| append(&client, &source, lags, place);
     let with_checksum = || {
         for number in 0..BATCH as u64 {
             let to = segments + number * BLOCK_BYTES as u64;
@@ -99,25 +66,17 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
             }),
         ),
         side(&timed, "stream with checksum and fence", Box::new(with_checksum)),
-        side(
-            &timed,
-            "library, write at an offset",
-            Box::new(|| through_library(FileState::Through, Place::At)),
-        ),
+        side(&timed, "library, write at an offset", Box::new(|| through_library(false, Place::At))),
         side(
             &timed,
             "library, append at the end of file",
-            Box::new(|| through_library(FileState::Through, |_| Place::Append)),
+            Box::new(|| through_library(false, |_| Place::Append)),
         ),
-        side(
-            &timed,
-            "write-behind, write at an offset",
-            Box::new(|| through_library(FileState::Behind, Place::At)),
-        ),
+        side(&timed, "write-behind, write at an offset", Box::new(|| through_library(true, Place::At))),
         side(
             &timed,
             "write-behind, append at the end of file",
-            Box::new(|| through_library(FileState::Behind, |_| Place::Append)),
+            Box::new(|| through_library(true, |_| Place::Append)),
         ),
     ];
     let series = interleave(lab.options.rounds, "ns/op", sides).context("append-api")?;
@@ -133,6 +92,41 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
         (BATCH * BLOCK_BYTES) >> 20
     )];
     Ok(Outcome { series, checks, notes, ..Outcome::default() })
+}
+
+/// A client of a new pool with one file, and no keeper.
+fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
+    let uuid = [0x42; 16];
+    holdfast_pool::format(&nvm, &layout, uuid, 0);
+    let (board, _fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count))
+        .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
+    board.header().counter.raise(1);
+    board.files()[0].begin_use(1);
+    board.go(Slot::new(0), Way::Register);
+    Ok(Client::new(nvm, board, layout, uuid, 1))
+}
+
+/// A batch of appends through the library, to a file of which the page cache lags or keeps up.
+fn append(client: &Client, source: &Block, lags: bool, place: fn(u64) -> Place) -> Result<()> {
+    let slot = Slot::new(0);
+    let row = client.board().row(slot);
+    match (row.state().lags(), lags) {
+        (false, true) => client.board().go(slot, Way::EnterBehind),
+        (true, false) => client.board().go(slot, Way::LeaveBehind),
+        _ => {}
+    }
+    let file = FileRef { slot, generation: 1 };
+    for number in 0..BATCH as u64 {
+        let offset = number * BLOCK_BYTES as u64;
+        let end = offset + BLOCK_BYTES as u64;
+        let parts = [Bytes::from_slice(&source.0)];
+        match client.write_seeking(file, place(offset), &parts, || Ok(BLOCK_BYTES), || Ok(end), |_| Ok(())) {
+            Ok(Absorbed::Absorbed { .. }) => {}
+            other => bail!("the library did not absorb a write: {other:?}"),
+        }
+    }
+    row.size_hint.store(0, Ordering::SeqCst);
+    Ok(())
 }
 
 type Batch<'a> = Box<dyn Fn() -> Result<()> + 'a>;

@@ -36,6 +36,31 @@ pub fn without_comments(source: &str) -> String {
     code
 }
 
+/// A Rust source with neither its comments nor what is built for tests alone.
+pub fn code(source: &str) -> String {
+    let source = without_comments(source);
+    let mut lines = source.lines();
+    let mut code = String::with_capacity(source.len());
+    while let Some(line) = lines.next() {
+        if line.trim() == "#[cfg(test)]" {
+            let end = format!("{}}}", indentation(line));
+            // A module of tests in a file of its own ends with its line.
+            if lines.next().is_some_and(|module| module.ends_with('{')) {
+                lines.by_ref().find(|line| *line == end);
+            }
+        } else {
+            code.push_str(line);
+            code.push('\n');
+        }
+    }
+    code
+}
+
+/// The spaces before what a line says.
+pub fn indentation(line: &str) -> &str {
+    &line[..line.len() - line.trim_start().len()]
+}
+
 /// The comments of a shell script that have a line for themselves.
 pub fn of_shell(source: &str) -> Vec<Text> {
     let pieces: Vec<_> = source

@@ -1,5 +1,6 @@
 //! Holds documents and comments to what their readers need: lines that fit, links that lead
-//! somewhere, and names that the code has; and code to a size that they take in, without cycles.
+//! somewhere, and names that the code has; and code to a size that they take in, without cycles,
+//! and with few places that know the states of a file.
 //!
 //! Development only. It reads the checkout and nothing else, must never write to it, and says of
 //! each fault where it is and what to do about it.
@@ -14,6 +15,7 @@ mod names;
 mod paths;
 mod references;
 mod sizes;
+mod states;
 mod tables;
 mod text;
 mod tokens;
@@ -32,6 +34,7 @@ pub use names::names;
 pub use paths::paths;
 pub use references::references;
 pub use sizes::sizes;
+pub use states::states;
 pub use tables::tables;
 pub use tree::Tree;
 pub use widths::widths;

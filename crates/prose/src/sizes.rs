@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::comments::without_comments;
+use crate::comments::{code, indentation};
 use crate::map::{dependencies, manifests};
 use crate::{Fault, Tree};
 
@@ -29,15 +29,14 @@ pub fn sizes(tree: &Tree) -> Vec<Fault> {
     let sources = tree.files.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "rs"));
     for (path, content) in sources {
         let parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap_or("")).collect();
-        let &["crates", name, ref inside @ ..] = &parts[..] else { continue };
+        let &["crates", name, ..] = &parts[..] else { continue };
         let lines = content.lines().count();
         let most = known(&LONG_FILES, path).unwrap_or(FILE_LINES_MAX);
         if lines > most {
             let what = format!("{lines} lines: split the file by its subjects at {most}");
             faults.push(Fault { file: path.clone(), line: 1, what });
         }
-        let is_test = inside.iter().any(|part| matches!(*part, "tests" | "tests.rs"));
-        if inside.first() != Some(&"src") || is_test || !product.contains(name) {
+        if !is_code(path) || !product.contains(name) {
             continue;
         }
         *crates.entry(name).or_default() += code_lines(content);
@@ -54,6 +53,12 @@ pub fn sizes(tree: &Tree) -> Vec<Fault> {
         faults.push(Fault { file, line: 1, what });
     }
     faults
+}
+
+/// Whether a file of a crate is for anything but tests.
+pub(crate) fn is_code(path: &Path) -> bool {
+    let mut parts = path.iter().filter_map(|part| part.to_str()).skip(2);
+    parts.next() == Some("src") && !parts.any(|part| matches!(part, "tests" | "tests.rs"))
 }
 
 /// The limit of a file that is known to be above the one for all.
@@ -83,21 +88,7 @@ fn product(tree: &Tree) -> BTreeSet<&str> {
 
 /// Lines with code, tests apart.
 fn code_lines(source: &str) -> usize {
-    let code = without_comments(source);
-    let mut lines = code.lines();
-    let mut count = 0;
-    while let Some(line) = lines.next() {
-        if line.trim() == "#[cfg(test)]" {
-            let end = format!("{}}}", indentation(line));
-            // A module of tests in a file of its own ends with its line.
-            if lines.next().is_some_and(|module| module.ends_with('{')) {
-                lines.by_ref().find(|line| *line == end);
-            }
-        } else if !line.trim().is_empty() {
-            count += 1;
-        }
-    }
-    count
+    code(source).lines().filter(|line| !line.trim().is_empty()).count()
 }
 
 /// Where functions begin that are too long, and how long they are. Formatted code closes a function
@@ -133,10 +124,6 @@ fn is_qualified(before: &str) -> bool {
             word.starts_with("pub")
         }
     })
-}
-
-fn indentation(line: &str) -> &str {
-    &line[..line.len() - line.trim_start().len()]
 }
 
 #[cfg(test)]

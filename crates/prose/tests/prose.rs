@@ -57,6 +57,11 @@ fn no_module_uses_what_uses_it() {
 }
 
 #[test]
+fn few_files_name_a_state_of_a_file() {
+    no_faults(&holdfast_prose::states(&TREE));
+}
+
+#[test]
 fn no_crate_file_or_function_is_too_large() {
     no_faults(&holdfast_prose::sizes(&TREE));
 }
