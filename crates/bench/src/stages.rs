@@ -31,127 +31,10 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     if !path.exists() {
         holdfast_media::allocate(&path, POOL_BYTES, |_, _| {})?;
     }
-    let nvm = Mapping::open(&path, OpenMode::ReadWrite)?.0;
+    let open = || Mapping::open(&path, OpenMode::ReadWrite).map(|(mapping, _)| mapping);
     let layout = Layout::new(POOL_BYTES)?;
-    holdfast_pool::format(&nvm, &layout, [0x42; 16], 0);
-    // Page rows for the whole file, as the pool of a real run would have them.
-    let plan = Plan::new(layout.slot_count, 2048).with_frames(0);
-    let (board, _fd) =
-        Board::create(plan).map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
-    board.use_huge_pages();
-    board.header().counter.raise(1);
-    let row = &board.files()[0];
-    row.begin_use(1);
-    row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
-    board.go(Slot::new(0), Way::Register);
-    board.go(Slot::new(0), Way::EnterBehind);
-    let client = Client::new(nvm, board, layout, [0x42; 16], 1);
-    let (board, nvm) = (client.board(), Mapping::open(&path, OpenMode::ReadWrite)?.0);
-    for row in &board.segments()[layout.segment_count as usize..] {
-        row.set_state(SegmentState::Pinned);
-    }
-    let source = [0x5a_u8; PAGE_BYTES as usize];
-    let pages: Vec<u64> = {
-        let mut state = 88_172_645_463_325_252_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % FILE_PAGES
-        };
-        (0..BATCH).map(|_| next()).collect()
-    };
-    let whole = || {
-        for &page in &pages {
-            let parts = [Bytes::from_slice(&source)];
-            let place = Place::At(page * PAGE_BYTES);
-            match client.write_seeking(FILE, place, &parts, || Ok(4096), || Ok(0), |_| Ok(())) {
-                Ok(Absorbed::Absorbed { .. }) => {}
-                other => bail!("the library did not absorb a write: {other:?}"),
-            }
-        }
-        Ok(())
-    };
-    // All rows are there before the first stage is timed.
-    for page in 0..FILE_PAGES {
-        let content = Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) };
-        board.pages().insert(Slot::new(0), Page::new(page), content, 1, &row_of(board).page_rows);
-    }
-    let lane = &board.lanes()[board.lanes().len() - 1];
-    let lanes = || {
-        for _ in 0..BATCH {
-            while !lane.try_take(1) {}
-            lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
-            lane.announce.store(0, Ordering::Release);
-            lane.owner.swap(0, Ordering::AcqRel);
-        }
-        Ok(())
-    };
-    let locks = || {
-        for &page in &pages {
-            board.prefetch_page(Slot::new(0), Page::new(page));
-            board.page_locks().lock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
-            board.page_locks().unlock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
-        }
-        Ok(())
-    };
-    let rows = || {
-        for &page in &pages {
-            board.prefetch_page(Slot::new(0), Page::new(page));
-            let content = Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) };
-            if let Some(row) = board.pages().find(Slot::new(0), Page::new(page)) {
-                board.pages().replace(row.index, content, 1);
-            }
-        }
-        Ok(())
-    };
-    let draws = || {
-        for _ in 0..BATCH {
-            let seq = board.header().counter.add(1);
-            row_of(board).newest_seq.fetch_max(seq, Ordering::SeqCst);
-        }
-        Ok(())
-    };
-    let record = |bytes: usize, fenced: bool| {
-        let (nvm, layout, source) = (&nvm, &layout, &source);
-        move || {
-            for number in 0..BATCH {
-                let taken = 64 + bytes as u64;
-                let per_segment = (layout.segment_bytes - SEGMENT_HEADER_BYTES) / (64 + PAGE_BYTES);
-                let segment = (number / per_segment) as u32 % layout.segment_count;
-                let at = SEGMENT_HEADER_BYTES + number % per_segment * taken;
-                let tail = Tail {
-                    segment_offset: layout.segment_offset(Segment::new(segment)),
-                    at: at as u32,
-                    generation: 1,
-                    seed: 1,
-                };
-                let draft = Draft {
-                    kind: Kind::Write,
-                    slot: Slot::new(0),
-                    slot_generation: 1,
-                    seq: number,
-                    file_offset: 0,
-                    extent: bytes as u64,
-                    unix_time_ns: 0,
-                    group_index: 0,
-                    group_count: 1,
-                    is_called: false,
-                };
-                append(nvm, &tail, &draft, &[Bytes::from_slice(&source[..bytes])], 0, bytes);
-                if fenced {
-                    nvm.fence();
-                }
-            }
-            Ok(())
-        }
-    };
-    let clock = || {
-        for _ in 0..BATCH {
-            std::hint::black_box(rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse));
-        }
-        Ok(())
-    };
+    let client = client(open()?, layout)?;
+    let loops = Loops { client: &client, nvm: open()?, layout, pages: random_pages() };
     let batches = 20 * lab.options.seconds;
     let timed = |label, stage| timed(&client, batches, label, stage);
     let side = behind(lab.main_side()?);
@@ -164,15 +47,15 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
         Ok(1e9 / rate)
     };
     let sides: Vec<Run<'_>> = vec![
-        timed("lane and announcement", Box::new(lanes)),
-        timed("page lock", Box::new(locks)),
-        timed("seq and file row", Box::new(draws)),
-        timed("clock", Box::new(clock)),
-        timed("header and its checksum", Box::new(record(0, false))),
-        timed("record, copied and summed", Box::new(record(PAGE_BYTES as usize, false))),
-        timed("the same, with a fence", Box::new(record(PAGE_BYTES as usize, true))),
-        timed("page row", Box::new(rows)),
-        timed("all through the library", Box::new(whole)),
+        timed("lane and announcement", Box::new(|| loops.lanes())),
+        timed("page lock", Box::new(|| loops.locks())),
+        timed("seq and file row", Box::new(|| loops.draws())),
+        timed("clock", Box::new(|| loops.clock())),
+        timed("header and its checksum", Box::new(|| loops.records(0, false))),
+        timed("record, copied and summed", Box::new(|| loops.records(PAGE_BYTES as usize, false))),
+        timed("the same, with a fence", Box::new(|| loops.records(PAGE_BYTES as usize, true))),
+        timed("page row", Box::new(|| loops.rows())),
+        timed("all through the library", Box::new(|| loops.whole())),
         ("all through the hooks".into(), Box::new(hooked)),
     ];
     let series = interleave(lab.options.rounds, "ns/op", sides)?;
@@ -180,6 +63,156 @@ pub fn stages(lab: &Lab) -> Result<Outcome> {
     let notes =
         vec!["4 KiB at random pages of 1 GiB; stages are timed apart, so they do not add up exactly; time of a processor, but for the hooks".into()];
     Ok(Outcome { series, checks, notes, ..Outcome::default() })
+}
+
+/// What a page is written with.
+static SOURCE: [u8; PAGE_BYTES as usize] = [0x5a; PAGE_BYTES as usize];
+
+/// Each stage in a loop of one batch.
+struct Loops<'a> {
+    client: &'a Client,
+    /// The pool once more, for stores past the client.
+    nvm: Mapping,
+    layout: Layout,
+    pages: Vec<u64>,
+}
+
+impl Loops<'_> {
+    fn board(&self) -> &Board {
+        self.client.board()
+    }
+
+    fn lanes(&self) -> Result<()> {
+        let board = self.board();
+        let lane = &board.lanes()[board.lanes().len() - 1];
+        for _ in 0..BATCH {
+            while !lane.try_take(1) {}
+            lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
+            lane.announce.store(0, Ordering::Release);
+            lane.owner.swap(0, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn locks(&self) -> Result<()> {
+        let board = self.board();
+        for &page in &self.pages {
+            board.prefetch_page(Slot::new(0), Page::new(page));
+            board.page_locks().lock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
+            board.page_locks().unlock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
+        }
+        Ok(())
+    }
+
+    fn draws(&self) -> Result<()> {
+        let board = self.board();
+        for _ in 0..BATCH {
+            let seq = board.header().counter.add(1);
+            row_of(board).newest_seq.fetch_max(seq, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn clock(&self) -> Result<()> {
+        for _ in 0..BATCH {
+            std::hint::black_box(rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse));
+        }
+        Ok(())
+    }
+
+    /// Records with so many bytes, each in its own place.
+    fn records(&self, bytes: usize, fenced: bool) -> Result<()> {
+        let (layout, taken) = (&self.layout, 64 + bytes as u64);
+        let per_segment = (layout.segment_bytes - SEGMENT_HEADER_BYTES) / (64 + PAGE_BYTES);
+        for number in 0..BATCH {
+            let segment = Segment::new((number / per_segment) as u32 % layout.segment_count);
+            let at = SEGMENT_HEADER_BYTES + number % per_segment * taken;
+            let segment_offset = layout.segment_offset(segment);
+            let tail = Tail { segment_offset, at: at as u32, generation: 1, seed: 1 };
+            let draft = Draft {
+                kind: Kind::Write,
+                slot: Slot::new(0),
+                slot_generation: 1,
+                seq: number,
+                file_offset: 0,
+                extent: bytes as u64,
+                unix_time_ns: 0,
+                group_index: 0,
+                group_count: 1,
+                is_called: false,
+            };
+            append(&self.nvm, &tail, &draft, &[Bytes::from_slice(&SOURCE[..bytes])], 0, bytes);
+            if fenced {
+                self.nvm.fence();
+            }
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> Result<()> {
+        let board = self.board();
+        for &page in &self.pages {
+            board.prefetch_page(Slot::new(0), Page::new(page));
+            if let Some(row) = board.pages().find(Slot::new(0), Page::new(page)) {
+                board.pages().replace(row.index, whole_page(), 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn whole(&self) -> Result<()> {
+        for &page in &self.pages {
+            let parts = [Bytes::from_slice(&SOURCE)];
+            let place = Place::At(page * PAGE_BYTES);
+            match self.client.write_seeking(FILE, place, &parts, || Ok(4096), || Ok(0), |_| Ok(())) {
+                Ok(Absorbed::Absorbed { .. }) => {}
+                other => bail!("the library did not absorb a write: {other:?}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A client of a new pool without a keeper, with one file in state Behind of which the log has
+/// every page.
+fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
+    holdfast_pool::format(&nvm, &layout, [0x42; 16], 0);
+    // Page rows for the whole file, as the pool of a real run would have them.
+    let plan = Plan::new(layout.slot_count, 2048).with_frames(0);
+    let (board, _fd) =
+        Board::create(plan).map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
+    board.use_huge_pages();
+    board.header().counter.raise(1);
+    let row = row_of(&board);
+    row.begin_use(1);
+    row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
+    board.go(Slot::new(0), Way::Register);
+    board.go(Slot::new(0), Way::EnterBehind);
+    for row in &board.segments()[layout.segment_count as usize..] {
+        row.set_state(SegmentState::Pinned);
+    }
+    // All rows are there before the first stage is timed.
+    for page in 0..FILE_PAGES {
+        board.pages().insert(Slot::new(0), Page::new(page), whole_page(), 1, &row.page_rows);
+    }
+    Ok(Client::new(nvm, board, layout, [0x42; 16], 1))
+}
+
+/// All bytes of a page, somewhere in the log.
+fn whole_page() -> Content {
+    Content { lo: 0, hi: PAGE_BYTES as u32, source: Source::Log(0) }
+}
+
+/// Pages of the file for one batch.
+fn random_pages() -> Vec<u64> {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % FILE_PAGES
+    };
+    (0..BATCH).map(|_| next()).collect()
 }
 
 type Stage<'a> = Box<dyn Fn() -> Result<()> + 'a>;

@@ -85,60 +85,8 @@ impl Yard {
         symlink(outside.join("secret"), inside.join("file-link"))?;
         mknodat(CWD, inside.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         fs::hard_link(inside.join("deep/c"), inside.join("deep/c2"))?;
-        let gone = inside.join("gone");
-        fs::write(&gone, "gone")?;
-        let of = |path: &Path| File::open(path).and_then(identify).map(|(identity, _)| identity);
-        let mut identities =
-            vec![of(&inside.join("a"))?, of(&inside.join("b"))?, of(&inside.join("deep/c"))?, of(&gone)?];
-        identities.push(of(&inside)?);
-        fs::remove_file(&gone)?;
-        let first = identities[0].clone();
-        identities.push(Identity { fs_uuid: [9; 16], ..first.clone() });
-        identities.push(Identity { handle_type: first.handle_type ^ 0x40, ..first.clone() });
-        identities.push(Identity { handle: first.handle[..4].to_vec(), ..first.clone() });
-        identities.push(Identity { handle: vec![0xff; 128], ..first.clone() });
-        // Some file systems take a generation of zero in a handle for any generation.
-        let mut any = first.clone();
-        if let Some(generation) = any.handle.get_mut(4..8) {
-            generation.fill(0);
-        }
-        identities.push(any);
-        self.identities = identities;
-        let below = |name: &[u8]| [base.as_os_str().as_bytes(), b"/", name].concat();
-        self.paths = vec![
-            below(b"in/a"),
-            below(b"in/b"),
-            below(b"in/deep/c"),
-            below(b"in/new"),
-            below(b"in/taken"),
-            below(b"in/missing/dir/new"),
-            below(b"in/deep/er"),
-            below(b"in/device"),
-            below(b"in/pipe"),
-            below(b"in/link/secret"),
-            below(b"in/link/new"),
-            below(b"in/file-link"),
-            below(b"in/../out/secret"),
-            below(b"in/deep/../../out/new"),
-            below(b"in/./a"),
-            below(b"in//new"),
-            below(b"in/new/"),
-            below(b"in/.."),
-            below(b"in/a/below-a-file"),
-            below(b"in/not-\xff\xfe-utf8"),
-            below(b"in/zero\0byte"),
-            below(&[b"in/".as_slice(), &[b'n'; 255]].concat()),
-            below(&[b"in/".as_slice(), &[b'n'; 256]].concat()),
-            below(&b"in/d/".iter().copied().chain(b"d/".repeat(800)).collect::<Vec<u8>>()),
-            b"relative".to_vec(),
-            b"../relative".to_vec(),
-            b"/".to_vec(),
-            Vec::new(),
-            b"/dev/null".to_vec(),
-            b"/proc/self/status".to_vec(),
-            b"/proc/self/fd/1".to_vec(),
-            b"/proc/self/cwd/new".to_vec(),
-        ];
+        self.identities = identities(&inside)?;
+        self.paths = paths(&base);
         Ok(())
     }
 
@@ -156,6 +104,68 @@ impl Yard {
         look_into(&self.base, &mut seen)?;
         Ok(seen)
     }
+}
+
+/// What is in each slot of a hostile pool, perhaps: files there are, and some there are not.
+fn identities(inside: &Path) -> io::Result<Vec<Identity>> {
+    let gone = inside.join("gone");
+    fs::write(&gone, "gone")?;
+    let of = |path: &Path| File::open(path).and_then(identify).map(|(identity, _)| identity);
+    let mut identities =
+        vec![of(&inside.join("a"))?, of(&inside.join("b"))?, of(&inside.join("deep/c"))?, of(&gone)?];
+    identities.push(of(inside)?);
+    fs::remove_file(&gone)?;
+    let first = identities[0].clone();
+    identities.push(Identity { fs_uuid: [9; 16], ..first.clone() });
+    identities.push(Identity { handle_type: first.handle_type ^ 0x40, ..first.clone() });
+    identities.push(Identity { handle: first.handle[..4].to_vec(), ..first.clone() });
+    identities.push(Identity { handle: vec![0xff; 128], ..first.clone() });
+    // Some file systems take a generation of zero in a handle for any generation.
+    let mut any = first.clone();
+    if let Some(generation) = any.handle.get_mut(4..8) {
+        generation.fill(0);
+    }
+    identities.push(any);
+    Ok(identities)
+}
+
+/// Names in the yard and outside of it, well made and not.
+fn paths(base: &Path) -> Vec<Vec<u8>> {
+    let below = |name: &[u8]| [base.as_os_str().as_bytes(), b"/", name].concat();
+    vec![
+        below(b"in/a"),
+        below(b"in/b"),
+        below(b"in/deep/c"),
+        below(b"in/new"),
+        below(b"in/taken"),
+        below(b"in/missing/dir/new"),
+        below(b"in/deep/er"),
+        below(b"in/device"),
+        below(b"in/pipe"),
+        below(b"in/link/secret"),
+        below(b"in/link/new"),
+        below(b"in/file-link"),
+        below(b"in/../out/secret"),
+        below(b"in/deep/../../out/new"),
+        below(b"in/./a"),
+        below(b"in//new"),
+        below(b"in/new/"),
+        below(b"in/.."),
+        below(b"in/a/below-a-file"),
+        below(b"in/not-\xff\xfe-utf8"),
+        below(b"in/zero\0byte"),
+        below(&[b"in/".as_slice(), &[b'n'; 255]].concat()),
+        below(&[b"in/".as_slice(), &[b'n'; 256]].concat()),
+        below(&b"in/d/".iter().copied().chain(b"d/".repeat(800)).collect::<Vec<u8>>()),
+        b"relative".to_vec(),
+        b"../relative".to_vec(),
+        b"/".to_vec(),
+        Vec::new(),
+        b"/dev/null".to_vec(),
+        b"/proc/self/status".to_vec(),
+        b"/proc/self/fd/1".to_vec(),
+        b"/proc/self/cwd/new".to_vec(),
+    ]
 }
 
 fn look_into(directory: &Path, seen: &mut BTreeMap<Vec<u8>, Seen>) -> io::Result<()> {

@@ -76,94 +76,132 @@ pub fn explore(
     tell: &(dyn Fn(&Difference) + Sync),
 ) -> anyhow::Result<Found> {
     let started = Instant::now();
-    let oracle = Oracle::new(plan.strict);
-    let found = Mutex::new(Found::default());
-    let known: Mutex<HashMap<String, usize>> = Mutex::default();
-    let contained = |case: &Case| {
-        let known = known.lock().expect("no holder panics");
-        let mut cases = known.keys().map(|text| text.parse::<Case>().expect("what was printed is read"));
-        cases.find(|known| plan.shorten && case.contains(known)).map(|known| known.to_string())
-    };
-    let stop = AtomicBool::new(false);
     let queues: Vec<(usize, Queue)> = match &plan.case {
         Some(case) => vec![(0, Queue::new(vec![case.clone(); plan.times as usize]))],
         None => plan.lengths.iter().map(|length| (*length, Queue::of(plan, *length))).collect(),
     };
+    let mut found = Found::default();
     for (length, queue) in &queues {
         if let Some(cases) = &queue.cases {
-            found.lock().expect("no holder panics").of.insert(*length, cases.len() as u64);
+            found.of.insert(*length, cases.len() as u64);
         }
     }
-    let shares = queues.len() as u32;
-    let work = |worker: usize| -> anyhow::Result<()> {
-        let place = home.join(format!("{}-{worker}", plan.fs.name()));
-        std::fs::create_dir_all(&place)?;
-        let stage = Stage::new(plan.fs, &place, tools.clone())?;
-        for (index, (length, queue)) in queues.iter().enumerate() {
-            // Each length has its share of what time is left when it begins.
-            let until = plan.until.map(|until| {
-                let left = until.saturating_duration_since(Instant::now());
-                Instant::now() + left / (shares - index as u32)
-            });
-            while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
-                let Some(case) = queue.next(plan, *length) else { break };
-                let verdict = verdict::judge(&stage, &oracle, plan.fs, &case, &contained)?;
-                {
-                    let mut found = found.lock().expect("no holder panics");
-                    *found.cases.entry(*length).or_default() += 1;
-                    if let Some(trouble) = verdict.unjudged {
-                        found.unjudged.insert(case.to_string(), trouble);
-                    }
-                    found.with_records += u64::from(verdict.records > 0);
-                    found.set_aside += u64::from(verdict.set_aside && verdict.difference.is_none());
-                    found.differing += u64::from(verdict.difference.is_some() || verdict.known.is_some());
-                }
-                if let Some(short) = verdict.known {
-                    let known = known.lock().expect("no holder panics");
-                    found.lock().expect("no holder panics").differences[known[&short]].0 += 1;
-                }
-                let Some(mut difference) = verdict.difference else { continue };
-                if plan.shorten {
-                    difference = verdict::shortened(&stage, &oracle, difference)?;
-                }
-                let mut known = known.lock().expect("no holder panics");
-                let mut found = found.lock().expect("no holder panics");
-                match known.get(&difference.case) {
-                    Some(at) => found.differences[*at].0 += 1,
-                    None => {
-                        tell(&difference);
-                        known.insert(difference.case.clone(), found.differences.len());
-                        found.differences.push((1, difference));
-                    }
-                }
-                if !plan.keep_going {
-                    stop.store(true, Ordering::Relaxed);
-                }
-            }
-        }
-        Ok(())
+    let exploration = Exploration {
+        plan,
+        tell,
+        queues,
+        oracle: Oracle::new(plan.strict),
+        found: Mutex::new(found),
+        known: Mutex::default(),
+        stop: AtomicBool::new(false),
     };
-    let result: anyhow::Result<()> = std::thread::scope(|scope| {
-        let (work, stop) = (&work, &stop);
-        let workers: Vec<_> = (0..plan.workers)
-            .map(|worker| {
-                scope.spawn(move || {
-                    let ended = work(worker);
-                    if ended.is_err() {
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                    ended
-                })
-            })
-            .collect();
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let exploration = &exploration;
+        let worker = |worker| scope.spawn(move || exploration.work(worker, tools, home));
+        let workers: Vec<_> = (0..plan.workers).map(worker).collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
-    });
-    result?;
-    let mut found = found.into_inner().expect("no holder panics");
-    found.native_runs = oracle.runs();
+    })?;
+    let mut found = exploration.found.into_inner().expect("no holder panics");
+    found.native_runs = exploration.oracle.runs();
     found.seconds = started.elapsed().as_secs_f64();
     found.differences.sort_by_key(|(count, difference)| (difference.kind, u64::MAX - count));
     Ok(found)
+}
+
+/// What the workers share.
+struct Exploration<'a> {
+    plan: &'a Plan,
+    tell: &'a (dyn Fn(&Difference) + Sync),
+    /// By length.
+    queues: Vec<(usize, Queue)>,
+    oracle: Oracle,
+    found: Mutex<Found>,
+    /// Where each difference that was found is among them, by its case.
+    known: Mutex<HashMap<String, usize>>,
+    stop: AtomicBool,
+}
+
+impl Exploration<'_> {
+    /// Plays cases until there are none left, the time is over or somebody stops.
+    fn work(&self, worker: usize, tools: &Arc<Tools>, home: &Path) -> anyhow::Result<()> {
+        let ended = self.play_all(worker, tools, home);
+        if ended.is_err() {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        ended
+    }
+
+    fn play_all(&self, worker: usize, tools: &Arc<Tools>, home: &Path) -> anyhow::Result<()> {
+        let plan = self.plan;
+        let place = home.join(format!("{}-{worker}", plan.fs.name()));
+        std::fs::create_dir_all(&place)?;
+        let stage = Stage::new(plan.fs, &place, tools.clone())?;
+        for (index, (length, queue)) in self.queues.iter().enumerate() {
+            // Each length has its share of what time is left when it begins.
+            let shares = (self.queues.len() - index) as u32;
+            let until = plan.until.map(|until| {
+                let left = until.saturating_duration_since(Instant::now());
+                Instant::now() + left / shares
+            });
+            while !self.stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+                let Some(case) = queue.next(plan, *length) else { break };
+                self.play(&stage, *length, &case)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Plays one case and counts what comes of it.
+    fn play(&self, stage: &Stage, length: usize, case: &Case) -> anyhow::Result<()> {
+        let contained = |case: &Case| self.contained(case);
+        let verdict = verdict::judge(stage, &self.oracle, self.plan.fs, case, &contained)?;
+        {
+            let mut found = self.found.lock().expect("no holder panics");
+            *found.cases.entry(length).or_default() += 1;
+            if let Some(trouble) = verdict.unjudged {
+                found.unjudged.insert(case.to_string(), trouble);
+            }
+            found.with_records += u64::from(verdict.records > 0);
+            found.set_aside += u64::from(verdict.set_aside && verdict.difference.is_none());
+            found.differing += u64::from(verdict.difference.is_some() || verdict.known.is_some());
+        }
+        if let Some(short) = verdict.known {
+            let known = self.known.lock().expect("no holder panics");
+            self.found.lock().expect("no holder panics").differences[known[&short]].0 += 1;
+        }
+        match verdict.difference {
+            Some(difference) if self.plan.shorten => {
+                self.note(verdict::shortened(stage, &self.oracle, difference)?);
+            }
+            Some(difference) => self.note(difference),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The short form of a difference that was found before and that this case has in it.
+    fn contained(&self, case: &Case) -> Option<String> {
+        let known = self.known.lock().expect("no holder panics");
+        let mut cases = known.keys().map(|text| text.parse::<Case>().expect("what was printed is read"));
+        cases.find(|known| self.plan.shorten && case.contains(known)).map(|known| known.to_string())
+    }
+
+    /// A difference was found, perhaps one that is known by now.
+    fn note(&self, difference: Difference) {
+        let mut known = self.known.lock().expect("no holder panics");
+        let mut found = self.found.lock().expect("no holder panics");
+        match known.get(&difference.case) {
+            Some(at) => found.differences[*at].0 += 1,
+            None => {
+                (self.tell)(&difference);
+                known.insert(difference.case.clone(), found.differences.len());
+                found.differences.push((1, difference));
+            }
+        }
+        if !self.plan.keep_going {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Cases that workers take one after the other.
