@@ -9,7 +9,6 @@
 //! one of ours, or does not add up, makes the sync real. Nothing here may call a change durable
 //! that no slot holds.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use holdfast_cache::{Errno, Refusal};
@@ -23,39 +22,6 @@ use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile, locked};
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
-    /// A managed file was created here; its slot says so durably.
-    pub(super) fn note_created(&self, path: &Path) {
-        let mut watched = locked(&self.watched);
-        watched.take_notices(&self.disk);
-        // Of one that was made before the directory's last real sync no notice is left.
-        watched.note(path, |balance| balance.created -= i64::from(balance.created > 0));
-    }
-
-    /// No slot holds the creation of that file any more.
-    pub(super) fn forget_created(&self, path: &Path) {
-        locked(&self.watched).note(path, |balance| balance.created += 1);
-    }
-
-    /// The last name of a managed file was removed here; its slot is void.
-    pub(super) fn note_removed(&self, path: &Path) {
-        let mut watched = locked(&self.watched);
-        watched.take_notices(&self.disk);
-        // As above: what is taken off without a notice would hide somebody else's removal later.
-        watched.note(path, |balance| balance.removed -= i64::from(balance.removed > 0));
-    }
-
-    /// Whether the notice of a removal that was made is there: the kernel queues it after the name
-    /// is gone, and before the call returns. True where none is to come.
-    pub(super) fn is_noticed(&self, path: &Path) -> bool {
-        let mut watched = locked(&self.watched);
-        watched.take_notices(&self.disk);
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return true };
-        watched
-            .by_path
-            .get(directory)
-            .is_none_or(|watched| watched.names.get(name.as_bytes()).is_some_and(|name| name.removed > 0))
-    }
-
     /// Takes off what slots hold by now. Not with the directories locked: who holds a file's meta
     /// may want them.
     fn note_held(&self) {

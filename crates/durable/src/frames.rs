@@ -1,5 +1,5 @@
-//! The spill file of a pool in service, and what the keeper knows of its frames. Nothing here
-//! writes to it.
+//! The spill file of a pool in service, and what the keeper knows of its frames. Segments come
+//! there elsewhere.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;

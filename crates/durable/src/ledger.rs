@@ -7,7 +7,6 @@
 //! synced.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -18,9 +17,8 @@ use holdfast_media::Nvm;
 
 use super::file::ManagedFile;
 use super::state::Durable;
-use super::sync::{Pace, Writers};
 use super::upkeep::Upkeeps;
-use holdfast_disk::{Access, Disk, DiskFile, locked};
+use holdfast_disk::{Disk, DiskFile, locked};
 
 /// Whether a slot may hold a change now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +31,18 @@ pub(super) enum Order {
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
+    /// Somebody changed something on a file system whom no client announced: it is pending there.
+    pub(super) fn note_foreign(&self, file: &ManagedFile<D::File>) {
+        // It was done while we lived: recovery is not to take it for a change after the crash.
+        self.beat();
+        // What is pending before it is committed with it.
+        if let Some(ledger) = self.board.header().ledger(file.dev)
+            && !ledger.has_pending()
+        {
+            ledger.note();
+        }
+    }
+
     fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.board.header().ledger(device)
     }
@@ -234,25 +244,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let committed = commit();
         log.end_commit();
         committed
-    }
-
-    /// Syncs the file or directory with an inode number that stands at a path: a name of it was
-    /// changed, which the file system does not log by itself because of a commit of ours.
-    pub fn log_again(&self, path: &Path, device: u64, ino: u64) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        let slot = self.board.find(device, ino);
-        if let Some(file) = slot.and_then(|slot| self.file_now(slot)) {
-            return self.sync_file(&file, Writers::MayBeIn, u64::MAX, Pace::Full).map(drop);
-        }
-        let found = self.disk.find(path.as_os_str().as_bytes())?;
-        let stat = found.stat()?;
-        if (stat.dev, stat.ino) != (device, ino) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        let synced = found.reopen(Access::Read)?;
-        synced.sync()?;
-        self.note_own_sync(device, &synced);
-        Ok(())
     }
 
     /// Has the file system of a managed file commit; [`io::ErrorKind::Unsupported`] where that is

@@ -6,16 +6,23 @@
 //! `requests`). It never expires a record before a real sync succeeded (invariant 2), and reaches
 //! files only through [`holdfast_disk::Disk`], media only through [`holdfast_media::Nvm`].
 
+mod behind;
+mod bypass;
+mod conflicts;
 mod designs;
 mod directories;
 mod drain;
 mod expire;
+mod failures;
 mod file;
 mod frames;
+mod graves;
+mod holding;
 mod ledger;
 mod lent;
 mod looks;
 mod names;
+mod noted;
 mod outsiders;
 mod reclaim;
 mod reclaimer;
@@ -24,26 +31,31 @@ mod renames;
 mod repair;
 mod requests;
 mod rewrite;
+mod secured;
+mod segments;
 mod settle;
 mod slots;
 mod spill;
+mod spilled;
 mod stalls;
 mod state;
 mod sums;
 mod sync;
+mod table;
 mod tell;
 mod times;
 mod turn;
 mod unsynced;
 mod upkeep;
 mod watched;
+mod whereabouts;
 
+pub use behind::BEHIND_AT_ONCE;
 pub use designs::{Behind, Stock, Through};
-pub use drain::BEHIND_AT_ONCE;
 pub use file::{BYPASSED_FILE, Held, ManagedFile, Meta};
+pub use graves::REMOVED_FILES_MAX;
 pub use looks::Tale;
 pub use reclaim::{Effort, Reclaimed};
-pub use removed::REMOVED_FILES_MAX;
 pub use requests::Unanswered;
 pub use rewrite::LiveRecords;
 pub use slots::{Newcomer, Refusal};

@@ -52,30 +52,10 @@ fn seen_in(stat: &Stat) -> (i64, i64, u64) {
 }
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
-    /// Somebody changed something on a file system whom no client announced: it is pending there.
-    pub(super) fn note_foreign(&self, file: &ManagedFile<D::File>) {
-        // It was done while we lived: recovery is not to take it for a change after the crash.
-        self.beat();
-        // What is pending before it is committed with it.
-        if let Some(ledger) = self.board.header().ledger(file.dev)
-            && !ledger.has_pending()
-        {
-            ledger.note();
-        }
-    }
-
     /// Whether the log stands for a file that others may change.
     fn is_looked_at(&self, file: &ManagedFile<D::File>) -> bool {
         let state = self.board.row(file.slot).state();
         file.fenced && state.is_managed() && self.is_current(file)
-    }
-
-    /// An outsider who may write has a file open, or had: what they do to it is not seen, and is
-    /// pending like all that others do to managed files.
-    pub(super) fn note_outsider(&self, file: &ManagedFile<D::File>) {
-        if !on(Canary::OutsidersUncounted) {
-            self.note_foreign(file);
-        }
     }
 
     /// The log is about to stand for a file: what it is now is not somebody else's change.
@@ -433,5 +413,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         self.note_foreign(file);
         self.bypass_held(file, Reason::Unreachable)
+    }
+
+    /// Sees to files that others removed and that were heard of, as far as nobody has them.
+    pub fn see_removals(&self) {
+        for file in self.managed().into_iter().filter(|file| file.meta().marks & GONE != 0) {
+            // Who has it is done with it soon, or it is seen to later.
+            let _ = self.look(&file, false);
+        }
     }
 }

@@ -2,30 +2,25 @@
 //! (history 16).
 
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use holdfast_board::{Epoch, LedgerRow};
+use holdfast_board::LedgerRow;
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, PATH_BYTES_MAX};
+use holdfast_pool::{Hint, HintKind};
 
 use super::file::ManagedFile;
 use super::ledger::Order;
 use super::state::{Durable, KEEPER_ID};
 use super::upkeep::Upkeeps;
-use holdfast_disk::{Disk, DiskFile, Stat, locked};
+use holdfast_disk::{Disk, DiskFile, locked};
 
 /// A slot holds two names; a third may be written only once the directory holds what the oldest
 /// said.
 const NAMES_PER_SLOT: u32 = 2;
-/// After this long every file system we manage has committed a new name by itself (the slowest,
-/// btrfs and xfs, do so every 30 seconds).
-const DIRECTORY_COMMITTED_S: i64 = 120;
-const SECOND_NS: i64 = 1_000_000_000;
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Persists a name intent before the program's call (history 16). With two names not yet in
@@ -183,50 +178,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.push_name(file, HintKind::Name, path)
     }
 
-    /// Whether a file does not stand where its slot says, and nobody is removing it.
-    pub fn is_elsewhere(&self, file: &ManagedFile<D::File>) -> bool {
-        if on(Canary::LinkedMovesUnheard) && file.held().path_now().is_none() {
-            return false;
-        }
-        let (path, unlinking) = {
-            let meta = file.meta();
-            (meta.path.clone(), meta.unlinking.is_some())
-        };
-        !unlinking && !self.stands_at(file, &path)
-    }
-
-    /// Where a file stands now, if that is not where it was last.
-    pub(super) fn moved_to(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
-        let path = file.held().path_now()?;
-        let moved = {
-            let meta = file.meta();
-            meta.path != path && meta.unlinking.is_none()
-        };
-        (moved && path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
-    }
-
-    /// Where a file stands that is elsewhere than its slot says: looked up by its handle, which not
-    /// every user may. Only for who keeps its names from being changed.
-    pub(super) fn find_path(&self, file: &ManagedFile<D::File>) -> Option<PathBuf> {
-        // Its directory may be elsewhere, too: any that is left above it is on its file system, or
-        // nothing is found there.
-        let known = file.meta().path.clone();
-        let beside = known.ancestors().skip(1).find_map(|above| self.disk.open(above).ok())?;
-        let identity = self.slots().identity(file.slot).ok()?;
-        let (_, path) = self.disk.find_by_identity(&beside, &identity).ok()?;
-        let path = PathBuf::from(std::ffi::OsString::from_vec(path));
-        (path.as_os_str().len() <= PATH_BYTES_MAX && self.stands_at(file, &path)).then_some(path)
-    }
-
-    pub(super) fn stands_at(&self, file: &ManagedFile<D::File>, path: &Path) -> bool {
-        match self.disk.look(path) {
-            Ok(there) => (there.dev, there.ino) == (file.dev, file.ino),
-            // A file system that was shut down tells nothing of its files: then nothing speaks
-            // against the name.
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
-        }
-    }
-
     /// A settled file was renamed over; its writers are kept out. Without a name left it needs no
     /// slot: nothing of it is live, and whether the crash brings it back is the file system's
     /// matter. With names left by which recovery would not find it, it is left to the kernel.
@@ -264,79 +215,5 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             (meta.path, meta.unlinking, meta.removing) = (stands, None, None);
         }
-    }
-
-    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to
-    /// build it anew. `noted` says when its creation was noted; [`Order::Pending`]: its slot cannot
-    /// hold its creation.
-    pub(super) fn secure_names(
-        &self,
-        directory: &Path,
-        created: bool,
-        stat: &Stat,
-        noted: Option<Epoch>,
-    ) -> io::Result<Order> {
-        if created {
-            let order = self.follow_pending(directory, stat.dev, noted)?;
-            self.secure_directory(directory)?;
-            return Ok(order);
-        }
-        if self.is_recent(stat) {
-            // Somebody made it a moment ago and let go of it, or died: no slot says so, and the
-            // crash may take it.
-            self.sync_directories([&directory.to_owned()])?;
-        }
-        Ok(Order::Kept)
-    }
-
-    /// Whether the file system may not have committed by itself what was made then.
-    fn is_recent(&self, stat: &Stat) -> bool {
-        let now = self.disk.now_unix_s() as i64;
-        stat.born_ns.is_none_or(|born| now.saturating_sub(born / SECOND_NS) < DIRECTORY_COMMITTED_S)
-    }
-
-    /// Makes sure that the directory in which a name is about to matter is itself on disk, with
-    /// what happened in it before anybody counted: recovery can make a file again, but not the
-    /// directories above it. Once per directory.
-    pub fn secure_directory(&self, directory: &Path) -> io::Result<()> {
-        let is_known = |stat: &Stat| locked(&self.directories).contains(&(stat.dev, stat.ino));
-        if self.disk.look(directory).is_ok_and(|stat| is_known(&stat)) {
-            return Ok(());
-        }
-        let open = match self.disk.open(directory) {
-            Ok(open) => open,
-            // One that cannot be read was not made by this user just now.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let stat = open.stat()?;
-        if !is_known(&stat) {
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            open.sync()?;
-            self.note_own_sync(stat.dev, &open);
-            locked(&self.directories).insert((stat.dev, stat.ino));
-        }
-        Ok(())
-    }
-
-    /// Syncs directories, so that creations, renames and removals in them are durable.
-    pub fn sync_directories<'a>(&self, directories: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<()> {
-        for directory in directories {
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            // A directory that is gone holds no names; that it is gone is held by the one that it
-            // was in.
-            for above in directory.ancestors() {
-                match self.disk.open(above) {
-                    Ok(open) => {
-                        open.sync()?;
-                        self.note_own_sync(open.stat()?.dev, &open);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(error),
-                }
-                break;
-            }
-        }
-        Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Settling and bypassing a file when somebody outside opens it, and taking it back when they have
-//! gone (docs/crash/others.md).
+//! Settling and bypassing a file when somebody outside opens it, of whom a fence or a lease tells,
+//! and taking it back when they have gone (docs/crash/others.md).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use holdfast_board::{NO_SIZE, Way};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_CONFLICT, MARK_UNWATCHED};
+use holdfast_pool::MARK_CONFLICT;
 
 use super::file::ManagedFile;
 use super::state::Durable;
@@ -33,41 +33,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // Behind the settle, whose commit does not cover what they are about to do.
         self.note_outsider(file);
         Ok(())
-    }
-
-    /// Until it is taken away nothing is replayed over what somebody outside did.
-    pub fn mark_conflict(&self, file: &ManagedFile<D::File>) {
-        let mut meta = file.meta();
-        meta.conflicts += 1;
-        meta.marks |= MARK_CONFLICT;
-        self.persist_marks(file, &meta);
-    }
-
-    /// The same where nothing tells any more whether somebody opens it.
-    pub fn mark_unwatched(&self, file: &ManagedFile<D::File>) {
-        file.meta().marks |= MARK_UNWATCHED;
-        self.mark_conflict(file);
-    }
-
-    /// Takes one mark away: that of somebody else stays.
-    pub(super) fn end_conflict(&self, file: &ManagedFile<D::File>) {
-        let is_last = {
-            let mut meta = file.meta();
-            meta.conflicts = meta.conflicts.saturating_sub(1);
-            meta.conflicts == 0
-        };
-        if is_last {
-            self.clear_conflict(file);
-        }
-    }
-
-    pub(super) fn clear_conflict(&self, file: &ManagedFile<D::File>) {
-        let mut meta = file.meta();
-        meta.conflicts = 0;
-        if meta.marks & MARK_CONFLICT != 0 {
-            meta.marks &= !(MARK_CONFLICT | MARK_UNWATCHED);
-            self.persist_marks(file, &meta);
-        }
     }
 
     /// No outsider can write the file any more.
@@ -130,5 +95,35 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // Its name may not be on disk either, which is seen to when its durability is asked for.
         self.board.go(file.slot, if logs_on_sync { Way::TakeBackUnsynced } else { Way::TakeBack });
         true
+    }
+
+    /// Somebody waits to open a file that is lent. `writes` tells, at the last moment, whether to
+    /// write or to cut it: then the file is left to the kernel, and this is true.
+    pub fn lease_breaks(&self, file: &ManagedFile<D::File>, writes: impl Fn() -> bool) -> io::Result<bool> {
+        if !self.hold(file)? {
+            return Ok(false);
+        }
+        let done = self.let_in(file, writes);
+        self.let_go(file);
+        done
+    }
+
+    fn let_in(&self, file: &ManagedFile<D::File>, writes: impl Fn() -> bool) -> io::Result<bool> {
+        if !writes() {
+            self.leave_behind_for_disk(file)?;
+            self.settle(file, Writers::KeptOut)?;
+        }
+        if writes() {
+            return self.bypass_held(file, Reason::Outsider).map(|()| true);
+        }
+        self.exchange(file).map(|()| false)
+    }
+
+    /// An outsider who may write has a file open, or had: what they do to it is not seen, and is
+    /// pending like all that others do to managed files.
+    fn note_outsider(&self, file: &ManagedFile<D::File>) {
+        if !on(Canary::OutsidersUncounted) {
+            self.note_foreign(file);
+        }
     }
 }

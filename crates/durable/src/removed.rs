@@ -1,4 +1,4 @@
-//! Removed files: what is live of them, and what is kept of them for how long.
+//! Removed files are let go of.
 //!
 //! When the last name of a file is gone its records are void, and the slot says so. Then the keeper
 //! lets go of the file: nothing of it is open here any more, so its space is free as soon as no
@@ -6,26 +6,20 @@
 //! directory is on disk: a *grave*. Must never give a slot back before that, and never let go of a
 //! file of which something is live.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Way, pause};
-use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::MARK_VOID;
 
 use super::file::{GONE, ManagedFile};
-use super::state::{Durable, Grave, KEEPER_ID};
+use super::state::{Durable, Grave};
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile, locked};
 
-/// Removed files have slots until their directories are synced, which waits for the disk: not more
-/// of them than this.
-pub const REMOVED_FILES_MAX: u32 = 64;
 /// Who is out of space tries again if something was let go of since then.
 const FREED_RECENTLY: Duration = Duration::from_secs(1);
 /// Threads that have a file when it is let go of are done with it within this time, or wait for
@@ -71,41 +65,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         true
     }
 
-    /// A file has no name any more, and its slot says so. Rings the expirer when there are many.
-    pub fn note_orphan(&self, file: &ManagedFile<D::File>) {
-        locked(&self.orphans).push(file.place());
-        if self.removed_files.fetch_add(1, Ordering::SeqCst) + 1 == REMOVED_FILES_MAX {
-            self.ring_expirer();
-        }
-    }
-
     /// Takes what is removed from the list of what is about to be.
     pub(super) fn forget_removed(&self) {
         locked(&self.removing).retain(|file| !self.void_if_unlinked(file) && file.meta().unlinking.is_some());
-    }
-
-    /// A removal is about to be made: somebody is to look for it soon
-    /// ([`Durable::let_go_removed`]).
-    pub(super) fn expect_removal(&self) {
-        if !self.looks_for_removed.swap(true, Ordering::SeqCst) {
-            self.ring_expirer();
-        }
-    }
-
-    /// Whether so many files were removed that their slots are given back now.
-    pub fn has_many_removed(&self) -> bool {
-        self.removed_files.load(Ordering::SeqCst) >= REMOVED_FILES_MAX
-    }
-
-    /// Whether the expirer looks for removed files in a moment.
-    pub fn looks_for_removed(&self) -> bool {
-        self.looks_for_removed.load(Ordering::SeqCst)
-    }
-
-    /// Whether removals were announced that are not seen yet, or files without a name are not let
-    /// go of yet.
-    pub fn expects_removals(&self) -> bool {
-        !locked(&self.removing).is_empty() || !locked(&self.orphans).is_empty()
     }
 
     /// Lets go of removed files, but for those that a client keeps from others at the moment:
@@ -129,14 +91,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             *locked(&self.freed) = Some(Instant::now());
         }
         found
-    }
-
-    /// Sees to files that others removed and that were heard of, as far as nobody has them.
-    pub fn see_removals(&self) {
-        for file in self.managed().into_iter().filter(|file| file.meta().marks & GONE != 0) {
-            // Who has it is done with it soon, or it is seen to later.
-            let _ = self.look(&file, false);
-        }
     }
 
     /// For who is out of space (or, with `own`, removed a large file): lets go of all that is
@@ -192,59 +146,5 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         drop(files);
         locked(&self.fresh).retain(|fresh| !Arc::ptr_eq(fresh, file));
         self.forget_rename(file);
-    }
-
-    /// How many slots of removed files wait for their directories.
-    pub fn graves_count(&self) -> usize {
-        locked(&self.graves).len()
-    }
-
-    /// Whether any do.
-    pub fn has_graves(&self) -> bool {
-        self.graves_count() != 0
-    }
-
-    /// Directories of removed files on a device whose slots are in use.
-    pub(super) fn directories_of_graves(&self, device: u64) -> Vec<PathBuf> {
-        let graves = locked(&self.graves);
-        let on_it = graves.values().filter(|grave| grave.dev == device);
-        on_it.flat_map(|grave| grave.directories.iter().cloned()).collect()
-    }
-
-    /// What is to be synced so that the slots of removed files can be given back, and these slots.
-    pub(super) fn graves(&self) -> (Vec<FileRef>, HashSet<PathBuf>) {
-        let graves = locked(&self.graves);
-        let places =
-            graves.iter().map(|(&slot, grave)| FileRef { slot, generation: grave.generation }).collect();
-        (places, graves.values().flat_map(|grave| grave.directories.iter().cloned()).collect())
-    }
-
-    /// Gives the slot of a removed file back, unless a client has it at the moment: the directories
-    /// of its names were synced.
-    pub(super) fn end_grave(&self, FileRef { slot, generation }: FileRef) {
-        // Who stands still in an operation on it is not waited for.
-        if self.board.lingers(slot) || !self.board.try_lock_file(slot, KEEPER_ID) {
-            return;
-        }
-        let row = self.board.row(slot);
-        let found = {
-            let graves = locked(&self.graves);
-            let grave = graves.get(&slot).filter(|grave| grave.generation == generation);
-            grave.map(|grave| (grave.known.clone(), grave.dev))
-        };
-        if let Some((known, dev)) = found {
-            // As at the end of any slot's use: who looks from here on leaves it alone, and whoever
-            // has looked is waited for.
-            row.end_use();
-            if let Some(known) = known.upgrade() {
-                self.await_lookers(&known);
-            }
-            let _files = locked(&self.files);
-            self.board.go(slot, Way::Release);
-            self.slots().release(slot);
-            locked(&self.graves).remove(&slot);
-            self.board.header().leave_ledger(dev);
-        }
-        row.unlock_exclusive(KEEPER_ID);
     }
 }

@@ -178,11 +178,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         Ok(Some(Replaced { slot: Some((target.slot, target.generation)), base }))
     }
 
-    fn managed_at(&self, dev: u64, ino: u64) -> Option<Arc<ManagedFile<D::File>>> {
-        let slot = self.board.find(dev, ino)?;
-        locked(&self.files)[slot.index()].clone().filter(|file| (file.dev, file.ino) == (dev, ino))
-    }
-
     /// The file that a rename took the name from has none any more: its records are void, durably,
     /// as long as the slot of the other one says so, too.
     fn void_replaced(&self, rename: &Renaming<D::File>) {

@@ -12,12 +12,12 @@ use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
 use holdfast_pool::{Segment, SegmentUse, Superblock, seal_segment};
 
-use super::file::ManagedFile;
 use super::rewrite::{persist, roll_forward};
 use super::state::Durable;
 use super::sync::Writers;
+use super::table::keep_size;
 use super::upkeep::Upkeeps;
-use holdfast_disk::{Disk, DiskFile};
+use holdfast_disk::Disk;
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Repairs everything of `client`, which is dead or has become another program.
@@ -194,16 +194,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 ));
             }
         }
-    }
-}
-
-/// A dead client may have made a file in state Behind longer, by a call of the kernel's that
-/// readers see while there is no page row, and so may its record, written to the file again.
-pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
-    if row.state().lags()
-        && let Ok(stat) = file.held().stat()
-    {
-        row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
     }
 }
 

@@ -1,48 +1,31 @@
-//! Bringing a file to the disk and voiding its records, and what follows when the disk refuses.
+//! Bringing a file to the disk and voiding its records.
 //!
 //! S from counter and announcements -> `fsync` of the keeper's own description -> `expired_seq`
 //! persisted -> segments free of which every record is dead (invariants 2 and 3).
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use holdfast_board::Way;
-use holdfast_cache::Reason;
+use holdfast_board::pause;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_VOID};
+use holdfast_pool::MARK_CREATED;
 
-use super::file::{BYPASSED_FILE, ManagedFile, Meta};
-use super::repair::keep_size;
-use super::state::{Durable, KEEPER_ID};
+use super::file::ManagedFile;
+use super::state::Durable;
 use super::sync::{Pace, Synced, Writers};
+use super::table::keep_size;
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Access, Disk, DiskFile, locked};
 
-/// Tries of a failing sync before a file counts as failed and its writers get errors.
-const FAILURES_MAX: u32 = 5;
+/// A client's sync that takes longer was abandoned by one that died in it.
+const SYNC_MAX: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
-    /// A description of a managed file that can be written to, for repair; the fence is told that
-    /// it is ours.
-    pub(super) fn open_for_writing(&self, file: &ManagedFile<D::File>) -> io::Result<D::File> {
-        if let Some(lent) = file.lent() {
-            return lent.try_clone();
-        }
-        self.board.row(file.slot).client_opens.fetch_add(1, Ordering::SeqCst);
-        file.held().reopen(Access::Write)
-    }
-
-    /// Whether records of the file may be live, or something of it must still reach the disk.
-    pub fn is_dirty(&self, file: &ManagedFile<D::File>) -> bool {
-        let row = self.board.row(file.slot);
-        if row.state().is_unsynced() {
-            return false;
-        }
-        row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
-            || file.meta().marks & MARK_CREATED != 0
-    }
-
     /// Brings a file, and a name that the disk may not have yet, to the disk and expires its
     /// records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
@@ -227,35 +210,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         true
     }
 
-    pub(super) fn drain_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
-        self.sync_failed(file, error);
-    }
-
-    fn sync_failed(&self, file: &ManagedFile<D::File>, error: &io::Error) {
-        if !self.is_current(file) {
-            return;
-        }
-        let row = self.board.row(file.slot);
-        row.error_epoch.fetch_add(1, Ordering::SeqCst);
-        let mut meta = file.meta();
-        // Of what is damaged in the log the kernel has lost nothing.
-        if error.kind() != io::ErrorKind::InvalidData {
-            meta.rewrite = !on(Canary::NoRewrite);
-            // A keeper that dies before the rewrite leaves a page cache that lacks bytes.
-            self.set_ahead(file, &mut meta, true);
-        }
-        meta.failures += 1;
-        self.events.trouble(format!("{}: cannot bring it to disk: {error}", meta.path.display()));
-        if meta.failures == FAILURES_MAX {
-            // Its page rows stay where readers find them.
-            self.board.go(file.slot, Way::Fail);
-            self.events.trouble(format!(
-                "{}: given up after {FAILURES_MAX} tries; its writers get errors, the log keeps what was acknowledged",
-                meta.path.display()
-            ));
-        }
-    }
-
     /// Writes the live records of a file, whose writers are kept out, to it again: a failed sync
     /// may have dropped the pages (history 18).
     fn rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
@@ -282,112 +236,42 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         Ok(())
     }
 
-    /// Persists whether bytes of a file may be in the log and not in the page cache: if not, and
-    /// the machine and its mount go on without us, recovery has only to sync it.
-    pub(super) fn set_ahead(&self, file: &ManagedFile<D::File>, meta: &mut Meta, is_ahead: bool) {
-        let is_ahead = is_ahead && !on(Canary::AheadForgotten);
-        if (meta.marks & MARK_AHEAD != 0) != is_ahead {
-            meta.marks ^= MARK_AHEAD;
-            self.persist_marks(file, meta);
-        }
-    }
-
-    /// Keeps a file's writers out, waiting for whoever does. Not for threads that serve requests: a
-    /// client that has the file may wait for them. False, and nobody is kept out, if its slot was
-    /// given back: it may be another file's by now.
-    pub(super) fn hold(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
-        let held = self.board.lock_file(file.slot, KEEPER_ID);
-        held.then(|| self.keeps_held(file)).ok_or_else(|| io::Error::other("the keeper is stopping"))
-    }
-
-    /// As `hold`, unless somebody has the file.
-    pub(super) fn try_hold(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
-        let held = self.board.try_lock_file(file.slot, KEEPER_ID);
-        held.then(|| self.keeps_held(file)).ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
-    }
-
-    /// Lets go of the slot of a file that has it no more.
-    fn keeps_held(&self, file: &ManagedFile<D::File>) -> bool {
-        let keeps = self.is_current(file) || on(Canary::GivenBackTwice);
-        if !keeps {
-            self.let_go(file);
-        }
-        keeps
-    }
-
-    pub(super) fn let_go(&self, file: &ManagedFile<D::File>) {
-        self.board.row(file.slot).unlock_exclusive(KEEPER_ID);
-    }
-
-    /// Whether changes of the file are logged, or may be from the next sync on.
-    pub fn is_absorbed(&self, file: &ManagedFile<D::File>) -> bool {
-        self.is_current(file) && self.board.row(file.slot).state().is_managed()
-    }
-
-    /// Leaves a file to the kernel. Nothing of it is live when this returns.
-    pub fn bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        if !self.hold(file)? {
-            return Ok(());
-        }
-        let result = self.bypass_held(file, reason);
-        self.let_go(file);
-        result
-    }
-
-    /// As [`Durable::bypass`]; [`io::ErrorKind::WouldBlock`] and nothing done while somebody has
-    /// the file.
-    pub fn try_bypass(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        if !self.try_hold(file)? {
-            return Ok(());
-        }
-        let result = self.bypass_held(file, reason);
-        self.let_go(file);
-        result
-    }
-
-    /// As [`Durable::try_bypass`], and gives the slot and our description back, where nothing in
-    /// the slot is still needed.
-    pub fn try_let_go(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        if !self.try_hold(file)? {
-            return Ok(());
-        }
-        let result = self.bypass_held(file, reason);
-        let needed = {
-            let meta = file.meta();
-            meta.marks & (MARK_CONFLICT | MARK_CREATED | MARK_VOID) != 0 || meta.unlinking.is_some()
-        };
+    /// Whether a sync of a lent file that succeeded may have done so because a client's sync took
+    /// the notice of an error. Each of those is counted before it begins and, if it fails, once
+    /// more before it is over.
+    fn may_have_told_others(&self, file: &ManagedFile<D::File>) -> bool {
         let row = self.board.row(file.slot);
-        if result.is_ok() && row.state().is_bypassed() && !needed {
-            file.meta().written_natively = true;
-            self.release(file);
+        let until = Instant::now() + SYNC_MAX;
+        let abandoned = file.meta().syncs_abandoned;
+        let mut under_way = row.syncs_under_way();
+        while under_way > abandoned && Instant::now() < until {
+            pause(LOOK_AGAIN);
+            under_way = row.syncs_under_way();
         }
-        self.let_go(file);
-        result
-    }
-
-    pub(super) fn bypass_held(&self, file: &ManagedFile<D::File>, reason: Reason) -> io::Result<()> {
-        if !self.is_current(file) {
-            return Ok(());
-        }
-        let row = self.board.row(file.slot);
-        self.leave_behind_for_disk(file)?;
-        if row.state().keeps_up() && !on(Canary::BypassUnsettled) {
-            self.settle(file, Writers::KeptOut)?;
-        } else if row.state().is_unsynced() {
-            self.disown(file);
-        }
-        if row.state().is_managed() {
-            self.board.go(file.slot, Way::Bypass);
-            row.note_unlogged();
-        }
-        file.give_back();
         let mut meta = file.meta();
-        // What ends with an outsider's departure must not end a stronger reason.
-        if meta.bypass.is_none_or(|old| old == Reason::Outsider) {
-            meta.bypass = Some(reason);
+        if under_way > abandoned {
+            meta.syncs_abandoned = under_way;
+            return true;
         }
-        meta.look_at = std::time::Instant::now() + BYPASSED_FILE;
-        self.events.bypassed(&meta.path, reason);
+        row.sync_failures() != meta.client_failures
+    }
+
+    /// Syncs the file or directory with an inode number that stands at a path: a name of it was
+    /// changed, which the file system does not log by itself because of a commit of ours.
+    pub fn log_again(&self, path: &Path, device: u64, ino: u64) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let slot = self.board.find(device, ino);
+        if let Some(file) = slot.and_then(|slot| self.file_now(slot)) {
+            return self.sync_file(&file, Writers::MayBeIn, u64::MAX, Pace::Full).map(drop);
+        }
+        let found = self.disk.find(path.as_os_str().as_bytes())?;
+        let stat = found.stat()?;
+        if (stat.dev, stat.ino) != (device, ino) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let synced = found.reopen(Access::Read)?;
+        synced.sync()?;
+        self.note_own_sync(device, &synced);
         Ok(())
     }
 }

@@ -3,17 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use holdfast_board::{Epoch, NO_SIZE, Way, pause};
+use holdfast_board::{Epoch, NO_SIZE, Way};
 use holdfast_cache::{FileRef, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{
-    Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Parent, Slot, Stamp, Taken,
-};
+use holdfast_pool::{Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK_VOID, Slot, Taken};
 
-use super::file::{BYPASSED_FILE, Held, ManagedFile, Meta};
+use super::file::{BYPASSED_FILE, Held, ManagedFile};
 use super::ledger::Order;
 use super::state::{Durable, KEEPER_ID, Witness};
 use super::upkeep::Upkeeps;
@@ -166,17 +164,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         Ok(())
     }
 
-    /// What a slot says of a file of which the file system says `stat`.
-    pub fn stamp_of(&self, stat: &Stat, is_on_disk: bool) -> Stamp {
-        stat.stamp(self.disk.boot(), is_on_disk)
-    }
-
-    /// The directory of a path, as its file system knows it. One that cannot be looked at stays
-    /// unknown.
-    pub(super) fn parent_of(&self, path: &Path) -> Option<Parent> {
-        self.disk.directory(path.parent()?).ok()
-    }
-
     /// Mode or owner of a file changed, and no sync says so: recovery gives them to a file that it
     /// builds anew.
     pub fn note_ownership(&self, file: &ManagedFile<D::File>) {
@@ -185,14 +172,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             if self.is_current(file) {
                 self.slots().set_ownership(file.slot, stat.ownership);
             }
-        }
-    }
-
-    /// Persists the marks of a file, whose `meta` the caller has locked. Not when its slot was
-    /// given back meanwhile: it may be another file's by now.
-    pub(super) fn persist_marks(&self, file: &ManagedFile<D::File>, meta: &Meta) {
-        if self.is_current(file) {
-            self.slots().set_marks(file.slot, meta.marks);
         }
     }
 
@@ -207,29 +186,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 self.slots().set_marks(slot, marks | MARK_SUPERSEDED);
             }
         }
-    }
-
-    /// The managed file of a slot, if its use has this generation.
-    pub fn file(&self, place: FileRef) -> Option<Arc<ManagedFile<D::File>>> {
-        let files = locked(&self.files);
-        let file = files.get(place.slot.index())?.as_ref()?;
-        (file.generation == place.generation).then(|| Arc::clone(file))
-    }
-
-    /// The file that has a slot now.
-    pub fn file_now(&self, slot: Slot) -> Option<Arc<ManagedFile<D::File>>> {
-        let generation = self.board.files().get(slot.index())?.generation();
-        self.file(FileRef { slot, generation })
-    }
-
-    /// Whether the slot of a file is still its own.
-    pub(super) fn is_current(&self, file: &ManagedFile<D::File>) -> bool {
-        self.board.row(file.slot).generation() == file.generation
-    }
-
-    /// All managed files.
-    pub fn managed(&self) -> Vec<Arc<ManagedFile<D::File>>> {
-        locked(&self.files).iter().flatten().cloned().collect()
     }
 
     /// Gives the slot of a file back. The caller made sure that no record of it is live or that all
@@ -299,16 +255,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // Whoever asked for this may need our descriptions gone.
         locked(&self.fresh).retain(|fresh| !std::ptr::eq(&raw const **fresh, file));
         self.forget_rename(file);
-    }
-
-    /// Waits for who was about to do something with the slot of a file when its generation changed.
-    pub(super) fn await_lookers(&self, file: &ManagedFile<D::File>) {
-        while file.is_draining() {
-            pause(Duration::from_micros(50));
-        }
-        drop(locked(&file.expiring));
-        drop(locked(&file.times));
-        drop(file.meta());
     }
 
     /// Gives back the slot of a file that nobody has open for writing and of which nothing is live.

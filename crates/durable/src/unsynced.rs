@@ -46,16 +46,4 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let same_times = || held.times().is_ok_and(|times| times.modified == times.changed);
         (!D::File::HAS_TIMES || same_times()) && !held.has_attributes()
     }
-
-    /// The slot does not hold the creation of a file any more that the log never stood for.
-    pub(super) fn disown(&self, file: &ManagedFile<D::File>) {
-        let mut meta = file.meta();
-        if meta.marks & MARK_CREATED != 0 {
-            meta.marks &= !MARK_CREATED;
-            self.persist_marks(file, &meta);
-            let path = meta.path.clone();
-            drop(meta);
-            self.forget_created(&path);
-        }
-    }
 }

@@ -1,0 +1,94 @@
+//! Directories on the disk: the names in them that recovery counts on, and they themselves.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use holdfast_board::Epoch;
+use holdfast_disk::{Disk, DiskFile, Stat, locked};
+use holdfast_media::Nvm;
+
+use super::ledger::Order;
+use super::state::Durable;
+use super::upkeep::Upkeeps;
+
+/// After this long every file system we manage has committed a new name by itself (the slowest,
+/// btrfs and xfs, do so every 30 seconds).
+const DIRECTORY_COMMITTED_S: i64 = 120;
+const SECOND_NS: i64 = 1_000_000_000;
+
+impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
+    /// Makes sure that recovery will find a file that is about to be managed, or what it needs to
+    /// build it anew. `noted` says when its creation was noted; [`Order::Pending`]: its slot cannot
+    /// hold its creation.
+    pub(super) fn secure_names(
+        &self,
+        directory: &Path,
+        created: bool,
+        stat: &Stat,
+        noted: Option<Epoch>,
+    ) -> io::Result<Order> {
+        if created {
+            let order = self.follow_pending(directory, stat.dev, noted)?;
+            self.secure_directory(directory)?;
+            return Ok(order);
+        }
+        if self.is_recent(stat) {
+            // Somebody made it a moment ago and let go of it, or died: no slot says so, and the
+            // crash may take it.
+            self.sync_directories([&directory.to_owned()])?;
+        }
+        Ok(Order::Kept)
+    }
+
+    /// Whether the file system may not have committed by itself what was made then.
+    fn is_recent(&self, stat: &Stat) -> bool {
+        let now = self.disk.now_unix_s() as i64;
+        stat.born_ns.is_none_or(|born| now.saturating_sub(born / SECOND_NS) < DIRECTORY_COMMITTED_S)
+    }
+
+    /// Makes sure that the directory in which a name is about to matter is itself on disk, with
+    /// what happened in it before anybody counted: recovery can make a file again, but not the
+    /// directories above it. Once per directory.
+    pub fn secure_directory(&self, directory: &Path) -> io::Result<()> {
+        let is_known = |stat: &Stat| locked(&self.directories).contains(&(stat.dev, stat.ino));
+        if self.disk.look(directory).is_ok_and(|stat| is_known(&stat)) {
+            return Ok(());
+        }
+        let open = match self.disk.open(directory) {
+            Ok(open) => open,
+            // One that cannot be read was not made by this user just now.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let stat = open.stat()?;
+        if !is_known(&stat) {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            open.sync()?;
+            self.note_own_sync(stat.dev, &open);
+            locked(&self.directories).insert((stat.dev, stat.ino));
+        }
+        Ok(())
+    }
+
+    /// Syncs directories, so that creations, renames and removals in them are durable.
+    pub fn sync_directories<'a>(&self, directories: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<()> {
+        for directory in directories {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            // A directory that is gone holds no names; that it is gone is held by the one that it
+            // was in.
+            for above in directory.ancestors() {
+                match self.disk.open(above) {
+                    Ok(open) => {
+                        open.sync()?;
+                        self.note_own_sync(open.stat()?.dev, &open);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+}
