@@ -1,5 +1,5 @@
-//! Entering state Behind, and leaving it: whether a file may be there (invariant 6), and for how
-//! long.
+//! Entering state Behind, and leaving it. Must never let a file be there that somebody can see past
+//! the library, or whose disk may not take what the log holds of it (invariant 6).
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Leaving a file to the kernel: nothing of it is live afterwards.
+//! Leaving a file to the kernel. Must never leave it one of which something is live.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! The mark in a slot for somebody outside: recovery replays nothing over what they did.
+//! The mark in a slot for somebody outside: recovery replays nothing over what they did. Must never
+//! take the mark of one away when another leaves.
 
 use holdfast_disk::Disk;
 use holdfast_media::Nvm;

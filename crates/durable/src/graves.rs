@@ -1,5 +1,5 @@
 //! What is known of removed files: those that are to be let go of, and the slots that stay behind
-//! until a directory is on disk.
+//! until a directory is on disk. Must never give one of these back before that.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Keeping a file's writers out, in the keeper's name.
+//! Keeping a file's writers out, in the keeper's name. A file whose slot was given back meanwhile
+//! must never be taken for held: the slot may be another one's.
 
 use std::io;
 

@@ -5,6 +5,21 @@
 //! this very code. Threads, requests, fences and processes are around it (`keeper`, `serve`,
 //! `requests`). It never expires a record before a real sync succeeded (invariant 2), and reaches
 //! files only through [`holdfast_disk::Disk`], media only through [`holdfast_media::Nvm`].
+//!
+//! All steps are [`Durable`]'s, and none calls one that calls it. From the ground up:
+//!
+//! - what is known: of a file (`file`), of all of them (`state`), and of those that have slots
+//!   (`table`, `whereabouts`, `graves`, `conflicts`); what a design does is asked through `upkeep`;
+//! - the log's space: `segments`, `spilled`, `reclaim`, `spill`;
+//! - parts of what is done to a file: its writers are kept out (`holding`), its times kept
+//!   (`times`), its page rows brought to the page cache (`drain`, `sums`);
+//! - what else must be on the disk: other changes of the file system (`ledger`), directories
+//!   (`secured`), names (`renames`, `names`);
+//! - a file as a whole: it gets a slot and gives it back (`slots`), is brought to the disk
+//!   (`settle`), goes into state Behind and out of it (`behind`), to the kernel (`bypass`), or is
+//!   gone (`removed`);
+//! - who has all that done: rounds (`expire`), clients (`requests`, `directories`, `unsynced`), the
+//!   dead and those that stand still (`repair`, `stalls`), and others (`outsiders`, `looks`).
 
 mod behind;
 mod bypass;

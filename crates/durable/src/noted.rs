@@ -1,5 +1,5 @@
 //! Changes of ours in watched directories, which are taken off what the kernel tells of them: what
-//! is left is somebody else's.
+//! is left is somebody else's. Must never take off what was not ours.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

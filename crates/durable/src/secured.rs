@@ -1,4 +1,5 @@
-//! Directories on the disk: the names in them that recovery counts on, and they themselves.
+//! Directories on the disk: the names in them that recovery counts on, and they themselves. Nothing
+//! here may call one durable that no sync of ours covered.
 
 use std::io;
 use std::path::{Path, PathBuf};
