@@ -156,8 +156,8 @@ pub struct Header {
     pub tree_log: TreeLog,
     /// Files that must stay out of state Behind.
     pub shown: Shown,
-    /// Syncs answered from the log.
-    pub syncs_absorbed: Tally,
+    /// Syncs answered from the log, but for those that a ledger counts.
+    absorbed_elsewhere: Tally,
     /// Syncs passed on to the kernel.
     pub syncs_real: Counter,
     /// What these took: those that are absorbed take less than to look at a clock.
@@ -188,6 +188,17 @@ impl Header {
     #[inline]
     pub fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.ledgers.iter().find(|row| row.is_about(device))
+    }
+
+    /// Counts a sync that is answered from the log, where its file system has a ledger there.
+    #[inline]
+    pub fn count_absorbed(&self, ledger: Option<&LedgerRow>, slot: Slot) {
+        ledger.map_or(&self.absorbed_elsewhere, |ledger| &ledger.absorbed).count(slot);
+    }
+
+    /// Syncs answered from the log so far.
+    pub fn syncs_absorbed(&self) -> u64 {
+        self.absorbed_elsewhere.get() + self.ledgers.iter().map(|row| row.absorbed.get()).sum::<u64>()
     }
 
     /// Asks the keeper to hear what others did.

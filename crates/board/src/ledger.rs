@@ -20,6 +20,7 @@
 //! miss it.
 
 use crate::clock::monotonic_ns;
+use crate::header::Tally;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// File systems with managed files at a time; further ones have no row, and everything on them
@@ -31,12 +32,16 @@ const COMMITTING: u64 = 1 << 31;
 const PENDING: u64 = COMMITTING - 1;
 const EPOCH: u64 = 1 << 32;
 
-/// Of so many times what a commit takes, one is for commits that serve one file alone.
-const REST: u64 = 64;
 /// A commit was worth while if so many syncs were absorbed until the next one.
 const WORTH_SYNCS: u64 = 32;
-/// Each commit in a row that was not doubles the rest, up to so many times.
-const DOUBLES_MAX: u32 = 6;
+/// So many commits in a row that were not are borne: a program that makes a file longer and syncs
+/// it may need two, and goes on syncing others.
+const IN_VAIN_BORNE: u32 = 2;
+/// From then on, of so many times what a commit takes, one is for commits that serve one file
+/// alone.
+const REST: u64 = 128;
+/// Each further one in a row doubles the rest, up to so many times.
+const DOUBLES_MAX: u32 = 5;
 /// No rest is longer.
 const REST_NS_MAX: u64 = 1_000_000_000;
 
@@ -101,8 +106,10 @@ pub struct LedgerRow {
     quiet_until_ns: AtomicU64,
     /// Commits in a row that were not worth while.
     in_vain: AtomicU32,
-    /// Syncs that were absorbed, anywhere, before the last commit.
-    absorbed: AtomicU64,
+    /// Syncs of files there that were absorbed.
+    pub(crate) absorbed: Tally,
+    /// How many they were at the last commit.
+    absorbed_before: AtomicU64,
     /// What the journal's count was behind the keeper's last sync there, + 1; 0: whatever such a
     /// sync took with it, somebody else's has been behind it.
     own_sync: AtomicU64,
@@ -318,18 +325,19 @@ impl LedgerRow {
         }
     }
 
-    /// A commit was made, which took so long, when `absorbed` syncs had been absorbed. One at a
-    /// time: the keeper's.
-    pub fn rest(&self, took_ns: u64, absorbed: u64) {
-        self.rest_at(monotonic_ns(), took_ns, absorbed);
+    /// A commit was made, which took so long. One at a time: the keeper's.
+    pub fn rest(&self, took_ns: u64) {
+        self.rest_at(monotonic_ns(), took_ns, self.absorbed.get());
     }
 
     fn rest_at(&self, now_ns: u64, took_ns: u64, absorbed: u64) {
-        let since = absorbed.saturating_sub(self.absorbed.swap(absorbed, Ordering::Relaxed));
+        let since = absorbed.saturating_sub(self.absorbed_before.swap(absorbed, Ordering::Relaxed));
         let before = self.in_vain.load(Ordering::Relaxed);
-        let in_vain = if since >= WORTH_SYNCS { 0 } else { (before + 1).min(DOUBLES_MAX) };
+        let in_vain =
+            if since >= WORTH_SYNCS { 0 } else { (before + 1).min(IN_VAIN_BORNE + 1 + DOUBLES_MAX) };
         self.in_vain.store(in_vain, Ordering::Relaxed);
-        let rest_ns = took_ns.saturating_mul(REST).saturating_mul(1 << in_vain).min(REST_NS_MAX);
+        let doubles = in_vain.checked_sub(IN_VAIN_BORNE + 1);
+        let rest_ns = doubles.map_or(0, |doubles| took_ns.saturating_mul(REST << doubles).min(REST_NS_MAX));
         self.quiet_until_ns.store(now_ns.saturating_add(rest_ns), Ordering::Relaxed);
     }
 
@@ -402,21 +410,24 @@ mod tests {
     }
 
     #[test]
-    fn after_a_commit_there_is_a_rest() {
+    fn after_commits_in_vain_there_is_a_rest() {
         let row = LedgerRow::default();
         assert!(!row.rests_at(0) && !row.rests_at(1000));
-        row.rest_at(1000, 10, WORTH_SYNCS);
-        assert!(row.rests_at(1000 + 10 * REST - 1) && !row.rests_at(1000 + 10 * REST));
+        // Worth while, and then the two that are borne.
+        for absorbed in [WORTH_SYNCS, WORTH_SYNCS, WORTH_SYNCS + 1] {
+            row.rest_at(1000, 10, absorbed);
+            assert!(!row.rests_at(1000));
+        }
         // In vain, again and again.
-        for times in 1..=2 * DOUBLES_MAX {
-            row.rest_at(0, 10, WORTH_SYNCS);
+        for times in 0..=2 * DOUBLES_MAX {
+            row.rest_at(0, 10, WORTH_SYNCS + 1);
             let rest_ns = (10 * REST) << times.min(DOUBLES_MAX);
             assert!(row.rests_at(rest_ns - 1) && !row.rests_at(rest_ns));
         }
-        row.rest_at(0, 10, 2 * WORTH_SYNCS);
-        assert!(!row.rests_at(10 * REST));
-        row.rest_at(0, u64::MAX, 2 * WORTH_SYNCS);
+        row.rest_at(0, u64::MAX, WORTH_SYNCS + 1);
         assert!(row.rests_at(REST_NS_MAX - 1) && !row.rests_at(REST_NS_MAX));
+        row.rest_at(0, 10, 3 * WORTH_SYNCS);
+        assert!(!row.rests_at(0));
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl<N: Nvm> Client<N> {
         let is_logged = (!row.needs_real_sync() || on(Canary::UnloggedIgnored)) && !row.is_exclusive();
         if is_logged && !is_blank && is_committed {
             D::dispatch(state, ToSync(self, file)).unwrap_or(Ok(()))?;
-            self.board.header().syncs_absorbed.count(file.slot);
+            self.board.header().count_absorbed(self.ledger(row), file.slot);
             return if self.keeper_alive() { Ok(()) } else { Err(Errno::EIO) };
         }
         // The disk is about to have what others did: nothing may be replayed over that.

@@ -64,7 +64,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return None;
         }
         watched.names.clear();
-        self.board.header().syncs_absorbed.count(Slot::new(0));
+        self.board.header().count_absorbed(None, Slot::new(0));
         Some(())
     }
 

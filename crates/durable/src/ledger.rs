@@ -225,7 +225,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // Somebody who stood still is still to make its change, and nobody else notes it.
             ledger.note();
         }
-        ledger.rest(begun.elapsed().as_nanos() as u64, self.board.header().syncs_absorbed.get());
+        ledger.rest(begun.elapsed().as_nanos() as u64);
         ledger.committed_at(self.disk.monotonic_ns());
         if let Err(error) = &committed {
             self.events.trouble(format!("a file system cannot commit: {error}"));

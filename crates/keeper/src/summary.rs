@@ -37,7 +37,7 @@ impl Keeper {
         let header = self.durable.board.header();
         let counters = self.durable.counters();
         let mut summary = Summary {
-            syncs_absorbed: header.syncs_absorbed.get(),
+            syncs_absorbed: header.syncs_absorbed(),
             syncs_real: header.syncs_real.get(),
             truncates_absorbed: header.truncates_absorbed.get(),
             drained_bytes: counters.drained_bytes,

@@ -274,13 +274,13 @@ fn a_log_that_wraps_many_times_keeps_up() {
 /// How a directory sync was answered.
 fn sync_directory(house: &House, directory: &File) -> &'static str {
     let header = house.client.board().header();
-    let (absorbed, real) = (header.syncs_absorbed.get(), header.syncs_real.get());
+    let (absorbed, real) = (header.syncs_absorbed(), header.syncs_real.get());
     let device = rustix::fs::fstat(directory).unwrap().st_dev;
     house
         .client
         .sync_directory(directory.as_raw_fd(), device, || panic!("the keeper knows this directory"))
         .unwrap();
-    match (header.syncs_absorbed.get() - absorbed, header.syncs_real.get() - real) {
+    match (header.syncs_absorbed() - absorbed, header.syncs_real.get() - real) {
         (1, 0) => "absorbed",
         (0, 1) => "real",
         other => panic!("{other:?}"),

@@ -8,6 +8,7 @@ pub mod golang;
 pub mod leveldb;
 pub mod maildir;
 pub mod many;
+pub mod mariadb;
 pub mod operations;
 pub mod postgres;
 pub mod redis;
